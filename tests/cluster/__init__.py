@@ -1,0 +1,235 @@
+"""The embedded cluster: a small Kubernetes for tests and for trying the tool, in this process, in under a second.
+
+with EmbeddedCluster() as cluster:
+    cluster.namespace("shop", inject=True)
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.settle()
+    ...  # KUBECONFIG=cluster.kubeconfig kubectl get pods -A
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import ssl
+import tempfile
+import threading
+import time
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
+from pathlib import Path
+
+from . import server
+from .admission import Injector
+from .controllers import Controllers
+from .controllers import is_counted
+from .controllers import is_ready
+from .controllers import is_terminating
+from .store import PLURALS
+from .store import RESOURCES
+from .store import Store
+
+__all__ = ["EmbeddedCluster", "is_counted", "is_ready", "is_terminating"]
+
+ADMIN = "admin-token"
+
+
+@functools.cache
+def certificates() -> tuple[ssl.SSLContext, str]:
+    """A server's TLS context and the certificate of its authority, in PEM.
+
+    TLS, as kubectl sends no credentials over plain HTTP.
+    """
+    import trustme
+
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context, authority.cert_pem.bytes().decode()
+
+
+class EmbeddedCluster:
+    def __init__(self, name: str = "embedded", nodes: int = 3) -> None:
+        self.name = name
+        self.store = Store()
+        self.injector = Injector()
+        self.controllers = Controllers(self.store, self.injector)
+        context, self.authority = certificates()
+        self.server = server.ApiServer(self.store, self.controllers, self.injector, context)
+        self.server.tokens[ADMIN] = "admin"
+        self._thread: threading.Thread | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="embedded-cluster-")
+        for number in range(1, nodes + 1):
+            self.store.create("nodes", {"metadata": {"name": f"node-{number}"}, "spec": {}, "status": {}})
+        self.namespace("default")
+        self.namespace("kube-system")
+
+    def __enter__(self) -> EmbeddedCluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self.controllers.start()
+        self._listen()
+
+    def _listen(self) -> None:
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), name="api-server", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.server.stopping.set()
+        self._close()
+        self.controllers.stop()
+        self._folder.cleanup()
+
+    def _close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.server.cut_connections()
+        self._thread.join()
+
+    def vanish(self) -> None:
+        """The API server goes away; the controllers go on."""
+        self._close()
+
+    def reappear(self) -> None:
+        """The API server is back, on the same port, with the same state."""
+        old = self.server
+        context, _ = certificates()
+        new = server.ApiServer(self.store, self.controllers, self.injector, context, self.port)
+        for field in ("tokens", "rules", "faults", "requests", "unexpected"):
+            setattr(new, field, getattr(old, field))
+        self.server = new
+        self._listen()
+
+    # How clients reach it
+
+    @property
+    def port(self) -> int:
+        return self.server.server_address[1]
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def kubeconfig_for(self, user: dict | None = None) -> dict:
+        import base64
+
+        authority = base64.b64encode(self.authority.encode()).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": self.name,
+            "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": "user"}}],
+            "clusters": [{"name": self.name, "cluster": {"server": self.url, "certificate-authority-data": authority}}],
+            "users": [{"name": "user", "user": {"token": ADMIN} if user is None else user}],
+        }
+
+    def write_kubeconfig(self, name: str, user: dict | None = None) -> str:
+        """The path of a kubeconfig with a user's credentials, the administrator's where none is given."""
+        path = Path(self._folder.name, name)
+        path.write_text(json.dumps(self.kubeconfig_for(user)))
+        return str(path)
+
+    @property
+    def kubeconfig(self) -> str:
+        return self.write_kubeconfig("config")
+
+    def kubeconfig_of(self, user: str, rules: list[dict]) -> str:
+        """A kubeconfig of a user that may do what its rules say and nothing else."""
+        self.server.tokens[f"token-of-{user}"] = user
+        self.server.rules[user] = rules
+        return self.write_kubeconfig(f"config-of-{user}", {"token": f"token-of-{user}"})
+
+    # What is in it
+
+    def namespace(self, name: str, *, inject: bool = False, labels: dict | None = None) -> None:
+        labels = {**(labels or {}), **({"sidecar-injection": "enabled"} if inject else {})}
+        namespace = {"metadata": {"name": name, "labels": labels}}
+        server.create_object(self.server, RESOURCES["namespaces"], namespace, None, "kubectl")
+
+    def create(self, namespace: str, obj: dict) -> dict:
+        obj = copy.deepcopy(obj)
+        resource = RESOURCES[PLURALS[obj.pop("kind")]]
+        obj.pop("apiVersion", None)
+        return server.create_object(self.server, resource, obj, namespace, "kubectl-create")
+
+    def get(self, kind: str, namespace: str, name: str) -> dict | None:
+        return self.store.get(PLURALS[kind], namespace, name)
+
+    def pods(self, namespace: str, app: str | None = None) -> list[dict]:
+        """The Pods that are not terminating, of one app or all."""
+        found = self.store.list("pods", namespace)
+        return [p for p in found if not is_terminating(p) and app in (None, p["metadata"].get("labels", {}).get("app"))]
+
+    def change(self, kind: str, namespace: str, name: str, patch: dict) -> dict:
+        """A merge patch by a client of the API."""
+        target = server.Target(RESOURCES[PLURALS[kind]], namespace, name, None)
+        with self.store.lock:
+            current = self.get(kind, namespace, name)
+            changed = server.merged(current, patch, strategic=True)
+            if changed.get("spec") != current.get("spec") and "generation" in current["metadata"]:
+                changed["metadata"]["generation"] = current["metadata"]["generation"] + 1
+            server.note_manager(current, changed, "kubectl-edit", target.resource.api_version)
+            return self.store.update(target.resource.plural, changed)
+
+    def backdate(self, pod: dict, seconds: float) -> None:
+        """Makes a Pod as old as that."""
+        born = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        stamp = born.strftime("%Y-%m-%dT%H:%M:%SZ")
+        with self.store.lock:
+            pod = self.store.get("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]) or pod
+            status = {**pod["status"], **({"startTime": stamp} if "startTime" in pod["status"] else {})}
+            self.store.change("pods", pod, metadata={**pod["metadata"], "creationTimestamp": stamp}, status=status)
+
+    def delete(self, kind: str, namespace: str, name: str, *, orphan: bool = False) -> None:
+        found = self.get(kind, namespace, name)
+        server.delete_object(self.server, RESOURCES[PLURALS[kind]], found, orphan)
+
+    def fault(self, **fields) -> server.Fault:
+        fault = server.Fault(**fields)
+        self.server.faults.append(fault)
+        return fault
+
+    def wait_for(self, what, timeout: float = 10.0):
+        """What `what()` returns once that is true. AssertionError when it takes too long."""
+        deadline = time.monotonic() + timeout
+        while not (found := what()):
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.01)
+        return found
+
+    def settle(self, timeout: float = 20.0) -> None:
+        """Waits until every workload has the Pods that it wants, ready or known to be stuck."""
+        self.wait_for(lambda: all(map(self._is_settled, PLURALS_OF_WORKLOADS)) and self._pods_are_known(), timeout)
+
+    def _pods_are_known(self) -> bool:
+        return all(is_terminating(pod) or pod["status"].get("conditions") for pod in self.store.list("pods"))
+
+    def _is_settled(self, plural: str) -> bool:
+        return all(self._has_its_pods(plural, workload) for workload in self.store.list(plural))
+
+    def _has_its_pods(self, plural: str, workload: dict) -> bool:
+        metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status", {})
+        if is_terminating(workload):
+            return True
+        if status.get("observedGeneration") != metadata["generation"]:
+            return False
+        if spec.get("paused") or any(c["type"] == "ReplicaFailure" for c in status.get("conditions", ())):
+            return True
+        owners = [workload] if plural != "deployments" else self.store.children(metadata["uid"], "replicasets")
+        pods = [pod for owner in owners for pod in self.store.children(owner["metadata"]["uid"], "pods")]
+        wanted = len(self.store.list("nodes")) if plural == "daemonsets" else spec["replicas"]
+        stuck = [p for p in pods if not is_ready(p) and is_counted(p) and p["status"].get("conditions")]
+        if plural == "statefulsets" and stuck:
+            return True
+        ready = status.get("numberReady" if plural == "daemonsets" else "readyReplicas", 0)
+        return len(pods) == wanted and ready + len(stuck) == wanted
+
+
+PLURALS_OF_WORKLOADS = ("deployments", "statefulsets", "daemonsets")

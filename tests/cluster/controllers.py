@@ -1,0 +1,630 @@
+"""The controllers of the embedded cluster: Deployment, ReplicaSet, StatefulSet, DaemonSet, and a stand-in kubelet.
+
+One thread takes what has changed and brings it one step nearer to what is wanted, as the real controllers do; a
+change that it makes comes back to it as the next step. Waiting is a timer, never a sleep.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import heapq
+import itertools
+import json
+import math
+import threading
+import time
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
+from collections.abc import Callable
+
+from . import admission
+from .store import controller_of
+from .store import now
+from .store import PLURALS
+from .store import RESOURCES
+from .store import Store
+
+READY_AFTER = "cluster.test/ready-after"  # a Pod's annotation: its seconds until it is ready
+DAEMON_TOLERATIONS = [
+    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+    *(
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoSchedule"}
+        for key in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
+    ),
+]
+
+
+def template_hash(template: dict) -> str:
+    return hashlib.sha1(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def is_terminating(obj: dict) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def is_ready(pod: dict) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return not is_terminating(pod) and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def is_counted(pod: dict) -> bool:
+    """Controllers replace Pods that are terminating or ended."""
+    return not is_terminating(pod) and pod["status"]["phase"] not in ("Succeeded", "Failed")
+
+
+def amount(value: int | str, total: int, up: bool) -> int:
+    """An absolute number or a percentage, as maxSurge and maxUnavailable have them."""
+    if isinstance(value, int):
+        return value
+    return (math.ceil if up else math.floor)(int(value.rstrip("%")) * total / 100)
+
+
+def condition(kind: str, status: bool | str, reason: str, message: str) -> dict:
+    stamp = now()
+    text = status if isinstance(status, str) else str(status)
+    return {
+        "type": kind,
+        "status": text,
+        "lastUpdateTime": stamp,
+        "lastTransitionTime": stamp,
+        "reason": reason,
+        "message": message,
+    }
+
+
+def put_condition(conditions: list[dict], new: dict) -> list[dict]:
+    """The list with one condition replaced, its times kept where it says the same as before."""
+    old = next((c for c in conditions if c["type"] == new["type"]), None)
+    if old and all(old[field] == new[field] for field in ("status", "reason", "message")):
+        return conditions
+    if old and old["status"] == new["status"]:
+        new["lastTransitionTime"] = old["lastTransitionTime"]
+    return [c for c in conditions if c["type"] != new["type"]] + [new]
+
+
+class Controllers:
+    def __init__(self, store: Store, injector: admission.Injector) -> None:
+        self.store, self.injector = store, injector
+        self.ready_after = 0.05  # seconds from a Pod's creation until it is ready
+        self.gone_after = 0.1  # seconds a terminating Pod lingers
+        self._dirty: dict[tuple[str, str, str], None] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._wake = threading.Condition(store.lock)
+        self._stopped = False
+        self._under_way: set[tuple[str, str]] = set()  # (uid, step) of Pods that a timer will move on
+        self._progress: dict[str, tuple[tuple, float]] = {}  # uid of a Deployment: how far it was, and since when
+        self._templates: dict[tuple[str, str], dict] = {}  # uid of a StatefulSet and revision: its template
+        self._steps = {
+            "pods": self._step_pod,
+            "replicasets": self._step_replica_set,
+            "deployments": self._step_deployment,
+            "statefulsets": self._step_stateful_set,
+            "daemonsets": self._step_daemon_set,
+        }
+        store.on_change = self._changed
+        self._thread = threading.Thread(target=self._run, name="controllers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _changed(self, resource: str, obj: dict) -> None:
+        metadata = obj["metadata"]
+        if resource in self._steps:
+            self._dirty[resource, metadata["namespace"], metadata["name"]] = None
+        owner = controller_of(obj)
+        if owner and PLURALS.get(owner["kind"]) in self._steps:
+            self._dirty[PLURALS[owner["kind"]], metadata["namespace"], owner["name"]] = None
+        if resource == "nodes":
+            for daemon_set in self.store.list("daemonsets"):
+                self._changed("daemonsets", daemon_set)
+        self._wake.notify()
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), act))
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if self._stopped:
+                    return
+                wait = self._timers[0][0] - time.monotonic() if self._timers else None
+                if self._timers and wait <= 0:
+                    heapq.heappop(self._timers)[2]()
+                elif self._dirty:
+                    key = next(iter(self._dirty))
+                    del self._dirty[key]
+                    obj = self.store.get(*key)
+                    if obj:
+                        self._steps[key[0]](obj)
+                else:
+                    self._wake.wait(wait)
+
+    # Pods: what scheduler and kubelet do
+
+    def _step_pod(self, pod: dict) -> None:
+        uid = pod["metadata"]["uid"]
+        if is_terminating(pod):
+            if (uid, "end") not in self._under_way:
+                self._under_way.add((uid, "end"))
+                self._later(self.gone_after, lambda: self._remove_pod(pod))
+        elif "startTime" not in pod["status"] and (uid, "start") not in self._under_way:
+            self._under_way.add((uid, "start"))
+            self._schedule(pod)
+
+    def _remove_pod(self, pod: dict) -> None:
+        metadata = pod["metadata"]
+        self._under_way -= {(metadata["uid"], "end"), (metadata["uid"], "start")}
+        self.store.delete("pods", metadata["namespace"], metadata["name"])
+
+    def _schedule(self, pod: dict) -> None:
+        spec = pod["spec"]
+        if spec.get("nodeSelector"):
+            message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+            unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            self._set_status("pods", pod, {**pod["status"], "conditions": [unschedulable]})
+            return
+        if not spec.get("nodeName"):
+            nodes = self.store.list("nodes")
+            node = nodes[hash(pod["metadata"]["uid"]) % len(nodes)]["metadata"]["name"] if nodes else "node-1"
+            pod = self.store.change("pods", pod, spec={**spec, "nodeName": node})
+        seconds = float(pod["metadata"].get("annotations", {}).get(READY_AFTER, self.ready_after))
+        self._later(seconds, lambda: self._start(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+
+    def _start(self, namespace: str, name: str) -> None:
+        pod = self.store.get("pods", namespace, name)
+        if pod and not is_terminating(pod):
+            self._under_way.discard((pod["metadata"]["uid"], "start"))
+            self._set_status("pods", pod, started_status(pod))
+
+    def _set_status(self, plural: str, obj: dict, status: dict) -> None:
+        current = self.store.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        if current is None or current.get("status") == status:
+            return
+        metadata = dict(current["metadata"])
+        managed = metadata.get("managedFields", [])
+        if not any("subresource" in entry for entry in managed):
+            manager = "kubelet" if plural == "pods" else "kube-controller-manager"
+            entry = {"manager": manager, "operation": "Update", "apiVersion": RESOURCES[plural].api_version}
+            entry |= {"time": now(), "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {}}, "subresource": "status"}
+            metadata["managedFields"] = [*managed, entry]
+        self.store.update(plural, {**current, "metadata": metadata, "status": status})
+
+    def _create_pod(self, owner: dict, kind: str, template: dict, metadata: dict, spec: dict) -> str | None:
+        """Creates a Pod of an owner; the message where it is refused."""
+        template = copy.deepcopy(template)
+        reference = {
+            "apiVersion": "apps/v1",
+            "kind": kind,
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        labels = {**template["metadata"].get("labels", {}), **metadata.pop("labels")}
+        pod = {
+            "metadata": {
+                "generateName": f"{owner['metadata']['name']}-",
+                "namespace": owner["metadata"]["namespace"],
+                "labels": labels,
+                **({"annotations": a} if (a := template["metadata"].get("annotations")) else {}),
+                **metadata,
+                "ownerReferences": [reference],
+            },
+            "spec": {**template["spec"], **spec},
+        }
+        try:
+            pod = admission.admit_pod(self.store, self.injector, pod, dry_run=False)
+        except admission.Refused as refused:
+            return refused.message
+        stamp_manager(pod, "kube-controller-manager", "v1")
+        self.store.create("pods", pod)
+        return None
+
+    def terminate(self, pod: dict) -> None:
+        if is_terminating(pod):
+            return
+        grace = pod["spec"].get("terminationGracePeriodSeconds", 30)
+        gone = datetime.now(timezone.utc) + timedelta(seconds=grace)
+        stamps = {"deletionTimestamp": gone.strftime("%Y-%m-%dT%H:%M:%SZ"), "deletionGracePeriodSeconds": grace}
+        self.store.change("pods", pod, metadata={**pod["metadata"], **stamps})
+
+    # ReplicaSets
+
+    def _step_replica_set(self, replica_set: dict) -> None:
+        pods = self.store.children(replica_set["metadata"]["uid"], "pods")
+        counted = [pod for pod in pods if is_counted(pod)]
+        wanted = replica_set["spec"]["replicas"]
+        failure = None
+        for _ in range(wanted - len(counted)):
+            labels = {"labels": {"pod-template-hash": replica_set["metadata"]["labels"]["pod-template-hash"]}}
+            failure = self._create_pod(replica_set, "ReplicaSet", replica_set["spec"]["template"], labels, {})
+            if failure:
+                break
+        if failure:
+            key = ("replicasets", replica_set["metadata"]["namespace"], replica_set["metadata"]["name"])
+            self._later(1.0, lambda: self._touch(*key))
+        for pod in sorted(counted, key=is_ready)[: max(len(counted) - wanted, 0)]:
+            self.terminate(pod)
+        pods = self.store.children(replica_set["metadata"]["uid"], "pods")
+        counted = [pod for pod in pods if is_counted(pod)]
+        ready = sum(map(is_ready, counted))
+        status = {
+            "replicas": len(counted),
+            **positive(fullyLabeledReplicas=len(counted), readyReplicas=ready, availableReplicas=ready),
+            "terminatingReplicas": sum(map(is_terminating, pods)),
+            "observedGeneration": replica_set["metadata"].get("generation", 1),
+        }
+        if failure:
+            status["conditions"] = [condition("ReplicaFailure", True, "FailedCreate", failure)]
+        self._set_status("replicasets", replica_set, status)
+
+    def _touch(self, *key: str) -> None:
+        self._dirty[key] = None
+
+    # Deployments
+
+    def _step_deployment(self, deployment: dict) -> None:
+        if is_terminating(deployment):
+            return
+        spec, uid = deployment["spec"], deployment["metadata"]["uid"]
+        owned = self.store.children(uid, "replicasets")
+        hash_now = template_hash(spec["template"])
+        new = next((r for r in owned if r["metadata"]["labels"]["pod-template-hash"] == hash_now), None)
+        created = new is None and not spec.get("paused")
+        if created:
+            new = self._create_replica_set(deployment, hash_now, len(owned) + 1)
+        old = [r for r in owned if new is None or r["metadata"]["uid"] != new["metadata"]["uid"]]
+        if not spec.get("paused"):
+            self._scale_step(spec, new, old)
+        elif new or old:  # paused: the newest one still follows spec.replicas
+            newest = new or max(old, key=revision_of)
+            self._scale(newest, spec["replicas"] - sum(r["spec"]["replicas"] for r in old if r is not newest))
+        self._set_deployment_status(deployment, new, created)
+
+    def _create_replica_set(self, deployment: dict, hash_now: str, revision: int) -> dict:
+        metadata, template = deployment["metadata"], copy.deepcopy(deployment["spec"]["template"])
+        labels = template["metadata"]["labels"] = {
+            **template["metadata"].get("labels", {}),
+            "pod-template-hash": hash_now,
+        }
+        selector = copy.deepcopy(deployment["spec"]["selector"])
+        selector["matchLabels"] = {**selector.get("matchLabels", {}), "pod-template-hash": hash_now}
+        replica_set = {
+            "metadata": {
+                "name": f"{metadata['name']}-{hash_now}",
+                "namespace": metadata["namespace"],
+                "generation": 1,
+                "labels": labels,
+                "annotations": {
+                    "deployment.kubernetes.io/desired-replicas": str(deployment["spec"]["replicas"]),
+                    "deployment.kubernetes.io/max-replicas": str(deployment["spec"]["replicas"] + 1),
+                    "deployment.kubernetes.io/revision": str(revision),
+                },
+                "ownerReferences": [
+                    {
+                        "apiVersion": "apps/v1",
+                        "kind": "Deployment",
+                        "name": metadata["name"],
+                        "uid": metadata["uid"],
+                        "controller": True,
+                        "blockOwnerDeletion": True,
+                    }
+                ],
+            },
+            "spec": {"replicas": 0, "selector": selector, "template": template},
+            "status": {"replicas": 0},
+        }
+        stamp_manager(replica_set, "kube-controller-manager", "apps/v1")
+        annotations = {**metadata.get("annotations", {}), "deployment.kubernetes.io/revision": str(revision)}
+        self.store.change("deployments", deployment, metadata={**metadata, "annotations": annotations})
+        return self.store.create("replicasets", replica_set)
+
+    def _scale_step(self, spec: dict, new: dict, old: list[dict]) -> None:
+        """One step of a rollout: up within maxSurge, else down within maxUnavailable."""
+        wanted = spec["replicas"]
+        total = sum(r["spec"]["replicas"] for r in [new, *old])
+        if spec["strategy"]["type"] == "Recreate":
+            if any(r["spec"]["replicas"] for r in old):
+                for replica_set in old:
+                    self._scale(replica_set, 0)
+            elif not any(self.store.children(r["metadata"]["uid"], "pods") for r in old):
+                self._scale(new, wanted)
+            return
+        rolling = spec["strategy"]["rollingUpdate"]
+        surge = amount(rolling["maxSurge"], wanted, up=True)
+        unavailable = amount(rolling["maxUnavailable"], wanted, up=False) or (0 if surge else 1)
+        missing = wanted - new["spec"]["replicas"]
+        step = min(missing, wanted + surge - total) if missing > 0 else missing
+        if step:
+            self._scale(new, new["spec"]["replicas"] + step)
+            return
+        available = sum(r["status"].get("availableReplicas", 0) for r in [new, *old])
+        not_yet = new["spec"]["replicas"] - new["status"].get("availableReplicas", 0)
+        spare = total - (wanted - unavailable) - not_yet
+        for replica_set in old:  # the unhealthy old ones first: they serve nobody
+            dead = replica_set["spec"]["replicas"] - replica_set["status"].get("availableReplicas", 0)
+            step = min(dead, spare)
+            if step > 0:
+                self._scale(replica_set, replica_set["spec"]["replicas"] - step)
+                return
+        spare = min(spare, available - (wanted - unavailable))
+        for replica_set in old:
+            step = min(replica_set["spec"]["replicas"], spare)
+            if step > 0:
+                self._scale(replica_set, replica_set["spec"]["replicas"] - step)
+                return
+
+    def _scale(self, replica_set: dict, replicas: int) -> None:
+        replicas = max(replicas, 0)
+        if replica_set["spec"]["replicas"] != replicas:
+            generation = replica_set["metadata"]["generation"] + 1
+            metadata = {**replica_set["metadata"], "generation": generation}
+            self.store.change(
+                "replicasets", replica_set, metadata=metadata, spec={**replica_set["spec"], "replicas": replicas}
+            )
+
+    def _set_deployment_status(self, deployment: dict, new: dict | None, created: bool) -> None:
+        uid, spec = deployment["metadata"]["uid"], deployment["spec"]
+        owned = self.store.children(uid, "replicasets")
+        new = next((r for r in owned if new and r["metadata"]["uid"] == new["metadata"]["uid"]), None)
+        available = sum(r["status"].get("availableReplicas", 0) for r in owned)
+        status = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            **positive(
+                replicas=sum(r["status"]["replicas"] for r in owned),
+                updatedReplicas=new["status"]["replicas"] if new else 0,
+                readyReplicas=sum(r["status"].get("readyReplicas", 0) for r in owned),
+                availableReplicas=available,
+                unavailableReplicas=max(sum(r["spec"]["replicas"] for r in owned) - available, 0),
+            ),
+            "terminatingReplicas": sum(r["status"].get("terminatingReplicas", 0) for r in owned),
+        }
+        conditions = deployment.get("status", {}).get("conditions", [])
+        rolling = spec["strategy"].get("rollingUpdate", {})
+        fewest = spec["replicas"] - amount(rolling.get("maxUnavailable", 0), spec["replicas"], up=False)
+        has, word = (True, "has") if available >= fewest else (False, "does not have")
+        reason = f"MinimumReplicas{'Available' if has else 'Unavailable'}"
+        availability = condition("Available", has, reason, f"Deployment {word} minimum availability.")
+        conditions = put_condition(conditions, availability)
+        conditions = put_condition(conditions, self._progressing(deployment, new, status, created))
+        failures = [c for r in owned for c in r["status"].get("conditions", ()) if c["type"] == "ReplicaFailure"]
+        conditions = [c for c in conditions if c["type"] != "ReplicaFailure"] + failures[:1]
+        self._set_status("deployments", deployment, {**status, "conditions": conditions})
+
+    def _progressing(self, deployment: dict, new: dict | None, status: dict, created: bool) -> dict:
+        spec, uid = deployment["spec"], deployment["metadata"]["uid"]
+        if spec.get("paused"):
+            return condition("Progressing", "Unknown", "DeploymentPaused", "Deployment is paused")
+        name = new["metadata"]["name"]
+        wanted = spec["replicas"]
+        done = all(status.get(f, 0) == wanted for f in ("replicas", "updatedReplicas", "availableReplicas"))
+        if done:
+            self._progress.pop(uid, None)
+            what = f'ReplicaSet "{name}" has successfully progressed.'
+            return condition("Progressing", True, "NewReplicaSetAvailable", what)
+        state = (name, *(status.get(f, 0) for f in ("replicas", "updatedReplicas", "availableReplicas")))
+        known, since = self._progress.get(uid, (None, 0.0))
+        if known != state:
+            since = time.monotonic()
+            self._progress[uid] = (state, since)
+            key = ("deployments", deployment["metadata"]["namespace"], deployment["metadata"]["name"])
+            self._later(spec["progressDeadlineSeconds"] + 0.01, lambda: self._touch(*key))
+        if time.monotonic() - since >= spec["progressDeadlineSeconds"]:
+            what = f'ReplicaSet "{name}" has timed out progressing.'
+            return condition("Progressing", False, "ProgressDeadlineExceeded", what)
+        if created:
+            return condition("Progressing", True, "NewReplicaSetCreated", f'Created new replica set "{name}"')
+        return condition("Progressing", True, "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
+
+    # StatefulSets
+
+    def _step_stateful_set(self, stateful_set: dict) -> None:
+        if is_terminating(stateful_set):
+            return
+        metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+        update = f"{metadata['name']}-{template_hash(spec['template'])}"
+        self._templates[metadata["uid"], update] = spec["template"]
+        current = stateful_set.get("status", {}).get("currentRevision") or update
+        rolling = spec["updateStrategy"].get("rollingUpdate", {})
+        partition = rolling.get("partition", 0) if spec["updateStrategy"]["type"] == "RollingUpdate" else 0
+        self._stateful_set_pods(stateful_set, update, current, partition)
+        pods = [p for p in self.store.children(metadata["uid"], "pods") if is_counted(p)]
+        updated = [p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == update]
+        ready = sum(map(is_ready, pods))
+        if len(updated) == ready == spec["replicas"] and spec["updateStrategy"]["type"] == "RollingUpdate":
+            current = update
+        at_current = [p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == current]
+        status = {
+            "observedGeneration": metadata["generation"],
+            "replicas": len(pods),
+            **positive(readyReplicas=ready, currentReplicas=len(at_current), updatedReplicas=len(updated)),
+            "currentRevision": current,
+            "updateRevision": update,
+            "collisionCount": 0,
+            "availableReplicas": ready,
+        }
+        self._set_status("statefulsets", stateful_set, status)
+
+    def _stateful_set_pods(self, stateful_set: dict, update: str, current: str, partition: int) -> None:
+        """One step: in order, one Pod at a time, each waiting for the one before."""
+        metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+        in_order = spec["podManagementPolicy"] == "OrderedReady"
+        pods = {p["metadata"]["name"]: p for p in self.store.children(metadata["uid"], "pods")}
+        names = [f"{metadata['name']}-{ordinal}" for ordinal in range(spec["replicas"])]
+        for ordinal, name in enumerate(names):
+            pod = pods.get(name)
+            if pod is None:
+                revision = current if ordinal < partition else update
+                self._create_stateful_pod(stateful_set, ordinal, revision)
+            if in_order and (pod is None or not is_ready(pod)):
+                return
+        for name in sorted(set(pods) - set(names), reverse=True):
+            self.terminate(pods[name])
+            return
+        if spec["updateStrategy"]["type"] == "OnDelete":
+            return
+        for name in reversed(names[partition:]):
+            pod = pods.get(name)
+            if pod and pod["metadata"]["labels"]["controller-revision-hash"] != update:
+                self.terminate(pod)
+                return
+            if pod is None or not is_ready(pod):
+                return
+
+    def _create_stateful_pod(self, stateful_set: dict, ordinal: int, revision: str) -> None:
+        metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+        name = f"{metadata['name']}-{ordinal}"
+        labels = {
+            "apps.kubernetes.io/pod-index": str(ordinal),
+            "controller-revision-hash": revision,
+            "statefulset.kubernetes.io/pod-name": name,
+        }
+        template = self._templates.get((metadata["uid"], revision), spec["template"])
+        claims = [
+            {"name": c["metadata"]["name"], "persistentVolumeClaim": {"claimName": f"{c['metadata']['name']}-{name}"}}
+            for c in spec.get("volumeClaimTemplates", ())
+        ]
+        more: dict = {"hostname": name, "subdomain": spec["serviceName"]}
+        if claims:
+            more["volumes"] = [*template["spec"].get("volumes", ()), *claims]
+        failure = self._create_pod(stateful_set, "StatefulSet", template, {"name": name, "labels": labels}, more)
+        if failure:
+            self._later(1.0, lambda: self._touch("statefulsets", metadata["namespace"], metadata["name"]))
+
+    # DaemonSets
+
+    def _step_daemon_set(self, daemon_set: dict) -> None:
+        if is_terminating(daemon_set):
+            return
+        metadata, spec = daemon_set["metadata"], daemon_set["spec"]
+        update = template_hash(spec["template"])
+        nodes = [node["metadata"]["name"] for node in self.store.list("nodes")]
+        pods = self.store.children(metadata["uid"], "pods")
+        taken = {node_of(pod) for pod in pods}
+        for node in nodes:
+            if node not in taken and self._create_daemon_pod(daemon_set, node, update):
+                self._later(1.0, lambda: self._touch("daemonsets", metadata["namespace"], metadata["name"]))
+                break
+        pods = self.store.children(metadata["uid"], "pods")
+        if spec["updateStrategy"]["type"] == "RollingUpdate":
+            spare = amount(spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"], len(nodes), up=True)
+            spare -= sum(not is_ready(pod) for pod in pods) + len(nodes) - len(pods)
+            for pod in sorted(pods, key=is_ready):
+                if pod["metadata"]["labels"]["controller-revision-hash"] == update or is_terminating(pod):
+                    continue
+                if not is_ready(pod):  # an old Pod that serves nobody costs nothing
+                    self.terminate(pod)
+                elif spare > 0:
+                    self.terminate(pod)
+                    spare -= 1
+        counted = [pod for pod in self.store.children(metadata["uid"], "pods") if is_counted(pod)]
+        ready = sum(map(is_ready, counted))
+        updated = [p for p in counted if p["metadata"]["labels"]["controller-revision-hash"] == update]
+        status = {
+            "currentNumberScheduled": len(counted),
+            "numberMisscheduled": 0,
+            "desiredNumberScheduled": len(nodes),
+            "numberReady": ready,
+            "observedGeneration": metadata["generation"],
+            **positive(
+                updatedNumberScheduled=len(updated), numberAvailable=ready, numberUnavailable=len(nodes) - ready
+            ),
+        }
+        self._set_status("daemonsets", daemon_set, status)
+
+    def _create_daemon_pod(self, daemon_set: dict, node: str, revision: str) -> str | None:
+        generation = daemon_set["metadata"]["generation"]
+        labels = {"controller-revision-hash": revision, "pod-template-generation": str(generation)}
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        spec = {
+            "affinity": {"nodeAffinity": required},
+            "nodeName": node,
+            "tolerations": copy.deepcopy(DAEMON_TOLERATIONS),
+        }
+        return self._create_pod(daemon_set, "DaemonSet", daemon_set["spec"]["template"], {"labels": labels}, spec)
+
+
+def revision_of(replica_set: dict) -> int:
+    return int(replica_set["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
+
+
+def node_of(pod: dict) -> str | None:
+    return pod["spec"].get("nodeName")
+
+
+def positive(**counts: int) -> dict:
+    """Kubernetes leaves out counts that are 0."""
+    return {field: count for field, count in counts.items() if count}
+
+
+def stamp_manager(obj: dict, manager: str, api_version: str) -> None:
+    fields = {f"f:{field}": {} for field in obj if field != "metadata"}
+    stamp = {"manager": manager, "operation": "Update", "apiVersion": api_version, "time": now()}
+    obj["metadata"]["managedFields"] = [{**stamp, "fieldsType": "FieldsV1", "fieldsV1": fields}]
+
+
+def started_status(pod: dict) -> dict:
+    """The status that the kubelet writes; the image's name says how the container fares."""
+    spec, stamp = pod["spec"], now()
+    sidecars = [c for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
+    statuses = [container_status(c, stamp) for c in spec["containers"]]
+    well = all(status["ready"] for status in statuses)
+    ended = well and spec["restartPolicy"] != "Always" and any("once" in c["image"] for c in spec["containers"])
+    ready = str(well and not ended)
+    pulled = not any("Pull" in status["state"].get("waiting", {}).get("reason", "") for status in statuses)
+    address = f"10.244.0.{int(pod['metadata']['uid'][:2], 16)}"
+    conditions = [
+        {
+            "type": kind,
+            "observedGeneration": 1,
+            "status": "True" if kind in ("PodReadyToStartContainers", "Initialized", "PodScheduled") else ready,
+            "lastProbeTime": None,
+            "lastTransitionTime": stamp,
+        }
+        for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    ]
+    return {
+        "observedGeneration": 1,
+        "phase": "Succeeded" if ended else "Running" if pulled else "Pending",
+        "conditions": conditions,
+        "hostIP": "10.0.0.11",
+        "hostIPs": [{"ip": "10.0.0.11"}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": stamp,
+        **({"initContainerStatuses": [container_status(c, stamp) for c in sidecars]} if sidecars else {}),
+        "containerStatuses": statuses,
+        "qosClass": pod["status"]["qosClass"],
+    }
+
+
+def container_status(container: dict, stamp: str) -> dict:
+    waiting = next((w for part, w in WAITING.items() if part in container["image"]), None)
+    return {
+        "name": container["name"],
+        "state": {"waiting": dict(waiting)} if waiting else {"running": {"startedAt": stamp}},
+        "lastState": {},
+        "ready": waiting is None,
+        "restartCount": 0,
+        "image": container["image"],
+        "imageID": f"fake://{container['image']}",
+        "containerID": f"fake://{hashlib.sha1(container['image'].encode()).hexdigest()}",
+        "started": waiting is None,
+    }
+
+
+WAITING = {
+    "broken": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "broken"'},
+    "crashing": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"},
+}
