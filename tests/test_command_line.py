@@ -1,0 +1,219 @@
+"""Options: what is taken, what is refused with which words, and how quickly."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
+
+import pytest
+from conftest import SCRIPT
+from hypothesis import given
+from hypothesis import strategies as st
+
+NAME = "--sidecar-container-name=istio-proxy"
+
+
+@pytest.fixture
+def refused(tool, capsys):
+    """refused(*options): the text of the one line that a bad command line prints."""
+
+    def refuse(*options: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            tool.parse_args(options)
+        assert ended.value.code == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1
+        assert err.startswith("sidecar-rollout: ") and err.endswith("; see --help\n")
+        return err.removeprefix("sidecar-rollout: ").removesuffix("; see --help\n")
+
+    return refuse
+
+
+A_NAME = "a name of at most 63 of a-z, 0-9 and -, or one with the wildcards * ? [...]"
+A_TIME = "a time with year, month and day like '2026-05-01 13:00'"
+A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 characters after the /"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "the following arguments are required: --sidecar-container-name"),
+        (["--sidecar-container-name="], f"argument --sidecar-container-name: expected {A_NAME}, got ''"),
+        (["--sidecar-container-name=Istio"], f"argument --sidecar-container-name: expected {A_NAME}, got 'Istio'"),
+        ([NAME, "--unknown"], "unrecognized arguments: --unknown"),
+        ([NAME, "--parallel", "3"], "unrecognized arguments: --parallel 3"),
+        ([NAME, "--only-drifted=x", "--surplus"], "unrecognized arguments: --only-drifted=x --surplus"),
+        ([NAME, "--confirm=maybe"], "argument --confirm: expected true or false, got 'maybe'"),
+        ([NAME, "--parallel-rollouts", "0"], "argument --parallel-rollouts: expected a whole number above 0, got '0'"),
+        ([NAME, "--parallel-rollouts=-1"], "argument --parallel-rollouts: expected a whole number above 0, got '-1'"),
+        ([NAME, "--parallel-rollouts=1.5"], "argument --parallel-rollouts: expected a whole number above 0, got '1.5'"),
+        ([NAME, "--timeout=5 apples"], "argument --timeout: expected a time like 90s, 10m or 1h30m, got '5 apples'"),
+        ([NAME, "--timeout="], "argument --timeout: expected a time like 90s, 10m or 1h30m, got ''"),
+        ([NAME, "--timeout=0"], "argument --timeout: expected a time from 1ms to 8760h, got '0'"),
+        ([NAME, "--timeout=0s"], "argument --timeout: expected a time from 1ms to 8760h, got '0s'"),
+        ([NAME, "--timeout=-5s"], "argument --timeout: expected a time like 90s, 10m or 1h30m, got '-5s'"),
+        ([NAME, "--only-started-before=soon"], f"argument --only-started-before: expected {A_TIME}, got 'soon'"),
+        ([NAME, "--only-started-before=13:00"], f"argument --only-started-before: expected {A_TIME}, got '13:00'"),
+        ([NAME, "--only-started-before=2026-05"], f"argument --only-started-before: expected {A_TIME}, got '2026-05'"),
+        ([NAME, "--only-started-before=Monday"], f"argument --only-started-before: expected {A_TIME}, got 'Monday'"),
+        (
+            [NAME, "--only-started-before=2026-05-01 13:00 XYZT"],
+            f"argument --only-started-before: expected {A_TIME}, got '2026-05-01 13:00 XYZT'",
+        ),
+        ([NAME, "--annotation-prefix="], f"argument --annotation-prefix: expected {A_PREFIX}, got ''"),
+        (
+            [NAME, "--annotation-prefix=my company"],
+            f"argument --annotation-prefix: expected {A_PREFIX}, got 'my company'",
+        ),
+        ([NAME, "--annotation-prefix=a/b/c"], f"argument --annotation-prefix: expected {A_PREFIX}, got 'a/b/c'"),
+        (
+            [NAME, "--annotation-prefix=Upper.com/a"],
+            f"argument --annotation-prefix: expected {A_PREFIX}, got 'Upper.com/a'",
+        ),
+        (
+            [NAME, f"--annotation-prefix={'a' * 46}"],
+            f"argument --annotation-prefix: expected {A_PREFIX}, got '{'a' * 46}'",
+        ),
+        ([NAME, "--selector="], "argument --selector/-l: expected a value, got ''"),
+        ([NAME, "--include-namespace="], f"argument --include-namespace: expected {A_NAME}, got ''"),
+        (
+            [NAME, "--exclude-deployment"],
+            "--exclude-deployment leaves nothing: add --include-statefulset or --include-daemonset",
+        ),
+        (
+            [NAME, "--include-namespace=a", "--exclude-namespace=a"],
+            "each --include-namespace is also an --exclude-namespace, which wins: nothing is left",
+        ),
+        ([NAME, "--log-level=loud"], None),
+        ([NAME, "--log-format=xml"], None),
+    ],
+)
+def test_bad_input_is_told_in_one_line(refused, options, message):
+    said = refused(*options)
+    if message is None:  # argparse words this one, differently from version to version
+        assert "invalid choice" in said
+    else:
+        assert said == message
+
+
+def test_bad_input_comes_before_the_client_is_imported_and_at_once():
+    words = [sys.executable, "-X", "importtime", str(SCRIPT), NAME, "--confirm=maybe"]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert "argparse" in ended.stderr and "kubernetes" not in ended.stderr
+    fastest = min(timed(words[:1] + words[3:]) for _ in range(5))
+    assert fastest < 0.2
+
+
+def timed(words: list[str]) -> float:
+    began = time.monotonic()
+    subprocess.run(words, capture_output=True)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", "yes", "1", None])
+def test_a_boolean_that_is_true(tool, text):
+    assert tool.parse_args([NAME, "--confirm" if text is None else f"--confirm={text}"]).confirm is True
+
+
+@pytest.mark.parametrize("text", ["false", "No", "0"])
+def test_a_boolean_that_is_false(tool, text):
+    assert tool.parse_args([NAME, f"--confirm={text}"]).confirm is False
+
+
+def test_defaults(tool):
+    options = tool.parse_args([NAME])
+    assert options.confirm is False
+    assert options.kinds == {"Deployment"}
+    assert (options.parallel_rollouts, options.timeout) == (1, 300.0)
+    assert (options.annotation_prefix, options.rollout_reason) == ("sidecarRollout", "Update sidecars istio-proxy")
+
+
+def test_the_reason_names_all_sidecars(tool):
+    names = ["--sidecar-container-name=a", "--sidecar-container-name=b", "--sidecar-container-name=c"]
+    assert tool.parse_args(names).rollout_reason == "Update sidecars a, b and c"
+    assert tool.parse_args(names[:2]).rollout_reason == "Update sidecars a and b"
+
+
+def test_plural_spellings_work_too(tool):
+    options = tool.parse_args([NAME, "--exclude-deployments", "--include-statefulsets=yes", "--include-daemonsets"])
+    assert options.kinds == {"StatefulSet", "DaemonSet"}
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2022-05-01 13:00", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
+        ("2022-05-01", datetime(2022, 5, 1, tzinfo=timezone.utc)),
+        ("20220501T130000Z", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
+        ("2022-05-01 13:00 +02:00", datetime(2022, 5, 1, 11, tzinfo=timezone.utc)),
+        ("1 May 2022 1pm", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
+    ],
+)
+def test_times(tool, text, moment):
+    assert tool.moment(text) == moment
+
+
+OFFSETS = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(min_value=datetime(1990, 1, 1), max_value=datetime(2100, 1, 1), timezones=OFFSETS))
+def test_any_iso_time_is_read_as_it_is(tool, moment):
+    assert tool.moment(moment.isoformat()) == moment
+
+
+@given(st.text(max_size=40))
+def test_no_text_makes_the_parsers_crash(tool, text):
+    for parse in (tool.moment, tool.duration, tool.annotation_prefix, tool.boolean, tool.positive, tool.name_pattern):
+        try:
+            parse(text)
+        except tool.argparse.ArgumentTypeError as error:
+            assert re.match(r"expected .*, got ", str(error))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("300s", 300),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("45", 45),
+        ("1.5", 1.5),
+        ("1.5h", 5400),
+        ("500ms", 0.5),
+        (".5s", 0.5),
+    ],
+)
+def test_durations(tool, text, seconds):
+    assert tool.duration(text) == pytest.approx(seconds)
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 99))
+def test_durations_add_up(tool, hours, minutes, seconds):
+    assert tool.duration(f"{hours}h{minutes}m{seconds}s") == hours * 3600 + minutes * 60 + seconds
+
+
+@pytest.mark.parametrize("text", ["myCompany", "example.com/team", "a", "x_1.y", "a.b-c.example.com/Team_1", "a" * 45])
+def test_annotation_prefixes_that_kubernetes_takes(tool, text):
+    assert tool.annotation_prefix(text) == text
+
+
+def test_help_and_version():
+    shown = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True)
+    assert shown.returncode == 0 and "--sidecar-container-name" in shown.stdout and "Exit codes:" in shown.stdout
+    version = subprocess.run([sys.executable, str(SCRIPT), "--version"], capture_output=True, text=True)
+    assert re.fullmatch(r"sidecar-rollout \d+\.\d+\.\d+\n", version.stdout)
+
+
+def test_the_readme_names_every_option(tool, capsys):
+    with pytest.raises(SystemExit):
+        tool.parse_args(["--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--exclude-deployments"}
+    options -= {"--include-statefulsets", "--include-daemonsets"}
+    readme = (SCRIPT.parent / "README.md").read_text()
+    assert [option for option in sorted(options) if f"`{option}" not in readme] == []

@@ -1,0 +1,75 @@
+"""The demo, and the README's promises about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from datetime import timezone
+from pathlib import Path
+
+import demo
+import pytest
+from cluster import EmbeddedCluster
+from conftest import KUBECTL
+
+DEMO = Path(demo.__file__)
+ALL = ("--include-statefulset", "--include-daemonset")
+
+
+def test_without_options_it_is_the_dry_run_for_istio_proxy():
+    ended = subprocess.run([sys.executable, str(DEMO)], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("KIND        NAMESPACE")
+    assert "Dry run: nothing was changed." in ended.stdout and "KUBECONFIG" not in ended.stdout
+
+
+def test_options_streams_and_exit_status_are_the_tools_own():
+    words = [sys.executable, str(DEMO), "--log-format=json", "--parallel-rollouts=0"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        "sidecar-rollout: argument --parallel-rollouts: expected a whole number above 0, got '0'; see --help\n"
+    )
+
+
+def test_it_works_without_a_kubectl_on_the_path(tmp_path):
+    (tmp_path / "bin").mkdir()
+    environment = {**os.environ, "PATH": str(tmp_path / "bin")}
+    words = [sys.executable, str(DEMO)]
+    assert subprocess.run(words, env=environment, capture_output=True, timeout=60).returncode == 0
+
+
+def test_keep_leaves_the_cluster_up_for_kubectl():
+    words = [sys.executable, str(DEMO), "--keep"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        lines = iter(process.stdout)
+        kubeconfig = next(found[1] for line in lines if (found := re.match(r"KUBECONFIG=(.+)", line)))
+        shown = subprocess.run(
+            [KUBECTL, "--kubeconfig", kubeconfig, "get", "deploy", "-n", "shop"], capture_output=True
+        )
+        process.send_signal(signal.SIGINT)
+    assert shown.returncode == 0 and b"checkout" in shown.stdout
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def company():
+    with EmbeddedCluster("demo") as cluster:
+        demo.fill(cluster)
+        yield cluster
+
+
+def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company, run):
+    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    dry = run(company, *ALL, cut_off)
+    assert len({r["namespace"] for r in dry.of("plan") + dry.of("skip")} - {"kube-system"}) == 5
+    assert len(dry.planned) == 10 and len(dry.skipped) == 10
+    ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
+    assert ended.code == 1
+    assert ended.outcomes == {name: "succeeded" for name in dry.planned} | {"shop/search": "timed_out"}
+    again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", cut_off)
+    assert (again.code, again.planned) == (0, [])

@@ -1,0 +1,130 @@
+"""SIGINT and SIGTERM: what is in flight is waited for, then named; nothing is left unsaid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from datetime import datetime
+from datetime import timezone
+
+import pytest
+from cluster.manifests import workload
+
+CONFIRM = "--confirm=true"
+
+
+@pytest.fixture
+def three(cluster):
+    for name in ("a", "b", "c"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    return cluster
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_flight(three, start, number, code):
+    three.controllers.ready_after = 1.0
+    running = start(three, CONFIRM)
+    running.wait_for_log("Waiting for deployment")
+    running.signal(number)
+    ended = running.finish()
+    assert ended.code == code
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "not_started", "shop/c": "not_started"}
+    assert ended.summary["exit_code"] == code and ended.summary["planned"] == 3
+    assert "interrupted: nothing new starts; again to stop waiting" in ended.stderr
+
+
+def test_the_second_signal_ends_kubectl_and_names_what_is_in_flight(three, start):
+    three.controllers.ready_after = 60
+    running = start(three, CONFIRM, "--parallel-rollouts=2")
+    running.wait_for_log("Waiting for deployment", times=2)
+    running.signal(signal.SIGINT)
+    running.wait_for_log("again to stop waiting")
+    running.signal(signal.SIGINT)
+    ended = running.finish(timeout=10)
+    assert ended.code == 130
+    assert ended.outcomes == {"shop/a": "interrupted", "shop/b": "interrupted", "shop/c": "not_started"}
+    look = "not waited for; look with: kubectl rollout status deployment/a --namespace shop"
+    assert [r["message"] for r in ended.of("result") if r["name"] == "a"] == [look]
+    left = subprocess.run(["pgrep", "-f", three.kubeconfig], capture_output=True, text=True).stdout.split()
+    assert not [pid for pid in left if int(pid) != os.getpid()]
+
+
+def test_nothing_is_patched_after_the_second_signal(three, start):
+    running = start(three, CONFIRM)
+    plan_is_read = three.fault(path="/deployments/c", release=threading.Event())
+    assert plan_is_read.reached.wait(20)
+    before_the_patch = three.fault(path="/deployments/a", release=threading.Event())
+    plan_is_read.release.set()
+    assert before_the_patch.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.wait_for_log("again to stop waiting")
+    running.signal(signal.SIGINT)
+    running.wait_for_log("rollout not started")
+    before_the_patch.release.set()
+    ended = running.finish(timeout=10)
+    assert ended.outcomes == {"shop/a": "interrupted", "shop/b": "not_started", "shop/c": "not_started"}
+    assert [r for r in three.server.requests if r.method == "PATCH"] == []
+
+
+def test_a_signal_before_anything_is_changed_ends_at_once(three, start):
+    held = three.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(three, CONFIRM, "--log-format=text")
+    assert held.reached.wait(20)
+    running.signal(signal.SIGTERM)
+    ended = running.finish(timeout=5)
+    held.release.set()
+    assert ended.code == 143 and ended.stdout == ""
+    assert ended.stderr.endswith("interrupted; nothing was changed\n")
+
+
+def test_kubectl_is_not_in_the_terminals_process_group(three, start):
+    """Ctrl-C reaches the whole group of the terminal: kubectl must live on, so that its rollout is waited for."""
+    three.controllers.ready_after = 1.0
+    words_group = start(three, CONFIRM)
+    words_group.wait_for_log("Waiting for deployment")
+    children = subprocess.run(["pgrep", "-P", str(words_group.process.pid)], capture_output=True, text=True)
+    (kubectl,) = map(int, children.stdout.split())
+    assert os.getpgid(kubectl) != os.getpgid(words_group.process.pid)
+    words_group.signal(signal.SIGINT)
+    assert words_group.finish().outcomes["shop/a"] == "succeeded"
+
+
+def test_the_same_command_again_goes_on_where_it_stopped(three, start, run):
+    three.controllers.ready_after = 1.0
+    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    running = start(three, CONFIRM, cut_off)
+    running.wait_for_log("Waiting for deployment")
+    running.signal(signal.SIGINT)
+    assert running.finish().outcomes["shop/a"] == "succeeded"
+    three.controllers.ready_after = 0.05
+    again = run(three, CONFIRM, cut_off)
+    assert (again.code, again.outcomes) == (0, {"shop/b": "succeeded", "shop/c": "succeeded"})
+    patched = [r.path.rpartition("/")[2] for r in three.server.requests if r.method == "PATCH"]
+    assert patched == ["a", "b", "c"]
+    assert run(three, CONFIRM, cut_off).planned == []
+
+
+def test_signals_that_a_parent_ignores_stay_ignored(three):
+    """A shell gives its background jobs SIGINT ignored, nohup SIGHUP."""
+    from conftest import command
+
+    three.controllers.ready_after = 1.0
+    words, environment = command(three.kubeconfig, CONFIRM)
+    process = subprocess.Popen(
+        words,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    with process.stderr as log:
+        for line in log:
+            if "Waiting for deployment" in line:
+                process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0

@@ -1,0 +1,343 @@
+"""Which Pods and workloads are concerned, and why others are not: pure functions, then the awkward cases for real."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from datetime import timezone
+
+import pytest
+from cluster.manifests import container
+from cluster.manifests import native
+from cluster.manifests import pod
+from cluster.manifests import pod_spec
+from cluster.manifests import workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+PROXY = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
+NATIVE_PROXY = native("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
+BOTH = ("--include-statefulset", "--include-daemonset")
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (pod_spec(container("app"), PROXY), ["istio-proxy"]),
+        (pod_spec(container("app"), init=(NATIVE_PROXY,)), ["istio-proxy"]),
+        (pod_spec(container("app"), init=(PROXY,)), []),  # an init container that ends
+        (pod_spec(container("app"), init=({**PROXY, "restartPolicy": "Never"},)), []),
+        (pod_spec(container("app")), []),
+        (pod_spec(container("app"), container("istio-proxy-2")), []),
+    ],
+)
+def test_native_sidecars_count_and_other_init_containers_do_not(tool, spec, found):
+    assert [s.name for s in tool.sidecars_of(spec) if tool.matches(s.name, ["istio-proxy"])] == found
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "matches"),
+    [
+        ({"matchLabels": {"app": "web"}}, {"app": "web", "x": "y"}, True),
+        ({"matchLabels": {"app": "web"}}, {"app": "api"}, False),
+        ({"matchLabels": {"app": "web"}}, {}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}, {"app": "api"}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, {"app": "web"}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, {}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, {"app": ""}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, {"app": ""}, False),
+        ({}, {"app": "web"}, True),
+    ],
+)
+def test_label_selectors(tool, selector, labels, matches):
+    assert tool.selects(selector, labels) is matches
+
+
+def test_the_controller_is_the_marked_owner_not_the_first(tool):
+    references = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "first"},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "controller": True},
+    ]
+    found = tool.controller_of({"namespace": "shop", "ownerReferences": references})
+    assert found == tool.Owner("apps", "StatefulSet", "shop", "db")
+    assert tool.controller_of({"namespace": "shop", "ownerReferences": references[:1]}) is None
+    assert tool.controller_of({"namespace": "shop"}) is None
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), JSON_VALUES, max_size=4), max_size=6), st.booleans())
+def test_a_list_is_read_item_by_item_as_json_has_it(tool, items, items_first):
+    envelope = {"kind": "PodList", "metadata": {"continue": "x"}, "items": items}
+    if items_first:
+        envelope = dict(reversed(envelope.items()))
+    text = json.dumps(envelope, separators=(",", ":"))
+    assert read_all(tool, text) == (items, {"continue": "x"})
+    assert read_all(tool, json.dumps(envelope, indent=1)) == (items, {"continue": "x"})
+
+
+def read_all(tool, text):
+    found = []
+    reading = tool.items_of(text)
+    while True:
+        try:
+            found.append(next(reading))
+        except StopIteration as end:
+            return found, end.value
+
+
+@given(st.data())
+def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
+    text = json.dumps({"kind": "PodList", "metadata": {}, "items": [{"a": 1}, {"b": [2]}]}, separators=(",", ":"))
+    cut = data.draw(st.integers(0, len(text) - 1))
+    with pytest.raises(tool.ApiError):
+        read_all(tool, text[:cut])
+
+
+@pytest.mark.parametrize(
+    "text", ["<html>no</html>", "", "[]", '{"items":null,"metadata":{}}', '{"kind":"Status"}', "   "]
+)
+def test_something_else_than_a_list_is_an_error(tool, text):
+    with pytest.raises(tool.ApiError, match="expected "):
+        read_all(tool, text)
+
+
+@given(JSON_VALUES)
+def test_no_pod_makes_the_reading_crash(tool, value):
+    filters = tool.Filters(("istio-proxy",), datetime.now(timezone.utc))
+    metadata = {"name": "x", "namespace": "y", "creationTimestamp": value, "ownerReferences": value, "labels": value}
+    spec = {"containers": [{"name": "istio-proxy", "image": "x"}], "initContainers": value}
+    for status in ({"phase": "Running"}, value):
+        try:
+            tool.read_candidates([{"metadata": metadata, "spec": spec, "status": status}, value], filters)
+        except tool.ApiError as error:
+            assert str(error).startswith("expected a Pod, got ")
+
+
+# For real
+
+
+def test_pods_are_grouped_by_workload_and_counted(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.namespace("plain")
+    cluster.create("plain", workload("Deployment", "no-sidecar"))
+    cluster.create("plain", workload("Deployment", "natively", pod_spec(init=(NATIVE_PROXY,))))
+    cluster.create("plain", workload("Deployment", "only-init", pod_spec(init=(PROXY,))))
+    cluster.settle()
+    ended = run(cluster, *BOTH)
+    assert ended.code == 0
+    found = [(r["namespace"], r["kind"], r["name"], r["pods_concerned"], r["pods"]) for r in ended.of("plan")]
+    assert found == [
+        ("plain", "Deployment", "natively", 1, 1),
+        ("shop", "DaemonSet", "agent", 3, 3),
+        ("shop", "Deployment", "web", 3, 3),
+        ("shop", "StatefulSet", "db", 2, 2),
+    ]
+    assert ended.of("plan")[0]["sidecars"] == [
+        {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "native": True}
+    ]
+    oldest = min(p["metadata"]["creationTimestamp"] for p in cluster.pods("shop", "web"))
+    assert ended.of("plan")[2]["oldest_pod"] == oldest.replace("Z", "+00:00")
+
+
+def test_statefulsets_and_daemonsets_only_when_asked_for(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", workload("StatefulSet", "db"))
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.settle()
+    ended = run(cluster)
+    assert ended.planned == ["shop/web"]
+    assert ended.skipped == {
+        "StatefulSet shop/db": "not asked for; add --include-statefulset",
+        "DaemonSet shop/agent": "not asked for; add --include-daemonset",
+    }
+    assert run(cluster, "--include-statefulset", "--exclude-deployment").planned == ["shop/db"]
+
+
+def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
+    spec = pod_spec(container("app"), PROXY)
+    owners = {
+        "of-a-job": ("batch/v1", "Job", "backup"),
+        "static": ("v1", "Node", "node-1"),
+        "of-a-rollout": ("argoproj.io/v1alpha1", "Rollout", "canary"),
+        "of-a-cloneset": ("apps.kruise.io/v1alpha1", "CloneSet", "clones"),
+        "of-kruise": ("apps.kruise.io/v1beta1", "StatefulSet", "advanced"),
+        "of-an-rc": ("v1", "ReplicationController", "old"),
+        "bare": None,
+    }
+    for name, owner in owners.items():
+        cluster.create("shop", pod(name, spec, owner))
+    orphans = workload("Deployment", "orphans")
+    cluster.create("shop", orphans)
+    cluster.settle()
+    cluster.delete("Deployment", "shop", "orphans", orphan=True)
+    (orphan,) = cluster.pods("shop", "orphans")
+    ended = run(cluster, *BOTH)
+    assert ended.code == 0 and ended.planned == []
+    assert ended.skipped == {
+        "Pod shop/of-a-job": "Pod of a Job; it ends by itself",
+        "Pod shop/static": "static Pod; its node's kubelet restarts it when its manifest changes",
+        "Pod shop/of-a-rollout": "owned by a Rollout (argoproj.io), which its own controller rolls out",
+        "Pod shop/of-a-cloneset": "owned by a CloneSet (apps.kruise.io), which its own controller rolls out",
+        "Pod shop/of-kruise": "owned by a StatefulSet (apps.kruise.io), which its own controller rolls out",
+        "Pod shop/of-an-rc": "ReplicationControllers have no rollouts; delete the Pod by hand",
+        "Pod shop/bare": "bare Pod without a controller; restart it by hand",
+        f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no owner, or is gone; restart it by hand",
+    }
+    listed_at_info = [line for line in ended.stderr.splitlines() if "left out" in line]
+    assert len(listed_at_info) == 1 and "Pod shop/bare" in listed_at_info[0]
+    assert run(cluster, *BOTH, "--log-level=debug").stderr.count("left out") == 8
+
+
+def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cluster, run):
+    on_delete = {"updateStrategy": {"type": "OnDelete"}}
+    cluster.create("shop", workload("Deployment", "paused"))
+    cluster.create("shop", workload("StatefulSet", "by-hand", **on_delete))
+    cluster.create("shop", workload("DaemonSet", "by-hand", **on_delete))
+    cluster.create("shop", workload("Deployment", "leaving"))
+    cluster.create("shop", workload("Deployment", "mismatch"))
+    cluster.settle()
+    cluster.change("Deployment", "shop", "paused", {"spec": {"paused": True}})
+    stamp = "2026-01-01T00:00:00Z"
+    cluster.change("Deployment", "shop", "leaving", {"metadata": {"deletionTimestamp": stamp, "finalizers": ["x/y"]}})
+    (found,) = cluster.pods("shop", "mismatch")
+    metadata = {**found["metadata"], "labels": {**found["metadata"]["labels"], "app": "else"}}
+    cluster.store.change("pods", found, metadata=metadata)
+    ended = run(cluster, *BOTH, "--confirm=true")
+    assert ended.code == 0 and ended.planned == []
+    by_hand = "its updateStrategy is OnDelete; delete its Pods by hand, one after the other"
+    assert ended.skipped == {
+        "Deployment shop/paused": "is paused; resume it first (kubectl rollout resume)",
+        "StatefulSet shop/by-hand": by_hand,
+        "DaemonSet shop/by-hand": by_hand,
+        "Deployment shop/leaving": "is being deleted",
+        "Deployment shop/mismatch": "its selector does not match its Pods; look at both",
+    }
+    assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
+
+
+def test_a_workload_that_is_gone_is_skipped(cluster, run):
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "gone", "uid": "x", "controller": True}
+    left_behind = pod("left-behind", pod_spec(container("app"), PROXY))
+    left_behind["metadata"]["ownerReferences"] = [reference]
+    cluster.create("shop", left_behind)
+    ended = run(cluster, *BOTH)
+    assert ended.skipped == {"StatefulSet shop/gone": "is gone"}
+
+
+def test_pods_that_are_ending_or_have_ended_do_not_count(cluster, run):
+    cluster.controllers.gone_after = 60
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.create("shop", pod("done", pod_spec(container("app", "once"), restartPolicy="Never")))
+    cluster.create("shop", pod("leaving"))
+    evicted = cluster.create("shop", pod("evicted"))
+    cluster.settle()
+    evicted = cluster.get("Pod", "shop", "evicted")
+    cluster.store.change("pods", evicted, status={**evicted["status"], "phase": "Failed", "reason": "Evicted"})
+    cluster.delete("Pod", "shop", "leaving")
+    cluster.wait_for(lambda: cluster.get("Pod", "shop", "done")["status"]["phase"] == "Succeeded")
+    cluster.delete("Pod", "shop", cluster.pods("shop", "web")[0]["metadata"]["name"])
+    cluster.wait_for(lambda: len([p for p in cluster.pods("shop", "web") if p["status"]["phase"] == "Running"]) == 2)
+    ended = run(cluster)
+    assert [(r["name"], r["pods_concerned"]) for r in ended.of("plan")] == [("web", 2)]
+    assert ended.skipped == {}
+
+
+def test_only_pods_that_were_created_before_the_cut_off(cluster, run):
+    cluster.create("shop", workload("Deployment", "old", replicas=2))
+    cluster.create("shop", workload("Deployment", "new"))
+    cluster.settle()
+    cluster.backdate(cluster.pods("shop", "old")[0], 7200)
+    cut_off = datetime.fromtimestamp(datetime.now().timestamp() - 3600, timezone.utc)
+    ended = run(cluster, f"--only-started-before={cut_off:%Y-%m-%d %H:%M:%S}")
+    assert [(r["name"], r["pods_concerned"], r["pods"]) for r in ended.of("plan")] == [("old", 1, 2)]
+    assert f'"started_before": "{cut_off:%Y-%m-%dT%H:%M:%S}+00:00"' in ended.stderr
+    exactly = cluster.pods("shop", "new")[0]["metadata"]["creationTimestamp"]
+    assert "shop/new" not in run(cluster, f"--only-started-before={exactly}").planned
+
+
+def test_started_before_it_was_created_counts_as_started(tool):
+    filters = tool.Filters(("istio-proxy",), datetime(2026, 1, 2, tzinfo=timezone.utc))
+    metadata = {"name": "x", "namespace": "y", "creationTimestamp": "2026-01-03T00:00:00Z"}
+    found = {"metadata": metadata, "spec": pod_spec(PROXY), "status": {"startTime": "2026-01-01T00:00:00Z"}}
+    candidates, _ = tool.read_candidates([found], filters)
+    assert [c.oldest for c in candidates.values()] == [datetime(2026, 1, 1, tzinfo=timezone.utc)]
+
+
+@pytest.fixture
+def three_namespaces(cluster):
+    for name in ("team-a", "team-b", "kube-public"):
+        cluster.namespace(name, inject=True)
+        cluster.create(name, workload("Deployment", "web"))
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("options", "planned"),
+    [
+        ([], ["kube-public/web", "team-a/web", "team-b/web"]),
+        (["--include-namespace=team-a"], ["team-a/web"]),
+        (["--include-namespace=team-*"], ["team-a/web", "team-b/web"]),
+        (["--include-namespace=team-?", "--exclude-namespace=*-b"], ["team-a/web"]),
+        (["--exclude-namespace=kube-*", "--exclude-namespace=team-a"], ["team-b/web"]),
+        (["--include-namespace=team-a", "--include-namespace=team-b", "--exclude-namespace=team-a"], ["team-b/web"]),
+        (["-l", "app in (web, api)", "--include-namespace=team-b"], ["team-b/web"]),
+        (["--selector=app!=web"], []),
+        (["--sidecar-container-name=istio-*"], ["kube-public/web", "team-a/web", "team-b/web"]),
+        (["--sidecar-container-name=linkerd-proxy"], []),
+    ],
+)
+def test_namespaces_selectors_and_wildcards(three_namespaces, run, options, planned):
+    assert run(three_namespaces, *options).planned == planned
+
+
+def test_only_the_named_namespaces_are_listed(three_namespaces, run):
+    run(three_namespaces, "--include-namespace=team-a", "--include-namespace=team-b")
+    lists = [r.path for r in three_namespaces.server.requests if r.verb == "list"]
+    assert lists == ["/api/v1/namespaces/team-a/pods", "/api/v1/namespaces/team-b/pods"]
+
+
+def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
+    cluster.create("shop", workload("Deployment", "web", replicas=tool.PAGE + 20))
+    cluster.settle()
+    ended = run(cluster)
+    lists = [r for r in cluster.server.requests if r.verb == "list"]
+    assert len(lists) == 2 and "continue" in lists[1].query
+    assert ended.of("plan")[0]["pods_concerned"] == tool.PAGE + 20
+
+
+def test_replica_sets_are_read_one_by_one_as_metadata_and_never_listed(cluster, run):
+    for name in ("web", "api"):
+        cluster.create("shop", workload("Deployment", name, replicas=3))
+    cluster.settle()
+    run(cluster)
+    asked = [r for r in cluster.server.requests if "/replicasets" in r.path]
+    assert sorted(r.path for r in asked) == sorted(
+        f"/apis/apps/v1/namespaces/shop/replicasets/{r['metadata']['name']}" for r in cluster.store.list("replicasets")
+    )
+    assert all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)
+
+
+def test_a_typo_in_the_containers_name_is_met_with_the_closest_one(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    ended = run(cluster, "--sidecar-container-name=istio-prxy", "--log-format=text")
+    assert ended.code == 0
+    assert "no Pod has a container named istio-prxy; did you mean istio-proxy?" in ended.stderr
+    assert ended.stdout.startswith("Nothing to roll out; 1 Pod read.\n")
+
+
+def test_a_namespace_that_holds_no_pod_is_warned_about(three_namespaces, run):
+    named = run(three_namespaces, "--include-namespace=team-c", "--include-namespace=team-a")
+    assert "namespace team-c holds no Pod; is the name right?" in named.stderr and "team-a holds" not in named.stderr
+    excluded = run(three_namespaces, "--exclude-namespace=kube-sytem", "--exclude-namespace=team-*")
+    assert "namespace kube-sytem holds no Pod; is the name right?" in excluded.stderr
+    assert "team-* holds" not in excluded.stderr

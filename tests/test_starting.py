@@ -1,0 +1,274 @@
+"""Before anything is changed: kubectl, the cluster, the rights; each failure is one line and exit code 3."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+from cluster.manifests import workload
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+
+
+def only_error(ended) -> str:
+    """What the one line at the end says; nothing else is wrong."""
+    assert ended.code == 3 and ended.stdout == ""
+    wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
+    assert len(wrong) == 1, ended.stderr
+    assert "ERROR   could not start, nothing was changed: " in wrong[0]
+    return wrong[0].partition("could not start, nothing was changed: ")[2]
+
+
+def test_no_kubectl(cluster, run):
+    said = only_error(run(cluster, TEXT, CONFIRM, "--kubectl=/nowhere/kubectl"))
+    assert said == (
+        "no kubectl: '/nowhere/kubectl' is not found or cannot be executed; "
+        "install it (https://kubernetes.io/docs/tasks/tools/) or name it with --kubectl"
+    )
+
+
+def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\necho wrong architecture >&2\nexit 126\n")
+    kubectl.chmod(0o755)
+    said = only_error(run(cluster, TEXT, f"--kubectl={kubectl}"))
+    assert said.startswith(f"{kubectl} does not run: wrong architecture; install it")
+
+
+def test_no_kubeconfig_at_all(run, tmp_path):
+    said = only_error(run(None, TEXT, HOME=str(tmp_path)))
+    assert said == "no cluster: ~/.kube/config does not exist; name a kubeconfig with --kubeconfig"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read kubeconfig {path}: No such file or directory"),
+        ("", "kubeconfig {path} cannot be used: Invalid kube-config. {path} file is empty"),
+        ("[1, 2]", "{path} is not a kubeconfig: TypeError"),
+        ("a: b: c", "{path} is not a kubeconfig: ScannerError (line 1)"),
+        ("\x00\x01", "{path} is not a kubeconfig: ReaderError"),
+        ("{}", "{path} has no current context; --context may be nothing: there is none"),
+    ],
+)
+def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    assert only_error(run(None, TEXT, f"--kubeconfig={path}")) == said.format(path=path)
+
+
+def test_a_kubeconfig_that_is_a_directory(run, tmp_path):
+    said = only_error(run(None, TEXT, f"--kubeconfig={tmp_path}"))
+    assert said == f"cannot read kubeconfig {tmp_path}: Is a directory"
+
+
+def test_an_unknown_context(cluster, run):
+    said = only_error(run(cluster, TEXT, "--context=prod"))
+    assert said == f"context 'prod' is not in {cluster.kubeconfig}; --context may be embedded"
+
+
+def test_a_kubeconfig_with_a_missing_certificate(cluster, run, tmp_path):
+    config = cluster.kubeconfig_for()
+    config["clusters"][0]["cluster"] = {"server": cluster.url, "certificate-authority": "/nowhere/ca.crt"}
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
+    assert said == f"kubeconfig {path} cannot be used: File does not exist: /nowhere/ca.crt"
+
+
+def test_no_token_is_ever_shown(cluster, run, tmp_path):
+    """The client quotes whole entries of a kubeconfig when something in them is missing."""
+    config = cluster.kubeconfig_for()
+    config["users"] = [{"name": "user", "token": "s3cret"}]
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    ended = run(None, TEXT, f"--kubeconfig={path}", "--log-level=debug")
+    assert ended.code == 3 and "s3cret" not in ended.stderr
+    good = run(cluster, CONFIRM, "--log-level=debug")
+    assert good.code == 0 and "admin-token" not in good.stderr + good.stdout
+
+
+def test_a_dead_api_server(cluster, run, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = cluster.kubeconfig_for()
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
+    assert said == f"no answer from https://127.0.0.1:{port}: Connection refused"
+
+
+def test_a_hanging_api_server(cluster, run, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = cluster.kubeconfig_for()
+        config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        path = tmp_path / "config"
+        path.write_text(json.dumps(config))
+        said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
+    assert said.startswith("no answer from http://127.0.0.1:") and "timed out" in said
+
+
+def test_a_certificate_of_another_authority(cluster, run, tmp_path):
+    import trustme
+
+    config = cluster.kubeconfig_for()
+    pem = tmp_path / "other.pem"
+    pem.write_bytes(trustme.CA().cert_pem.bytes())
+    config["clusters"][0]["cluster"] = {"server": cluster.url, "certificate-authority": str(pem)}
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    assert "certificate verify failed" in only_error(run(None, TEXT, f"--kubeconfig={path}"))
+
+
+def test_credentials_that_have_expired(cluster, run):
+    path = cluster.write_kubeconfig("expired", {"token": "no-longer-good"})
+    said = only_error(run(path, TEXT))
+    assert said == "401 Unauthorized: the credentials were not accepted, or have expired; log in again"
+
+
+def test_a_list_that_is_forbidden(cluster, run):
+    """Where no review tells of a missing right, the API server's own words do."""
+    cluster.fault(path="selfsubjectaccessreviews", times=99, status=403, body={"kind": "Status"})
+    forbidden = {"kind": "Status", "message": 'pods is forbidden: User "x" cannot list resource "pods"', "code": 403}
+    cluster.fault(path="/api/v1/pods", status=403, body=forbidden)
+    assert only_error(run(cluster, TEXT)) == '403 pods is forbidden: User "x" cannot list resource "pods"'
+
+
+@pytest.mark.parametrize("body", [b"<html>proxy login</html>", b"[]", b"null", b'{"kind":"PodList","items":null}', b""])
+def test_an_answer_that_is_none_of_kubernetes(cluster, run, body):
+    cluster.fault(path="/api/v1/pods", status=200, body=body)
+    assert only_error(run(cluster, TEXT)).startswith("expected a ")
+
+
+def test_a_bad_selector(cluster, run):
+    said = only_error(run(cluster, TEXT, "--selector=bad selector!!"))
+    assert said == "400 unable to parse requirement: found 'selector', expected: in, notin, =, ==, !=, gt, lt"
+
+
+def test_a_traceback_only_at_debug_level(cluster, run, start):
+    cluster.fault(path="/api/v1/pods", status=404, times=2, body={"message": "gone"})
+    assert only_error(run(cluster, TEXT)) == "404 gone"
+    running = start(cluster, TEXT, "--log-level=debug")
+    assert "Traceback (most recent call last)" in running.finish().stderr
+
+
+PLAN_RULES = [
+    {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
+    {
+        "verbs": ["get"],
+        "apiGroups": ["apps"],
+        "resources": ["replicasets", "deployments", "statefulsets", "daemonsets"],
+    },
+]
+ROLLOUT_RULES = [
+    *PLAN_RULES,
+    {
+        "verbs": ["patch", "list", "watch"],
+        "apiGroups": ["apps"],
+        "resources": ["deployments", "statefulsets", "daemonsets"],
+    },
+]
+BOTH = ("--include-statefulset", "--include-daemonset")
+
+
+def test_a_dry_run_needs_no_patch_right(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
+    assert run(viewer, *BOTH).planned == ["shop/web"]
+    said = only_error(run(viewer, TEXT, CONFIRM))
+    assert said == (
+        "missing rights: patch deployments.apps in all namespaces, watch deployments.apps in all namespaces; ask for "
+        "them (the README lists them); or name your namespaces with --include-namespace"
+    )
+    assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
+
+
+def test_the_rights_of_the_readme_suffice(cluster, run):
+    for kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        cluster.create("shop", workload(kind, kind.lower()))
+    cluster.settle()
+    ended = run(cluster.kubeconfig_of("operator", ROLLOUT_RULES), CONFIRM, *BOTH)
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
+
+
+def test_rights_on_the_named_namespaces_suffice(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    team = cluster.kubeconfig_of("team", [{**rule, "namespace": "shop"} for rule in ROLLOUT_RULES])
+    assert run(team, CONFIRM, "--include-namespace=shop").outcomes == {"shop/web": "succeeded"}
+    assert "missing rights: " in only_error(run(team, TEXT))
+    elsewhere = only_error(run(team, TEXT, "--include-namespace=default"))
+    assert elsewhere.startswith("missing rights: get deployments.apps in namespace default, get replicasets.apps in")
+
+
+def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypatch):
+    from kubernetes.config import incluster_config
+
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("admin-token")
+    authority.write_text(cluster.authority)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(cluster.port))
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
+    found = tool.connect(None, None, 8)
+    assert found.context is None
+    assert found.get("/api/v1/pods")["kind"] == "PodList"
+
+
+def test_an_exec_credential_plugin(cluster, run, tmp_path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    plugin = tmp_path / "plugin"
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    credential["status"] = {"token": "admin-token"}
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    plugin.chmod(0o755)
+    user = {"exec": {"apiVersion": credential["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}}
+    path = cluster.write_kubeconfig("exec", user)
+    assert run(path, CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 429, "headers": {"Retry-After": "1"}},
+        {"status": 500},
+        {"status": 503},
+        {"drop": "before"},
+        {"drop": "after"},
+        {"truncate": True},
+        {"delay": 0.5},
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["GET /api/v1/pods", "GET /deployments/web", "GET /replicasets/", "PATCH /deployments"]
+)
+def test_a_passing_fault_is_retried(cluster, run, fault, path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    method, _, part = path.partition(" ")
+    placed = cluster.fault(method=method, path=part, user_agent="sidecar-rollout", **fault)
+    ended = run(cluster, CONFIRM, "--log-level=debug")
+    assert placed.reached.is_set()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert cluster.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
+    assert ("trying again" in ended.stderr) == ("delay" not in fault)
+
+
+def test_a_slow_server_is_waited_for(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(cluster, CONFIRM)
+    assert held.reached.wait(20)
+    held.release.set()
+    assert running.finish().outcomes == {"shop/web": "succeeded"}
