@@ -19,7 +19,7 @@ Examples:
 
 Exit codes:
   0         done, or nothing to do
-  1         at least one workload failed or timed out
+  1         at least one workload failed, timed out, was refused or is still not up to date
   2         bad usage
   3         could not start: no cluster, no permission, no kubectl; nothing was changed
   130, 143  interrupted by SIGINT, SIGTERM; what was in flight is listed
@@ -30,6 +30,8 @@ from __future__ import annotations
 import argparse
 import enum
 import fnmatch
+import functools
+import hashlib
 import json
 import logging
 import os
@@ -43,7 +45,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -110,6 +112,16 @@ class Filters:
     exclude_namespaces: tuple[str, ...] = ()
     selector: str | None = None
     kinds: frozenset[str] = frozenset({"Deployment"})
+    only_drifted: bool = False  # then what is needed to compare the Pods is kept
+
+
+class LivePod(NamedTuple):
+    """A concerned Pod, reduced to what is asked of it later."""
+
+    name: str
+    created: datetime
+    view: str = ""  # with --only-drifted: its sidecars in their normal form, see view_of
+    resized: bool = False  # somebody has changed its resources in place
 
 
 @dataclass
@@ -118,9 +130,10 @@ class Candidate:
 
     oldest: datetime
     labels: dict[str, str]  # of one of them; what a selector matches is the same in all
-    pods: list[str] = field(default_factory=list)
+    pods: list[LivePod] = field(default_factory=list)
     sidecars: set[Sidecar] = field(default_factory=set)
     trouble: str = ""  # why one of the Pods does not run, e.g. CrashLoopBackOff
+    sample: str = ""  # with --only-drifted: one of the Pods, as JSON
 
     def add(self, other: Candidate) -> None:
         self.oldest = min(self.oldest, other.oldest)
@@ -145,6 +158,60 @@ class Skip:
     reason: str
 
 
+class Config(NamedTuple):
+    """A ConfigMap or Secret that a sidecar uses."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class Fresh(NamedTuple):
+    """What the API server would create today, reduced to what is compared."""
+
+    view: str  # the sidecars in their normal form
+    configs: dict[Config, bool]  # what they use, and whether they cannot start without it
+    also: tuple[str, ...]  # what else would be different in the Pod
+
+
+class Verdict(enum.Enum):
+    DRIFTED = "drifted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    UP_TO_DATE = "up_to_date"
+
+
+class Difference(NamedTuple):
+    path: tuple[str, ...]  # from the container's name down; for a changed ConfigMap or Secret, that alone
+    live: Any  # None: absent
+    fresh: Any
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How a workload's Pods compare with what would be created today."""
+
+    verdict: Verdict
+    message: str = ""
+    pods: int = 0  # how many differ
+    differences: tuple[Difference, ...] = ()
+    also: tuple[str, ...] = ()
+    view: str = ""  # the sidecars of today in their normal form
+    changed: dict[Config, datetime] = field(default_factory=dict)  # when what they use was changed
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The sidecars that would be gone."""
+        return tuple(d.path[0] for d in self.differences if len(d.path) == 1 and d.fresh is None)
+
+    @property
+    def revision(self) -> str:
+        return hashlib.sha256(self.view.encode()).hexdigest()[:12]
+
+
 @dataclass(frozen=True)
 class Planned:
     workload: Workload
@@ -153,6 +220,7 @@ class Planned:
     sidecars: tuple[Sidecar, ...]
     oldest_pod: datetime
     trouble: str  # why it is unhealthy already; empty: it is not
+    drift: Drift | None = None
 
 
 class Outcome(enum.Enum):
@@ -160,6 +228,7 @@ class Outcome(enum.Enum):
     COMPLETED_LATE = "completed late"
     FAILED = "failed"
     TIMED_OUT = "timed out"
+    STILL_DRIFTED = "still drifted"
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"  # it was patched, or was about to be, and nobody waited for the end
     NOT_STARTED = "not started"
@@ -170,7 +239,7 @@ class Outcome(enum.Enum):
 
 
 GOOD = (Outcome.SUCCEEDED, Outcome.COMPLETED_LATE)
-BAD = (Outcome.FAILED, Outcome.TIMED_OUT)
+BAD = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.STILL_DRIFTED)
 
 
 @dataclass(frozen=True)
@@ -231,6 +300,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--selector", "-l", type=filled, help="label selector on Pods, as kubectl takes it")
     before = "only Pods created before this; without a zone it is UTC (default: now)"
     add("--only-started-before", type=moment, metavar="TIME", help=before)
+    add("--only-drifted", help="only workloads whose Pods would be created differently today", **switch)
+    reloads = "* with --only-drifted: a ConfigMap or Secret that the sidecar reloads by itself"
+    add("--ignore-config", help=reloads, **{**names, "type": config_pattern})
+    add("--allow-removal", help="with --only-drifted: also where the sidecar would go away", **switch)
     add("--exclude-deployment", "--exclude-deployments", help="no Deployments", **switch)
     add("--include-statefulset", "--include-statefulsets", help="StatefulSets too", **switch)
     add("--include-daemonset", "--include-daemonsets", help="DaemonSets too", **switch)
@@ -261,6 +334,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--exclude-deployment leaves nothing: add --include-statefulset or --include-daemonset")
     if options.include_namespace and set(options.include_namespace) <= set(options.exclude_namespace):
         parser.error("each --include-namespace is also an --exclude-namespace, which wins: nothing is left")
+    if not options.only_drifted and (options.ignore_config or options.allow_removal):
+        parser.error(f"--{'ignore-config' if options.ignore_config else 'allow-removal'} goes with --only-drifted")
     options.rollout_reason = options.rollout_reason or f"Update sidecars {listed(options.sidecar_container_name)}"
     return options
 
@@ -302,6 +377,13 @@ def name_pattern(text: str) -> str:
     """A container's or namespace's name (RFC 1123 label), with shell wildcards."""
     if not re.fullmatch(r"[a-z0-9*?\[\]!-]+", text) or (len(text) > 63 and not is_pattern(text)):
         raise wrong("a name of at most 63 of a-z, 0-9 and -, or one with the wildcards * ? [...]", text)
+    return text
+
+
+def config_pattern(text: str) -> str:
+    """A ConfigMap's or Secret's name (RFC 1123 subdomain), with shell wildcards."""
+    if not re.fullmatch(r"[a-z0-9.*?\[\]!-]{1,253}", text):
+        raise wrong("a name of a-z, 0-9, - and ., or one with the wildcards * ? [...]", text)
     return text
 
 
@@ -549,13 +631,13 @@ class Cluster:
     def get(self, path: str, query: dict | None = None, accept: str = JSON) -> dict:
         return decoded(self.request("GET", path, query=query, accept=accept))
 
-    def request(self, method: str, path: str, **parts: Any) -> bytes:
+    def request(self, method: str, path: str, retried: Sequence[int] = RETRIED, **parts: Any) -> bytes:
         """The body of a successful answer. ApiError for any other, after retries: all that is sent may be repeated."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self.send(method, path, **parts)
             except ApiError as error:
-                if attempt == ATTEMPTS or error.status not in RETRIED or not self.answered:
+                if attempt == ATTEMPTS or error.status not in retried or not self.answered:
                     raise
                 seconds = error.retry_after or random.uniform(0.5, 1.0) * 2 ** (attempt - 1) / 2
                 log.debug("trying again", extra={"request": f"{method} {path}", "reason": str(error), "in": seconds})
@@ -628,6 +710,29 @@ class Cluster:
                 return None
             raise
 
+    def pods_of(self, workload: Workload, obj: dict) -> Iterator[dict]:
+        """The Pods that a workload's selector selects."""
+        yield from self.pods([workload.namespace], selector_text(obj["spec"]["selector"]))
+
+    def would_create(self, namespace: str, pod: dict) -> dict:
+        """The Pod that the API server would store: admission and webhooks run for real, nothing is kept.
+
+        A webhook that fails is not asked again: that would cost its timeout each time.
+        """
+        query = {"dryRun": "All", "fieldManager": PROGRAM}
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        return decoded(self.request("POST", path, retried=(0, 429, 503), query=query, body=pod))
+
+    def changed_at(self, config: Config) -> datetime | ApiError:
+        """When a ConfigMap or Secret was last changed, from its metadata alone: the content is never asked for."""
+        try:
+            path = f"/api/v1/namespaces/{config.namespace}/{config.kind}s/{config.name}"
+            metadata = self.get(path, accept=METADATA_ONLY)["metadata"]
+        except ApiError as error:
+            return error
+        times = [entry["time"] for entry in metadata.get("managedFields") or () if entry.get("time")]
+        return max(map(parse_time, times or [metadata["creationTimestamp"]]))
+
     def patch_template(self, workload: Workload, annotations: dict[str, str]) -> None:
         """Changes the Pod template's annotations, which makes the controller replace the Pods."""
         body = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
@@ -650,6 +755,16 @@ class Cluster:
                 return True
             raise
         return decoded(answer).get("status", {}).get("allowed") is not False
+
+
+def selector_text(selector: dict) -> str:
+    """A workload's label selector, as a query has it."""
+    words = {"In": "{key} in ({values})", "NotIn": "{key} notin ({values})", "DoesNotExist": "!{key}"}
+    terms = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for expression in selector.get("matchExpressions") or ():
+        values = ",".join(expression.get("values") or ())
+        terms.append(words.get(expression["operator"], "{key}").format(key=expression["key"], values=values))
+    return ",".join(terms)
 
 
 def path_of(workload: Workload) -> str:
@@ -853,7 +968,10 @@ def concerned(pod: dict, filters: Filters, census: Census) -> tuple[Owner, Candi
         census.newer += 1
         return None, None
     owner = controller_of(metadata) or Owner("", "", metadata["namespace"], metadata["name"])
-    candidate = Candidate(started, metadata.get("labels") or {}, [metadata["name"]], sidecars, trouble_of(status))
+    live, sample = LivePod(metadata["name"], started), ""
+    if filters.only_drifted:
+        live, sample = live_pod(pod, started, filters.sidecars), json.dumps(pod)
+    candidate = Candidate(started, metadata.get("labels") or {}, [live], sidecars, trouble_of(status), sample)
     return owner, candidate
 
 
@@ -961,7 +1079,7 @@ def find_workloads(
         elif owner.kind in KINDS and owner.group in APPS:
             skips.append(Skip(workload, reason))
         else:
-            skips += [Skip(Workload("Pod", owner.namespace, name), reason) for name in candidate.pods]
+            skips += [Skip(Workload("Pod", owner.namespace, pod.name), reason) for pod in candidate.pods]
     return found, list(dict.fromkeys(skips))
 
 
@@ -1001,6 +1119,383 @@ def counted(obj: dict, path: str) -> int:
     """A count in an object; the API server leaves out those that are 0."""
     part, name = path.split(".")
     return (obj.get(part) or {}).get(name) or 0
+
+
+# Comparing: what a workload's Pods would be like if they were created now
+
+CONTROLLER_LABELS = (
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "apps.kubernetes.io/pod-index",
+    "statefulset.kubernetes.io/pod-name",
+)
+TOKEN_VOLUME = re.compile(r"\b(kube-api-access)-[a-z0-9]{5}\b")  # a name of its own in each Pod
+SECRET_NAMES = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private", re.IGNORECASE)
+HIDDEN = "(hidden)"
+
+
+def live_pod(pod: dict, created: datetime, names: Sequence[str]) -> LivePod:
+    managers = pod["metadata"].get("managedFields") or ()
+    resized = any(entry.get("subresource") == "resize" for entry in managers)
+    return LivePod(pod["metadata"]["name"], created, view_of(pod, names), resized)
+
+
+def pod_to_create(workload: Workload, obj: dict, sample: dict) -> dict:
+    """The Pod that the workload's controller would create from its template now.
+
+    Injectors read more than the template: Istio takes the workload's name from generateName, the controller reference
+    and pod-template-hash. These come from a live Pod; all else of that is left alone, as an injector skips a Pod that
+    has its sidecar already. A StatefulSet's controller adds the volumes of its claims.
+    """
+    template, live = obj["spec"]["template"], sample["metadata"]
+    metadata = dict(template.get("metadata") or {})
+    labels = {key: value for key, value in (live.get("labels") or {}).items() if key in CONTROLLER_LABELS}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    metadata["generateName"] = live.get("generateName") or f"{workload.name}-"
+    references = [dict(reference) for reference in live.get("ownerReferences") or () if reference.get("controller")]
+    for reference in references:
+        reference.pop("blockOwnerDeletion", None)
+    metadata["ownerReferences"] = references
+    spec = {key: value for key, value in template["spec"].items() if key != "nodeName"}
+    if workload.kind == "StatefulSet":
+        claims = [claim["metadata"]["name"] for claim in obj["spec"].get("volumeClaimTemplates") or ()]
+        volumes = [v for v in spec.get("volumes") or () if v["name"] not in claims]
+        spec["volumes"] = volumes + [
+            {"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{live['name']}"}} for name in claims
+        ]
+        spec |= {"hostname": live["name"], "subdomain": obj["spec"].get("serviceName") or ""}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def named_containers(pod: dict, names: Sequence[str]) -> Iterator[tuple[str, dict]]:
+    """The named sidecars of a Pod, each with where it stands."""
+    for position in ("containers", "initContainers"):
+        for container in pod["spec"].get(position) or ():
+            runs_along = position == "containers" or container.get("restartPolicy") == "Always"
+            if runs_along and matches(container["name"], names):
+                yield position, container
+
+
+def view_of(pod: dict, names: Sequence[str]) -> str:
+    """The named sidecars of a Pod, with the volumes they mount, in their normal form: equal if nothing differs."""
+    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
+    found = {}
+    for position, container in named_containers(pod, names):
+        mounted = {mount["name"] for mount in container.get("volumeMounts") or ()}
+        used = [volumes[name] for name in sorted(mounted & volumes.keys()) if not TOKEN_VOLUME.fullmatch(name)]
+        found[container["name"]] = [position, container, used]
+    return normal_form(TOKEN_VOLUME.sub(r"\1", json.dumps(found)))
+
+
+@functools.lru_cache(maxsize=4096)
+def normal_form(text: str) -> str:
+    """view_of's JSON, normalised. Cached, as the Pods of a workload differ in little but their name."""
+    found = {name: normal_container(*parts) for name, parts in json.loads(text).items()}
+    return json.dumps(found, sort_keys=True)
+
+
+def normal_container(position: str, container: dict, volumes: list[dict]) -> dict:
+    """A container in which lists that Kubernetes reads by key are dicts, and what means the same is the same."""
+    known = ("name", "restartPolicy", "env", "ports", "volumeMounts", "resources")
+    form = pruned({key: value for key, value in container.items() if key not in known})
+    form["position"] = position
+    form["resources"] = normal_resources(container.get("resources") or {})
+    form["env"] = {variable["name"]: normal_variable(variable) for variable in container.get("env") or ()}
+    form["ports"] = {
+        f"{port['containerPort']}/{port.get('protocol') or 'TCP'}": pruned({**port, "protocol": None})
+        for port in container.get("ports") or ()
+    }
+    form["volumeMounts"] = {mount["mountPath"]: pruned(mount) for mount in container.get("volumeMounts") or ()}
+    form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}
+    return form
+
+
+def pruned(value: Any) -> Any:
+    """Without what says nothing: the API server leaves out empty fields in one place and not in another."""
+    if isinstance(value, list):
+        return [pruned(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    inner = {key: pruned(item) for key, item in value.items()}
+    return {key: item for key, item in inner.items() if item not in (None, {}, [], "")}
+
+
+def normal_resources(resources: dict) -> dict:
+    form = pruned({key: value for key, value in resources.items() if key not in ("limits", "requests")})
+    for kind in ("limits", "requests"):
+        form[kind] = {name: quantity(amount) for name, amount in (resources.get(kind) or {}).items()}
+    return form
+
+
+def quantity(amount: Any) -> str:
+    """A Kubernetes quantity, spelled the one way that kubectl would choose: 1000m is 1, 1024Mi is 1Gi."""
+    from decimal import Decimal
+
+    found = re.fullmatch(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(|[numkMGTPE]|[KMGTPE]i)", str(amount))
+    try:
+        number, unit = Decimal(found[1]), found[2]
+    except (TypeError, ArithmeticError):
+        return str(amount)
+    decimal = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+    value = number * (Decimal(10) ** decimal[unit] if unit in decimal else Decimal(1024) ** " KMGTPE".index(unit[0]))
+    if value != value.to_integral_value():
+        return f"{(value * 1000).normalize():f}m"
+    whole = int(value)
+    for power, suffix in ((6, "Ei"), (5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if whole and whole % 1024**power == 0:
+            return f"{whole // 1024**power}{suffix}"
+    return str(whole)
+
+
+def normal_variable(variable: dict) -> Any:
+    """An environment variable's value: text, JSON where the text is some, or where it comes from."""
+    if variable.get("valueFrom"):
+        source = json.loads(json.dumps(variable["valueFrom"]))
+        for reference in source.values():
+            if reference.get("apiVersion") == "v1":
+                del reference["apiVersion"]
+            if "divisor" in reference:
+                reference["divisor"] = quantity(reference["divisor"])
+                if reference["divisor"] in ("0", "1"):  # 0 is the default, and means 1
+                    del reference["divisor"]
+        return {"from": pruned(source)}
+    text = variable.get("value") or ""
+    if text.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+    return text
+
+
+def normal_volume(volume: dict) -> dict:
+    """A volume's definition. The claim of a StatefulSet's Pod has the Pod's name in its own."""
+    form = pruned({key: value for key, value in volume.items() if key != "name"})
+    claim = (volume.get("persistentVolumeClaim") or {}).get("claimName") or ""
+    if claim.startswith(f"{volume['name']}-"):
+        form["persistentVolumeClaim"]["claimName"] = f"{volume['name']}-(Pod)"
+    return form
+
+
+def differences(live: Any, fresh: Any, path: tuple[str, ...] = ()) -> Iterator[Difference]:
+    """Where two normal forms differ, as deep down as it can be said."""
+    if live == fresh and type(live) is type(fresh):
+        return
+    if isinstance(live, dict) and isinstance(fresh, dict):
+        for key in sorted({**live, **fresh}):
+            yield from differences(live.get(key), fresh.get(key), (*path, key))
+    elif isinstance(live, list) and isinstance(fresh, list):
+        for one, other in list_differences(live, fresh):
+            yield Difference(path, hidden(one, path), hidden(other, path))
+    else:
+        yield Difference(path, hidden(live, path), hidden(fresh, path))
+
+
+def list_differences(live: list, fresh: list) -> Iterator[tuple[Any, Any]]:
+    """What is only on one side, items of one flag (--level=info) in pairs; the lists if only their order differs."""
+
+    def flag(item: Any) -> str:
+        return item.partition("=")[0] if isinstance(item, str) and item.startswith("-") else json.dumps(item)
+
+    gone = [item for item in live if item not in fresh]
+    come = {flag(item): item for item in fresh if item not in live}
+    if not gone and not come:
+        yield live, fresh
+    for item in gone:
+        yield item, come.pop(flag(item), None)
+    for item in come.values():
+        yield None, item
+
+
+def hidden(value: Any, path: Sequence[str]) -> Any:
+    """The value, with what looks like a secret masked. References to Secrets are no secrets."""
+    if isinstance(value, dict):
+        return value if "from" in value else {key: hidden(inner, (*path, key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [hidden(item, path) for item in value]
+    name, equals, _ = value.partition("=") if isinstance(value, str) else ("", "", "")
+    if equals and path[1:2] in (("args",), ("command",)) and SECRET_NAMES.search(name):
+        return f"{name}={HIDDEN}"
+    is_secret = path[1:2] == ("env",) and path[-1] != "from" and any(map(SECRET_NAMES.search, path[2:]))
+    return HIDDEN if is_secret and value not in (None, "") else value
+
+
+def also_changes(live: dict, fresh: dict, names: Sequence[str]) -> tuple[str, ...]:
+    """What else would be different in the Pod, by name; what is only in the live Pod's annotations came later."""
+
+    def parts(pod: dict) -> dict[str, str]:
+        spec, mounted = pod["spec"], set()
+        for _, container in named_containers(pod, names):
+            mounted |= {mount["name"] for mount in container.get("volumeMounts") or ()}
+        found = {}
+        for word, key in (("init container", "initContainers"), ("container", "containers")):
+            others = [container for container in spec.get(key) or () if not matches(container["name"], names)]
+            found |= {f"{word} {c['name']}": normal_container(key, c, []) for c in others}
+        volumes = [v for v in spec.get("volumes") or () if v["name"] not in mounted]
+        found |= {f"volume {v['name']}": normal_volume(v) for v in volumes if not TOKEN_VOLUME.fullmatch(v["name"])}
+        return {name: TOKEN_VOLUME.sub(r"\1", json.dumps(part, sort_keys=True)) for name, part in found.items()}
+
+    before, after = parts(live), parts(fresh)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    old, new = ((pod["metadata"].get("annotations") or {}) for pod in (live, fresh))
+    changed += [f"annotation {name}" for name, value in new.items() if old.get(name) != value]
+    return tuple(sorted(changed))
+
+
+def configs_of(pod: dict, namespace: str, names: Sequence[str]) -> dict[Config, bool]:
+    """The ConfigMaps and Secrets that the named sidecars use, and whether they cannot start without."""
+    found: dict[Config, bool] = {}
+
+    def note(kind: str, name: str | None, source: dict) -> None:
+        if name:
+            config = Config(kind, namespace, name)
+            found[config] = found.get(config, False) or not source.get("optional")
+
+    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
+    for _, container in named_containers(pod, names):
+        sources = [variable.get("valueFrom") or {} for variable in container.get("env") or ()]
+        sources += container.get("envFrom") or []
+        for mount in container.get("volumeMounts") or ():
+            volume = volumes.get(mount["name"], {})
+            sources += [volume, *((volume.get("projected") or {}).get("sources") or ())]
+        for source in sources:
+            for key in ("configMapKeyRef", "configMapRef", "configMap"):
+                note("configmap", (source.get(key) or {}).get("name"), source.get(key) or {})
+            for key in ("secretKeyRef", "secretRef", "secret"):
+                secret = source.get(key) or {}
+                note("secret", secret.get("name") or secret.get("secretName"), secret)
+    return found
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Asks the API server what it would create today."""
+
+    cluster: Cluster
+    names: tuple[str, ...]
+    ignored_configs: tuple[str, ...]
+    threads: int
+
+    def judge_all(
+        self, plan: list[Planned], found: dict[Workload, Candidate], objects: dict[Workload, dict | None]
+    ) -> list[Planned]:
+        """The plan with a Drift for each: one dry-run creation a workload, and one look at each ConfigMap or Secret.
+
+        CannotStart where the right to create Pods is missing altogether.
+        """
+
+        def ask(one: Planned) -> Fresh | ApiError:
+            sample = json.loads(found[one.workload].sample)
+            return self.ask(one.workload, objects[one.workload], sample)
+
+        by_workload = {one.workload: one for one in plan}
+        answers = each(by_workload, lambda workload: ask(by_workload[workload]), self.threads)
+        lacking = [error for error in answers.values() if isinstance(error, ApiError) and lacks_right(error)]
+        if lacking and len(lacking) == len(answers):
+            raise CannotStart(f"missing right: create pods, for dry runs of what would be injected: {lacking[0]}")
+        configs = {config for fresh in answers.values() if isinstance(fresh, Fresh) for config in fresh.configs}
+        changed = each(sorted(configs), self.cluster.changed_at, self.threads)
+        return [
+            replace(one, drift=drift, pods_concerned=drift.pods or one.pods_concerned)
+            for one in plan
+            for drift in [judge(found[one.workload].pods, answers[one.workload], changed)]
+        ]
+
+    def ask(self, workload: Workload, obj: dict, sample: dict) -> Fresh | ApiError:
+        try:
+            pod = self.cluster.would_create(workload.namespace, pod_to_create(workload, obj, sample))
+            configs = configs_of(pod, workload.namespace, self.names)
+            return Fresh(
+                view_of(pod, self.names),
+                {config: required for config, required in configs.items() if not self.is_ignored(config)},
+                also_changes(sample, pod, self.names),
+            )
+        except ApiError as error:
+            return error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            return ApiError(200, f"expected a Pod from the dry run, got something else: {error!r}")
+
+    def is_ignored(self, config: Config) -> bool:
+        return config.name == "kube-root-ca.crt" or matches(config.name, self.ignored_configs)
+
+    def remaining(self, planned: Planned, obj: dict, stamp: str | None = None) -> list[Difference]:
+        """How the workload's Pods differ from what was found to be injected today.
+
+        With a stamp, only the Pods that carry it in an annotation count: those that this run's rollout has made.
+        """
+        pods = []
+        for pod in self.cluster.pods_of(planned.workload, obj):
+            metadata, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
+            stamped = stamp is None or stamp in (metadata.get("annotations") or {}).values()
+            if stamped and not metadata.get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
+                pods.append(live_pod(pod, parse_time(metadata["creationTimestamp"]), self.names))
+        return compare(pods, planned.drift.view, planned.drift.changed)[1]
+
+
+def lacks_right(error: ApiError) -> bool:
+    return error.status == 403 and 'cannot create resource "pods"' in str(error)
+
+
+def sidecar_differences(live: str, fresh: str, resized: bool) -> Iterator[Difference]:
+    """What differs between two views. Resources changed in place (by hand or an autoscaler) are meant to differ."""
+    if live == fresh:
+        return
+    for difference in differences(json.loads(live), json.loads(fresh)):
+        if not (resized and difference.path[1:2] == ("resources",)):
+            yield difference
+
+
+def compare(pods: Iterable[LivePod], view: str, changed: dict[Config, datetime]) -> tuple[set[str], list[Difference]]:
+    """The names of the Pods that differ from today's sidecars or are older than their configuration, and in what."""
+    drifted: set[str] = set()
+    found: dict[str, Difference] = {}
+    by_view: dict[tuple[str, bool], list[LivePod]] = {}
+    for pod in pods:
+        by_view.setdefault((pod.view, pod.resized), []).append(pod)
+    for (live, resized), same in sorted(by_view.items()):
+        for difference in sidecar_differences(live, view, resized):
+            found[json.dumps(difference)] = difference
+            drifted |= {pod.name for pod in same}
+    for config, moment in sorted(changed.items()):
+        older = [pod for same in by_view.values() for pod in same if pod.created < moment]
+        if older:
+            age = human_duration((moment - min(pod.created for pod in older)).total_seconds())
+            found[str(config)] = Difference((str(config),), None, f"changed {age} after the Pod was created")
+            drifted |= {pod.name for pod in older}
+    return drifted, list(found.values())
+
+
+def judge(pods: Sequence[LivePod], answer: Fresh | ApiError, changed: dict[Config, datetime | ApiError]) -> Drift:
+    """The verdict on a workload from its Pods, what would be created today, and when its configuration changed."""
+    if isinstance(answer, ApiError):
+        return Drift(verdict_on(answer), str(answer))
+    moments: dict[Config, datetime] = {}
+    for config, required in sorted(answer.configs.items()):
+        moment = changed[config]
+        if isinstance(moment, datetime):
+            moments[config] = moment
+        elif moment.status != 404:
+            return Drift(Verdict.UNKNOWN, f"{config} could not be looked at: {moment}")
+        elif required:
+            return Drift(Verdict.REFUSED, f"{config} does not exist, and the sidecar does not start without it")
+    drifted, found = compare(pods, answer.view, moments)
+    verdict = Verdict.DRIFTED if found else Verdict.UP_TO_DATE
+    return Drift(verdict, "", len(drifted), tuple(found), answer.also, answer.view, moments)
+
+
+def verdict_on(error: ApiError) -> Verdict:
+    """What it means that a dry-run creation did not succeed.
+
+    Refused is a Pod that the cluster would not take today. A right that is missing, a webhook that fails, hangs or
+    does not support dry runs, and a quota that is used up (a rolling update may free room first) say nothing of it.
+    """
+    message = str(error)
+    if re.search(r"denied (the )?request", message):  # a webhook's own status may be any
+        return Verdict.REFUSED
+    if "exceeded quota" in message or "does not support dry run" in message or lacks_right(error):
+        return Verdict.UNKNOWN
+    return Verdict.REFUSED if error.status in (400, 403, 422) else Verdict.UNKNOWN
 
 
 # Rolling out
@@ -1073,6 +1568,7 @@ class Rollout:
     timeout: float
     annotation_prefix: str
     reason: str
+    injection: Injection | None = None  # with --only-drifted
 
     def __call__(self, planned: Planned, tell: Callable[[Event], None]) -> None:
         tell(Event(planned))
@@ -1087,18 +1583,34 @@ class Rollout:
         tell(Event(planned, result=Result(planned, outcome, round(time.monotonic() - began, 1), message)))
 
     def roll_out(self, planned: Planned, tell: Callable[[Event], None]) -> tuple[Outcome, str]:
-        reason = reason_to_skip(self.cluster.workload(planned.workload))
+        obj = self.cluster.workload(planned.workload)
+        reason = reason_to_skip(obj)
+        if reason is None and self.injection and not self.injection.remaining(planned, obj):
+            reason = "is up to date meanwhile"
         if reason:
             return Outcome.SKIPPED, reason
         stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        prefix = f"{self.annotation_prefix}.rollout."
+        annotations = {"timestamp": stamp, "reason": self.reason}
+        if self.injection:
+            annotations["revision"] = planned.drift.revision
         tell(Event(planned))  # raises where nobody waits any more
-        self.cluster.patch_template(planned.workload, {f"{prefix}timestamp": stamp, f"{prefix}reason": self.reason})
+        keys = {f"{self.annotation_prefix}.rollout.{name}": value for name, value in annotations.items()}
+        self.cluster.patch_template(planned.workload, keys)
         code, error = self.kubectl.rollout_status(planned, self.timeout, tell)
         if code == 0:
-            return Outcome.SUCCEEDED, ""
+            return self.prove(planned, obj, stamp)
         message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
         return Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED, message
+
+    def prove(self, planned: Planned, obj: dict, stamp: str) -> tuple[Outcome, str]:
+        """What became of the drift: an injector that never converges must not make a restart loop."""
+        try:
+            left = self.injection.remaining(planned, obj, stamp) if self.injection else []
+        except ApiError as error:
+            return Outcome.SUCCEEDED, f"the new Pods could not be compared: {error}"
+        if left:
+            return Outcome.STILL_DRIFTED, "the new Pods differ, too: " + "; ".join(difference_text(d) for d in left)
+        return Outcome.SUCCEEDED, ""
 
     def told_by_kubernetes(self, planned: Planned) -> str:
         """Why a rollout does not get on, as the workload's own conditions have it; empty where they say nothing."""
@@ -1269,6 +1781,8 @@ class Report:
         self.planned: list[Planned] = []
         self.skips: list[Skip] = []
         self.outcomes: Counter[Outcome] = Counter()
+        self.judged: list[Planned] = []  # with --only-drifted: all that were asked about
+        self.withheld: list[Planned] = []  # of these, what --confirm leaves alone though it is not up to date
         self.unsuccessful: list[Result] = []
         self.json_log = logging.getLogger(f"{PROGRAM}.result")
         if as_json:
@@ -1291,14 +1805,66 @@ class Report:
             except OSError:  # nobody reads any more (| head): the rollouts matter, not the text
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    def show_drift(self, judged: list[Planned], allow_removal: bool) -> list[Planned]:
+        """Each verdict, the drifted grouped by what differs; returns the plan: those that are to be rolled out."""
+        self.judged = judged
+        for one in judged:
+            self.record_drift(one)
+        drifted = [one for one in judged if one.drift.verdict is Verdict.DRIFTED]
+        plan = [one for one in drifted if allow_removal or not one.drift.removed]
+        self.withheld = [one for one in drifted if one not in plan]
+        groups: dict[tuple, list[Planned]] = {}
+        for one in drifted:
+            groups.setdefault(group_of(one.drift), []).append(one)
+        for group in sorted(groups.values(), key=len, reverse=True):
+            self.show_group(group, withheld=group[0] not in plan)
+        self.show_verdicts(Verdict.REFUSED, "would not be admitted today, and not come back if a node failed")
+        self.show_verdicts(Verdict.UNKNOWN, "could not be asked about")
+        return plan
+
+    def record_drift(self, one: Planned) -> None:
+        drift = one.drift
+        self.record(
+            "drift",
+            **one.workload._asdict(),
+            verdict=drift.verdict.value,
+            differences=[{"path": ".".join(d.path), "live": d.live, "fresh": d.fresh} for d in drift.differences],
+            also_changes=list(drift.also),
+            message=drift.message,
+        )
+        facts = {"workload": str(one.workload), **({"reason": drift.message} if drift.message else {})}
+        if drift.verdict is Verdict.REFUSED:
+            log.error("its Pods would not be admitted today", extra=facts)
+        elif "exceeded quota" in drift.message:
+            log.warning("the quota leaves no room to ask; a rolling update may free some first", extra=facts)
+        for name in drift.removed:
+            log.warning("its sidecar would be removed; is the injector well?", extra={**facts, "sidecar": name})
+
+    def show_group(self, group: list[Planned], withheld: bool) -> None:
+        drift = group[0].drift
+        note = "; left alone without --allow-removal" if withheld else ""
+        self.print(f"{plural(len(group), 'workload')} drifted{note}:")
+        columns = shutil.get_terminal_size((120, 24)).columns - 2
+        for difference in drift.differences:
+            self.print("  " + printable(difference_text(difference, columns)))
+        if drift.also:
+            self.print("  " + shortened("also changes: " + printable(", ".join(drift.also)), columns))
+        self.print(re.sub("^", "    ", plan_table(group), flags=re.MULTILINE) + "\n")
+
+    def show_verdicts(self, verdict: Verdict, told: str) -> None:
+        found = [one for one in self.judged if one.drift.verdict is verdict]
+        if found:
+            self.print(f"{plural(len(found), 'workload')} {verdict.value}: {told}:")
+            for one in found:
+                self.print(f"  {one.workload}: {printable(one.drift.message)}")
+            self.print()
+
     def show_plan(self, plan: list[Planned], skips: list[Skip], census: Census) -> None:
         """The plan as a table, or as JSON; below it the skipped by reason and the totals."""
         self.planned, self.skips = plan, skips
         for skip in skips:
             level = logging.INFO if skip.reason == BARE else logging.DEBUG
             log.log(level, "left out", extra={"workload": str(skip.subject), "reason": skip.reason})
-        now = datetime.now(timezone.utc)
-        rows = [["KIND", "NAMESPACE", "NAME", "PODS", "SIDECAR", "OLDEST", "STATE"]]
         for one in plan:
             self.record(
                 "plan",
@@ -1309,27 +1875,24 @@ class Report:
                 oldest_pod=one.oldest_pod.isoformat(),
                 unhealthy=one.trouble,
             )
-            state = f"unhealthy: {one.trouble}" if one.trouble else ""
-            counts = f"{one.pods_concerned}/{one.pods}"
-            age = human_duration((now - one.oldest_pod).total_seconds())
-            rows.append([*one.workload, counts, sidecar_text(one.sidecars), age, state])
-        if plan:
-            self.print(table([row if any(r[-1] for r in rows[1:]) else row[:-1] for row in rows]))
+        if plan and not self.judged:
+            self.print(plan_table(plan) + "\n")
         self.show_skips()
+        up_to_date = sum(one.drift.verdict is Verdict.UP_TO_DATE for one in self.judged)
+        current = f"; {up_to_date} up to date" if self.judged else ""
         newer = f", {census.newer} newer than the cut-off" if census.newer else ""
         pods = sum(one.pods_concerned for one in plan)
         what = f"{plural(len(plan), 'workload')} with {plural(pods, 'Pod')}" if plan else "Nothing"
-        self.print(f"{what} to roll out; {plural(census.pods, 'Pod')} read{newer}.")
+        self.print(f"{what} to roll out{current}; {plural(census.pods, 'Pod')} read{newer}.")
 
     def show_skips(self) -> None:
         for skip in self.skips:
             self.record("skip", **skip.subject._asdict(), reason=skip.reason)
         if self.skips:
             reasons = Counter((skip.subject.kind, skip.reason) for skip in self.skips)
-            self.print("\nSkipped:")
+            self.print("Skipped:")
             for (kind, reason), count in sorted(reasons.items()):
                 self.print(f"  {plural(count, kind)}: {printable(reason)}")
-        if self.skips or self.planned:
             self.print()
 
     def finish(self, result: Result) -> None:
@@ -1344,8 +1907,8 @@ class Report:
             seconds=result.seconds,
             message=result.message,
         )
-        expected = result.outcome is Outcome.FAILED and not result.planned.trouble
-        level = logging.INFO if result.outcome in GOOD else logging.ERROR if expected else logging.WARNING
+        surprising = result.outcome is Outcome.FAILED and not result.planned.trouble
+        level = logging.INFO if result.outcome in GOOD else logging.ERROR if surprising else logging.WARNING
         log.log(level, f"rollout {result.outcome.value}", extra=facts(result))
 
     def show_progress(self, running: Sequence[Workload]) -> None:
@@ -1362,24 +1925,86 @@ class Report:
         order = list(Outcome)
         for result in sorted(self.unsuccessful, key=lambda result: order.index(result.outcome)):
             self.print(f"{result.outcome.value}: {result.planned.workload}: {printable(result.message)}")
-        counts = {outcome: self.outcomes[outcome] for outcome in order if self.outcomes[outcome]}
+        outcomes = {outcome: self.outcomes[outcome] for outcome in order if self.outcomes[outcome]}
+        verdicts = Counter(one.drift.verdict.value for one in self.judged)
         if dry_run:
             self.print("Dry run: nothing was changed." + (" To do it, add --confirm=true." if self.planned else ""))
-        elif counts:
-            ended = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
-            self.print(f"{plural(len(self.planned), 'workload')} in {human_duration(seconds)}: {ended}.")
+        else:
+            ended = [f"{count} {outcome.value}" for outcome, count in outcomes.items()]
+            ended += [f"{verdicts[v.value]} {v.value}" for v in (Verdict.REFUSED, Verdict.UNKNOWN) if verdicts[v.value]]
+            ended += [f"{len(self.withheld)} left alone"] if self.withheld else []
+            if ended:
+                self.print(f"{plural(len(self.planned), 'workload')} in {human_duration(seconds)}: {', '.join(ended)}.")
         self.record(
             "summary",
-            outcomes={outcome.snake_case: count for outcome, count in counts.items()},
+            outcomes={outcome.snake_case: count for outcome, count in outcomes.items()},
+            **({"verdicts": dict(verdicts)} if self.judged else {}),
             planned=len(self.planned),
             skipped=len(self.skips),
             seconds=seconds,
             exit_code=exit_code,
         )
 
-    @property
-    def exit_code(self) -> int:
-        return 1 if any(self.outcomes[outcome] for outcome in BAD) else 0
+    def exit_code(self, dry_run: bool) -> int:
+        verdicts = {one.drift.verdict for one in self.judged}
+        not_done = bool(self.withheld) or Verdict.UNKNOWN in verdicts
+        bad = any(self.outcomes[outcome] for outcome in BAD) or Verdict.REFUSED in verdicts
+        return 1 if bad or (not_done and not dry_run) else 0
+
+
+def plan_table(plan: Sequence[Planned]) -> str:
+    """Kind, namespace, name, Pods concerned of all, sidecars, the oldest Pod's age; the state where one is unwell."""
+    now = datetime.now(timezone.utc)
+    rows = [["KIND", "NAMESPACE", "NAME", "PODS", "SIDECAR", "OLDEST", "STATE"]]
+    for one in plan:
+        state = f"unhealthy: {one.trouble}" if one.trouble else ""
+        age = human_duration((now - one.oldest_pod).total_seconds())
+        counts = f"{one.pods_concerned}/{one.pods}"
+        rows.append([*one.workload, counts, sidecar_text(one.sidecars), age, state])
+    return table([row if any(one.trouble for one in plan) else row[:-1] for row in rows])
+
+
+def group_of(drift: Drift) -> tuple:
+    """What drifted workloads have in common: the same differences, however old the Pods are."""
+    return tuple(json.dumps([d.path, d.live is None] if len(d.path) == 1 else d) for d in drift.differences), drift.also
+
+
+def is_config(difference: Difference) -> bool:
+    return len(difference.path) == 1 and isinstance(difference.fresh, str)
+
+
+WORDS = {"env": "env", "ports": "port", "volumeMounts": "mount", "volumes": "volume"}
+
+
+def difference_text(difference: Difference, columns: int = 1000) -> str:
+    """A line like `istio-proxy  env X  (absent) -> istiod`, its values shortened to the columns."""
+    path, live, fresh = difference
+    if is_config(difference):
+        return f"{path[0]} {fresh}"
+    if len(path) == 1:
+        return f"{path[0]}  would be {'removed' if fresh is None else 'added'}"
+    if path[1:] == ("position",):
+        return f"{path[0]}  moves from {live} to {fresh}{' (native sidecar)' if fresh != 'containers' else ''}"
+    what = f"{WORDS[path[1]]} {'.'.join(path[2:])}" if path[1] in WORDS else ".".join(path[1:])
+    one, other = value_text(live), value_text(fresh)
+    repository, colon, tag = other.rpartition(":")
+    if path[1] == "image" and colon and one.startswith(f"{repository}:"):
+        other = tag
+    room = max(columns - len(f"{path[0]}  {what}   -> "), 20)
+    if len(one) + len(other) > room:
+        one = shortened(one, max(room // 2, room - len(other)))
+        other = shortened(other, max(room - len(one), 10))
+    return f"{path[0]}  {what}  {one} -> {other}"
+
+
+def value_text(value: Any) -> str:
+    if value is None:
+        return "(absent)"
+    return value or '""' if isinstance(value, str) else json.dumps(value)
+
+
+def shortened(text: str, columns: int) -> str:
+    return text if len(text) <= columns else text[: max(columns - 3, 1)] + "..."
 
 
 def plural(count: int, noun: str) -> str:
@@ -1437,6 +2062,7 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         exclude_namespaces=tuple(options.exclude_namespace),
         selector=options.selector,
         kinds=options.kinds,
+        only_drifted=options.only_drifted,
     )
     log.info("looking for Pods", extra={"started_before": filters.started_before.isoformat(timespec="seconds")})
     kubectl_path = find_kubectl(options.kubectl)
@@ -1447,18 +2073,24 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
     candidates, census = read_candidates(cluster.pods(namespaces, filters.selector), filters)
     warn_about_names(filters, census)
     found, skipped_pods = find_workloads(candidates, filters.kinds, cluster)
-    plan, skipped_workloads = make_plan(found, each(found, cluster.workload))
+    objects = each(found, cluster.workload)
+    plan, skipped_workloads = make_plan(found, objects)
     report = Report(options.log_format == "json", progress)
+    injection = None
+    if options.only_drifted:
+        threads = max(options.parallel_rollouts, 8)
+        injection = Injection(cluster, filters.sidecars, tuple(options.ignore_config), threads)
+        plan = report.show_drift(injection.judge_all(plan, found, objects), options.allow_removal)
     report.show_plan(plan, skipped_pods + skipped_workloads, census)
 
-    if not options.confirm:
-        report.show_summary(0, dry_run=True)
-        return 0
-    kubectl = Kubectl(kubectl_path, options.kubeconfig, cluster.context)
-    rollout = Rollout(cluster, kubectl, options.timeout, options.annotation_prefix, options.rollout_reason)
-    roll_out_all(plan, rollout, options.parallel_rollouts, interrupts, report)
-    exit_code = interrupts.exit_code or report.exit_code
-    report.show_summary(exit_code)
+    if options.confirm:
+        kubectl = Kubectl(kubectl_path, options.kubeconfig, cluster.context)
+        rollout = Rollout(
+            cluster, kubectl, options.timeout, options.annotation_prefix, options.rollout_reason, injection
+        )
+        roll_out_all(plan, rollout, options.parallel_rollouts, interrupts, report)
+    exit_code = interrupts.exit_code or report.exit_code(dry_run=not options.confirm)
+    report.show_summary(exit_code, dry_run=not options.confirm)
     return exit_code
 
 

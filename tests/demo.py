@@ -36,27 +36,33 @@ def with_proxy(image: str) -> dict:
 
 
 def fill(cluster: EmbeddedCluster) -> None:
-    """Some 15 workloads of a sample company in 5 namespaces, most of them with the sidecar istio-proxy."""
+    """Some 15 workloads of a sample company in 5 namespaces, most of them with the sidecar istio-proxy.
+
+    Half of them were created before its template changed to version 1.27.0.
+    """
+    settings = {"name": "proxy-settings", "configMap": {"name": "proxy-settings"}}
+    cluster.injector.also = {"volumes": [settings]}
+    cluster.injector.container = {
+        **container("istio-proxy", "docker.io/istio/proxyv2:1.26.2", args=["proxy", "sidecar"]),
+        "volumeMounts": [{"name": "proxy-settings", "mountPath": "/etc/istio/proxy"}],
+    }
     for name in ("shop", "payments", "data", "observability"):
         cluster.namespace(name, inject=True)
+        cluster.create(name, {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}})
     cluster.namespace("legacy")
+    cluster.create("payments", {"kind": "ServiceAccount", "metadata": {"name": "ledger"}})
 
-    recreate = {"type": "Recreate"}
+    recreate, on_delete = {"type": "Recreate"}, {"type": "OnDelete"}
     cluster.create("shop", workload("Deployment", "web", app("web:7"), replicas=4))
     cluster.create("shop", workload("Deployment", "cart", app("cart:3"), replicas=2))
     cluster.create("shop", workload("Deployment", "search", app("search-broken:9"), replicas=2, strategy=recreate))
-    natively = {"replicas": 3, "annotations": {"sidecar.istio.io/nativeSidecar": "true"}}
-    cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **natively))
-    cluster.create("payments", workload("Deployment", "api", app("api:12"), **natively))
-    cluster.create("payments", workload("Deployment", "ledger", app("ledger:2"), strategy=recreate))
+    ledger = app("ledger:2", serviceAccountName="ledger")
+    cluster.create("payments", workload("Deployment", "ledger", ledger, strategy=recreate, progressDeadlineSeconds=2))
     cluster.create("payments", workload("Deployment", "fraud", app("fraud:1"), replicas=2))
     cluster.create("data", workload("StatefulSet", "postgres", app("postgres:16"), replicas=3))
-    cluster.create("data", workload("StatefulSet", "kafka", app("kafka:3"), replicas=2))
-    on_delete = {"type": "OnDelete"}
     cluster.create("data", workload("StatefulSet", "etcd", app("etcd:3"), replicas=3, updateStrategy=on_delete))
     cluster.create("observability", workload("DaemonSet", "collector", app("collector:4")))
     cluster.create("observability", workload("DaemonSet", "node-probe", app("node-probe:1"), updateStrategy=on_delete))
-    cluster.create("observability", workload("Deployment", "grafana", app("grafana:11")))
     cluster.create("legacy", workload("Deployment", "intranet", app("intranet:1"), replicas=2))
 
     # Pods that no Deployment, StatefulSet or DaemonSet owns
@@ -68,8 +74,19 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.create("kube-system", pod("proxy-node-1", with_proxy("proxy:1"), ("v1", "Node", "node-1")))
     cluster.create("legacy", workload("Deployment", "orphan", with_proxy("orphan:1")))
     cluster.create("legacy", workload("Deployment", "leaving", with_proxy("leaving:1")))
-
     cluster.settle()
+
+    cluster.injector.container |= {
+        "image": "docker.io/istio/proxyv2:1.27.0",
+        "env": [{"name": "PILOT_CERT_PROVIDER", "value": "istiod"}],
+    }
+    natively = {"replicas": 3, "annotations": {"sidecar.istio.io/nativeSidecar": "true"}}
+    cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **natively))
+    cluster.create("payments", workload("Deployment", "api", app("api:12"), **natively))
+    cluster.create("data", workload("StatefulSet", "kafka", app("kafka:3"), replicas=2))
+    cluster.create("observability", workload("Deployment", "grafana", app("grafana:11")))
+    cluster.settle()
+
     cluster.change("Deployment", "payments", "fraud", {"spec": {"paused": True}})
     cluster.delete("Deployment", "legacy", "orphan", orphan=True)
     leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["legacy.example/backup"]}
@@ -77,6 +94,9 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.settle()
     for number, found in enumerate(cluster.store.list("pods")):
         cluster.backdate(found, (3 + number % 9) * DAY)
+    for found in cluster.store.list("configmaps"):
+        cluster.backdate(found, DAY if found["metadata"]["namespace"] == "payments" else 30 * DAY, "configmaps")
+    cluster.delete("ServiceAccount", "payments", "ledger")  # the next Pod of payments/ledger will not come up
 
 
 def run(cluster: EmbeddedCluster, options: list[str]) -> int:

@@ -47,7 +47,14 @@ A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 charact
         (["--sidecar-container-name=Istio"], f"argument --sidecar-container-name: expected {A_NAME}, got 'Istio'"),
         ([NAME, "--unknown"], "unrecognized arguments: --unknown"),
         ([NAME, "--parallel", "3"], "unrecognized arguments: --parallel 3"),
-        ([NAME, "--only-drifted=x", "--surplus"], "unrecognized arguments: --only-drifted=x --surplus"),
+        ([NAME, "2026-05-01", "13:00"], "unrecognized arguments: 2026-05-01 13:00"),
+        ([NAME, "--allow-removal"], "--allow-removal goes with --only-drifted"),
+        ([NAME, "--ignore-config=x"], "--ignore-config goes with --only-drifted"),
+        (
+            [NAME, "--only-drifted", "--ignore-config=A_b"],
+            "argument --ignore-config: expected a name of a-z, 0-9, - and ., or one with the wildcards * ? [...], "
+            "got 'A_b'",
+        ),
         ([NAME, "--confirm=maybe"], "argument --confirm: expected true or false, got 'maybe'"),
         ([NAME, "--parallel-rollouts", "0"], "argument --parallel-rollouts: expected a whole number above 0, got '0'"),
         ([NAME, "--parallel-rollouts=-1"], "argument --parallel-rollouts: expected a whole number above 0, got '-1'"),

@@ -70,6 +70,25 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     assert len(dry.planned) == 10 and len(dry.skipped) == 10
     ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
     assert ended.code == 1
-    assert ended.outcomes == {name: "succeeded" for name in dry.planned} | {"shop/search": "timed_out"}
+    bad = {"shop/search": "timed_out", "payments/ledger": "failed"}
+    assert ended.outcomes == dict.fromkeys(dry.planned, "succeeded") | bad
     again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", cut_off)
     assert (again.code, again.planned) == (0, [])
+
+
+def test_the_sample_company_has_drifted_in_half(run):
+    with EmbeddedCluster("demo") as cluster:
+        demo.fill(cluster)
+        ended = run(cluster, "--only-drifted", *ALL)
+        verdicts = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in ended.of("drift")}
+        assert ended.code == 1
+        assert [name for name, verdict in verdicts.items() if verdict == "refused"] == ["payments/ledger"]
+        assert len([name for name, verdict in verdicts.items() if verdict == "up_to_date"]) == 3
+        by_config = [
+            r["name"] for r in ended.of("drift") for d in r["differences"] if d["path"].startswith("configmap ")
+        ]
+        assert by_config == ["api"]
+        done = run(cluster, "--only-drifted", *ALL, "--confirm=true", "--parallel-rollouts=5", "--timeout=3s")
+        assert done.code == 1 and done.outcomes == dict.fromkeys(ended.planned, "succeeded") | {
+            "shop/search": "timed_out"
+        }

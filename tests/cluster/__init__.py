@@ -178,14 +178,16 @@ class EmbeddedCluster:
             server.note_manager(current, changed, "kubectl-edit", target.resource.api_version)
             return self.store.update(target.resource.plural, changed)
 
-    def backdate(self, pod: dict, seconds: float) -> None:
-        """Makes a Pod as old as that."""
+    def backdate(self, obj: dict, seconds: float, plural: str = "pods") -> None:
+        """Makes an object as old as that: created, last changed and, if it is a Pod, started."""
         born = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         stamp = born.strftime("%Y-%m-%dT%H:%M:%SZ")
         with self.store.lock:
-            pod = self.store.get("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]) or pod
-            status = {**pod["status"], **({"startTime": stamp} if "startTime" in pod["status"] else {})}
-            self.store.change("pods", pod, metadata={**pod["metadata"], "creationTimestamp": stamp}, status=status)
+            obj = self.store.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"]) or obj
+            managed = [{**entry, "time": stamp} for entry in obj["metadata"].get("managedFields", ())]
+            metadata = {**obj["metadata"], "creationTimestamp": stamp, "managedFields": managed}
+            fields = {"status": {**obj["status"], "startTime": stamp}} if "startTime" in obj.get("status", {}) else {}
+            self.store.change(plural, obj, metadata=metadata, **fields)
 
     def delete(self, kind: str, namespace: str, name: str, *, orphan: bool = False) -> None:
         found = self.get(kind, namespace, name)

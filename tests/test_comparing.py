@@ -1,0 +1,453 @@
+"""The comparison of live Pods with what would be created today: pure functions, recorded Pods, generated sidecars."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import assume
+from hypothesis import given
+from hypothesis import strategies as st
+
+RECORDED = Path(__file__).parent / "recorded"
+ISTIO = Path(__file__).parent.parent.parent / "shared" / "istio-injected"
+MESH = ("mesh-proxy",)
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def recorded(name: str) -> list[dict]:
+    exchanges = json.loads((RECORDED / f"dry-run-pod-{name}.json").read_text())
+    bodies = [exchange["response"]["body"] for exchange in exchanges]
+    return [item for body in bodies for item in (body["items"] if body["kind"] == "PodList" else [body])]
+
+
+def differences(tool, live: dict, fresh: dict, names=MESH) -> list[str]:
+    """The differences between two Pods' sidecars, as an operator reads them."""
+    found = tool.sidecar_differences(tool.view_of(live, names), tool.view_of(fresh, names), False)
+    return [tool.difference_text(difference) for difference in found]
+
+
+@pytest.mark.parametrize("name", ["web", "db", "agent"])
+def test_a_recorded_live_pod_is_up_to_date(tool, name):
+    fresh, live = recorded(name)
+    assert tool.view_of(live, MESH) == tool.view_of(fresh, MESH)
+    assert tool.also_changes(live, fresh, MESH) == ()
+
+
+def test_recorded_drift_is_exactly_its_differences(tool):
+    (_, live), (native, newer) = recorded("web"), recorded("drifted")
+    assert differences(tool, live, native) == ["mesh-proxy  moves from containers to initContainers (native sidecar)"]
+    assert differences(tool, live, newer) == [
+        "mesh-proxy  env NEW  (absent) -> 1",
+        "mesh-proxy  env PROXY_LOG_LEVEL  warn -> info",
+        "mesh-proxy  image  registry.example/mesh-proxy:1.0.0 -> 2.0.0",
+        "mesh-proxy  resources.requests.cpu  (absent) -> 200m",
+    ]
+
+
+def recorded_refusals() -> list:
+    exchanges = json.loads((RECORDED / "dry-run-pod-refused.json").read_text())
+    verdicts = ["UNKNOWN", "REFUSED", "REFUSED", "UNKNOWN", "UNKNOWN", "REFUSED", "UNKNOWN", "UNKNOWN", "REFUSED"]
+    return list(zip(exchanges, verdicts, strict=True))
+
+
+@pytest.mark.parametrize(("exchange", "verdict"), recorded_refusals())
+def test_recorded_refusals(tool, exchange, verdict):
+    answer = exchange["response"]
+    error = tool.ApiError(answer["status"], f"{answer['status']} {answer['body']['message']}")
+    assert tool.verdict_on(error) is tool.Verdict[verdict]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "verdict"),
+    [
+        (400, 'admission webhook "validate.kyverno.svc-fail" denied the request: no latest tags', "REFUSED"),
+        (422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", "REFUSED"),
+        (422, 'Pod "web-x" is invalid: spec.containers[0].volumeMounts[0].name: Not found: "data"', "REFUSED"),
+        (500, 'admission webhook "x" denied the request: no', "REFUSED"),
+        (400, 'admission webhook "x" does not support dry run', "UNKNOWN"),
+        (404, 'namespaces "gone" not found', "UNKNOWN"),
+        (429, "too many requests", "UNKNOWN"),
+        (504, "timeout", "UNKNOWN"),
+        (0, "no answer", "UNKNOWN"),
+    ],
+)
+def test_other_refusals(tool, status, message, verdict):
+    assert tool.verdict_on(tool.ApiError(status, message)) is tool.Verdict[verdict]
+
+
+# Istio's real injector, where its output is at hand
+
+
+def istio(version: str, name: str) -> list[dict]:
+    path = ISTIO / version / f"{name}.yaml.injected"
+    if not path.exists():
+        pytest.skip("Istio's golden files are not at hand, and not to be committed")
+    return [document["spec"].get("template", document) for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+PROXY = ("istio-proxy",)
+VERSIONS = ("1.24", "1.27", "1.32-dev")
+
+
+@pytest.mark.parametrize("name", ["hello", "daemonset", "statefulset", "native-sidecar"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_istio_compared_with_itself_is_up_to_date(tool, version, name):
+    for live, fresh in zip(istio(version, name), istio(version, name), strict=True):
+        assert tool.view_of(live, PROXY) == tool.view_of(shuffled(fresh, random.Random(1)), PROXY) != "{}"
+
+
+@pytest.mark.parametrize("name", ["hello", "daemonset", "statefulset"])
+def test_istio_1_24_against_1_27(tool, name):
+    (live,), (fresh,) = istio("1.24", name), istio("1.27", name)
+    found = differences(tool, live, fresh, PROXY)
+    assert found == [
+        'istio-proxy  lifecycle  (absent) -> {"preStop": {"exec": {"command": ["pilot-agent", "request", '
+        '"--debug-port=15020", "POST", "drain"]}}}',
+        "istio-proxy  moves from containers to initContainers (native sidecar)",
+        'istio-proxy  mount /var/run/secrets/istio/crl  (absent) -> {"mountPath": "/var/run/secrets/istio/crl", '
+        '"name": "istio-ca-crl"}',
+        'istio-proxy  volume istio-ca-crl  (absent) -> {"configMap": {"name": "istio-ca-crl", "optional": true}}',
+    ]
+    assert len(found) <= 20  # one screen
+    assert tool.also_changes(live, fresh, PROXY) == ("annotation sidecar.istio.io/status",)
+
+
+def test_a_native_sidecar_of_the_users_own_is_not_compared(tool):
+    (live,), (fresh,) = istio("1.24", "native-sidecar"), istio("1.27", "native-sidecar")
+    assert tool.view_of(live, PROXY).count('"position"') == 1
+    assert all(line.startswith("istio-proxy  ") for line in differences(tool, live, fresh, PROXY))
+
+
+# Generated sidecars
+
+
+NAMES = st.text("abcdef", min_size=1, max_size=4)
+VALUES = st.text("xyz0123", min_size=1, max_size=5)
+QUANTITIES = st.sampled_from(["100m", "1", "1500m", "128Mi", "1Gi", "2", "64Ki"])
+JSON_TEXTS = st.dictionaries(NAMES, st.integers(0, 9) | VALUES | st.lists(st.integers(0, 9), max_size=3), min_size=1)
+
+
+def unique(items, key):
+    return st.lists(items, max_size=4, unique_by=key)
+
+
+SIDECARS = st.fixed_dictionaries(
+    {
+        "name": st.just("mesh-proxy"),
+        "image": VALUES.map(lambda tag: f"registry.example/proxy:{tag}"),
+        "args": st.lists(VALUES.map(lambda value: f"--{value[0]}={value}"), max_size=3),
+        "env": unique(
+            st.builds(lambda name, value: {"name": name, "value": value}, NAMES, VALUES | JSON_TEXTS.map(json.dumps)),
+            lambda variable: variable["name"],
+        ),
+        "resources": st.fixed_dictionaries(
+            {},
+            optional={
+                k: st.dictionaries(st.sampled_from(["cpu", "memory"]), QUANTITIES) for k in ("limits", "requests")
+            },
+        ),
+        "ports": unique(
+            st.builds(
+                lambda n, p: {"containerPort": n, "protocol": p}, st.integers(1, 9), st.sampled_from(["TCP", "UDP"])
+            ),
+            lambda port: (port["containerPort"], port["protocol"]),
+        ),
+        "volumeMounts": unique(
+            st.builds(lambda n, p: {"name": n, "mountPath": f"/{p}"}, NAMES, NAMES), lambda mount: mount["mountPath"]
+        ),
+        "securityContext": st.fixed_dictionaries(
+            {}, optional={"privileged": st.booleans(), "runAsUser": st.integers(1, 9)}
+        ),
+        "readinessProbe": st.none() | st.fixed_dictionaries({"periodSeconds": st.integers(1, 9)}),
+    }
+)
+
+
+def pod_of(sidecar: dict, native: bool = False) -> dict:
+    volumes = [{"name": name, "emptyDir": {}} for name in sorted({mount["name"] for mount in sidecar["volumeMounts"]})]
+    spec = {"containers": [{"name": "app", "image": "app:1"}], "volumes": volumes}
+    if native:
+        spec["initContainers"] = [{**sidecar, "restartPolicy": "Always"}]
+    else:
+        spec["containers"].append(sidecar)
+    return {"metadata": {"name": "x", "namespace": "y"}, "spec": spec}
+
+
+SPELLINGS = {
+    "1": "1000m",
+    "1500m": "1.5",
+    "1Gi": "1024Mi",
+    "128Mi": "131072Ki",
+    "2": "2000m",
+    "100m": "0.1",
+    "64Ki": "65536",
+}
+
+
+def shuffled(value: object, chance: random.Random, key: str = "") -> object:
+    """The same in another spelling: order, empty fields, quantities, defaults."""
+    if isinstance(value, dict):
+        items = [(k, shuffled(v, chance, k)) for k, v in value.items()]
+        chance.shuffle(items)
+        result = dict(items)
+        if key in ("securityContext", "resources") and chance.random() < 0.3:
+            result["claims"] = []
+        if result.get("protocol") == "TCP" and chance.random() < 0.5:
+            del result["protocol"]
+        if "value" in result and str(result["value"]).startswith("{"):
+            parsed = json.loads(result["value"])
+            result["value"] = json.dumps(shuffled(parsed, chance), indent=chance.choice([None, 2]))
+        return result
+    if isinstance(value, list):
+        result = [shuffled(item, chance) for item in value]
+        if key in ("env", "ports", "volumeMounts", "volumes"):
+            chance.shuffle(result)
+        return result
+    if key in ("cpu", "memory") and chance.random() < 0.5:
+        return SPELLINGS.get(value, value)
+    return value
+
+
+@given(SIDECARS, st.randoms(use_true_random=False), st.booleans())
+def test_equals_in_another_spelling_are_equal(tool, sidecar, chance, native):
+    live, fresh = pod_of(sidecar, native), shuffled(pod_of(sidecar, native), chance)
+    assert differences(tool, live, fresh) == []
+    assert tool.view_of(live, MESH) == tool.view_of(fresh, MESH)
+
+
+def change(sidecar: dict, field: str, chance: random.Random) -> dict:
+    """The sidecar with one real change in a field."""
+    changed = copy.deepcopy(sidecar)
+    if field in ("image", "args"):
+        changed[field] = changed[field] + ("z" if field == "image" else ["--new"])
+    elif field == "resources":
+        changed[field].setdefault("limits", {})["cpu"] = "77m"
+    elif field in ("securityContext", "readinessProbe"):
+        changed[field] = {**(changed[field] or {}), "runAsUser" if field == "securityContext" else "periodSeconds": 77}
+    elif changed[field] and chance.random() < 0.5:
+        changed[field].pop(chance.randrange(len(changed[field])))
+    else:
+        new = {
+            "env": {"name": "new", "value": ""},
+            "ports": {"containerPort": 77},
+            "volumeMounts": {"name": "new", "mountPath": "/new", "readOnly": True},
+        }
+        changed[field].append(new[field])
+    return changed
+
+
+FIELDS = ("image", "args", "env", "resources", "ports", "volumeMounts", "securityContext", "readinessProbe")
+
+
+@given(SIDECARS, st.sampled_from(FIELDS), st.randoms(use_true_random=False))
+def test_any_one_real_change_is_found_and_named(tool, sidecar, field, chance):
+    live, fresh = pod_of(sidecar), shuffled(pod_of(change(sidecar, field, chance)), chance)
+    found = list(tool.sidecar_differences(tool.view_of(live, MESH), tool.view_of(fresh, MESH), False))
+    touched = {difference.path[1] for difference in found}
+    expected = {field, "volumes"} if field == "volumeMounts" else {field}
+    assert field in touched and touched <= expected
+
+
+@given(SIDECARS)
+def test_where_it_stands_is_a_difference(tool, sidecar):
+    (line,) = differences(tool, pod_of(sidecar), pod_of(sidecar, native=True))
+    assert line == "mesh-proxy  moves from containers to initContainers (native sidecar)"
+
+
+@given(SIDECARS, SIDECARS)
+def test_differences_are_mirrored(tool, one, other):
+    there = list(
+        tool.differences(json.loads(tool.view_of(pod_of(one), MESH)), json.loads(tool.view_of(pod_of(other), MESH)))
+    )
+    back = list(
+        tool.differences(json.loads(tool.view_of(pod_of(other), MESH)), json.loads(tool.view_of(pod_of(one), MESH)))
+    )
+    assert bool(there) == bool(back) == (tool.view_of(pod_of(one), MESH) != tool.view_of(pod_of(other), MESH))
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["", "k", "M", "G", "Ki", "Mi", "Gi"]))
+def test_quantities_compare_by_value(tool, number, unit):
+    factor = {"": 1, "k": 1000, "M": 10**6, "G": 10**9, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}[unit]
+    assert (
+        tool.quantity(f"{number}{unit}")
+        == tool.quantity(str(number * factor))
+        == tool.quantity(f"{number * factor * 1000}m")
+    )
+    assume(number * factor != 7)
+    assert tool.quantity(f"{number}{unit}") != tool.quantity("7")
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [("1000m", "1"), ("0.1", "100m"), ("1024Mi", "1Gi"), ("1e3", "1000"), ("100m", "100m"), ("x", "x")],
+)
+def test_quantities_are_shown_as_people_write_them(tool, amount, shown):
+    assert tool.quantity(amount) == shown
+
+
+# Secrets, resized Pods, configuration
+
+
+def with_env(**env: str) -> dict:
+    variables = [{"name": name, "value": value} for name, value in env.items()]
+    return {"metadata": {}, "spec": {"containers": [{"name": "mesh-proxy", "image": "x:1", "env": variables}]}}
+
+
+def test_what_looks_like_a_secret_is_masked(tool):
+    live = with_env(ADMIN_PASSWORD="hunter2", API_TOKEN="abc", LEVEL="1", CONFIG='{"password": "p1", "port": 1}')
+    fresh = with_env(ADMIN_PASSWORD="hunter3", LEVEL="2", CONFIG='{"password": "p2", "port": 2}')
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  env ADMIN_PASSWORD  (hidden) -> (hidden)",
+        "mesh-proxy  env API_TOKEN  (hidden) -> (absent)",
+        "mesh-proxy  env CONFIG.password  (hidden) -> (hidden)",
+        "mesh-proxy  env CONFIG.port  1 -> 2",
+        "mesh-proxy  env LEVEL  1 -> 2",
+    ]
+    whole = differences(tool, with_env(), with_env(CONFIG='{"inner": {"token": "abc"}}'))
+    assert whole == ['mesh-proxy  env CONFIG  (absent) -> {"inner": {"token": "(hidden)"}}']
+
+
+def test_arguments_that_look_like_secrets_are_masked(tool):
+    live, fresh = with_env(), with_env()
+    live["spec"]["containers"][0]["args"] = ["--api-token=abc", "--level=1"]
+    fresh["spec"]["containers"][0]["args"] = ["--api-token=def", "--level=2"]
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  args  --api-token=(hidden) -> --api-token=(hidden)",
+        "mesh-proxy  args  --level=1 -> --level=2",
+    ]
+
+
+def test_references_to_secrets_are_shown_they_are_no_secrets(tool):
+    live, fresh = with_env(), with_env()
+    reference = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    fresh["spec"]["containers"][0]["env"] = [reference, {"name": "X", "value": "y"}]
+    live["spec"]["containers"][0]["env"] = [{"name": "X", "value": "y"}]
+    assert differences(tool, live, fresh) == [
+        'mesh-proxy  env TOKEN  (absent) -> {"from": {"secretKeyRef": {"key": "k", "name": "s"}}}'
+    ]
+
+
+def test_resources_changed_in_place_are_no_drift(tool):
+    live, fresh = pod_of(SIDECAR), pod_of({**SIDECAR, "resources": {"requests": {"cpu": "1"}}, "image": "x:2"})
+    views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
+    assert [d.path[1] for d in tool.sidecar_differences(*views, resized=False)] == ["image", "resources"]
+    assert [d.path[1] for d in tool.sidecar_differences(*views, resized=True)] == ["image"]
+    live["metadata"]["managedFields"] = [{"subresource": "resize"}]
+    assert tool.live_pod(live, NOW, MESH).resized is True
+
+
+SIDECAR = {"name": "mesh-proxy", "image": "x:1", "volumeMounts": []}
+
+
+def using_configs() -> dict:
+    sidecar = {
+        "name": "mesh-proxy",
+        "image": "x:1",
+        "env": [
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "env-map", "key": "k"}}},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "env-secret", "key": "k", "optional": True}}},
+        ],
+        "envFrom": [{"configMapRef": {"name": "from-map"}}, {"secretRef": {"name": "from-secret"}}],
+        "volumeMounts": [{"name": n, "mountPath": f"/{n}"} for n in ("m", "s", "p", "kube-api-access-abcde")],
+    }
+    volumes = [
+        {"name": "m", "configMap": {"name": "mounted-map", "optional": True}},
+        {"name": "s", "secret": {"secretName": "mounted-secret"}},
+        {
+            "name": "p",
+            "projected": {"sources": [{"configMap": {"name": "env-map", "optional": True}}, {"secret": {"name": "p"}}]},
+        },
+        {"name": "unused", "configMap": {"name": "not-mounted"}},
+        {"name": "kube-api-access-abcde", "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}},
+    ]
+    app = {"name": "app", "image": "a:1", "envFrom": [{"configMapRef": {"name": "of-the-app"}}]}
+    return {"metadata": {}, "spec": {"containers": [app, sidecar], "volumes": volumes}}
+
+
+def test_the_configuration_that_a_sidecar_uses(tool):
+    found = {(c.kind, c.name): required for c, required in tool.configs_of(using_configs(), "shop", MESH).items()}
+    assert found == {
+        ("configmap", "env-map"): True,  # required in one place is required
+        ("secret", "env-secret"): False,
+        ("configmap", "from-map"): True,
+        ("secret", "from-secret"): True,
+        ("configmap", "mounted-map"): False,
+        ("secret", "mounted-secret"): True,
+        ("secret", "p"): True,
+        ("configmap", "kube-root-ca.crt"): True,
+    }
+
+
+def judged(tool, changed: object, required: bool = True):
+    view = tool.view_of(pod_of(SIDECAR), MESH)
+    config = tool.Config("configmap", "shop", "proxy-config")
+    pods = [tool.LivePod("a", NOW - timedelta(days=3), view), tool.LivePod("b", NOW, view)]
+    return tool.judge(pods, tool.Fresh(view, {config: required}, ()), {config: changed})
+
+
+def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
+    drift = judged(tool, NOW)
+    assert (drift.verdict, drift.pods) == (tool.Verdict.DRIFTED, 1)
+    (difference,) = drift.differences
+    assert tool.difference_text(difference) == "configmap shop/proxy-config changed 3d after the Pod was created"
+    assert judged(tool, NOW - timedelta(days=4)).verdict is tool.Verdict.UP_TO_DATE
+
+
+def test_configuration_that_does_not_exist(tool):
+    gone = tool.ApiError(404, "404 not found")
+    assert judged(tool, gone).verdict is tool.Verdict.REFUSED
+    assert judged(tool, gone).message == (
+        "configmap shop/proxy-config does not exist, and the sidecar does not start without it"
+    )
+    assert judged(tool, gone, required=False).verdict is tool.Verdict.UP_TO_DATE
+    assert judged(tool, tool.ApiError(403, "403 no")).verdict is tool.Verdict.UNKNOWN
+
+
+def test_values_are_shortened_to_the_width(tool):
+    difference = tool.Difference(("mesh-proxy", "env", "X"), "a" * 300, "b" * 300)
+    for columns in (60, 80, 200):
+        assert len(tool.difference_text(difference, columns)) <= columns
+    assert len(tool.difference_text(difference)) > 600
+
+
+def test_a_pod_to_create_is_made_from_the_template_and_what_the_controller_adds(tool):
+    _, live = recorded("web")
+    template = {
+        "metadata": {"labels": {"app": "web"}, "annotations": {"a": "b"}},
+        "spec": {"containers": [{"name": "web", "image": "x"}], "nodeName": "never"},
+    }
+    made = tool.pod_to_create(tool.Workload("Deployment", "shop", "web"), {"spec": {"template": template}}, live)
+    reference = live["metadata"]["ownerReferences"][0]
+    assert made == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": {"app": "web", "pod-template-hash": "6f7884cc"},
+            "annotations": {"a": "b"},
+            "generateName": "web-6f7884cc-",
+            "ownerReferences": [{k: v for k, v in reference.items() if k != "blockOwnerDeletion"}],
+        },
+        "spec": {"containers": [{"name": "web", "image": "x"}]},
+    }
+
+
+def test_a_stateful_sets_pod_has_its_claims(tool):
+    _, live = recorded("db")
+    claims = [{"metadata": {"name": "data"}}]
+    spec = {
+        "template": {"metadata": {}, "spec": {"containers": []}},
+        "volumeClaimTemplates": claims,
+        "serviceName": "db",
+    }
+    made = tool.pod_to_create(tool.Workload("StatefulSet", "shop", "db"), {"spec": spec}, live)
+    assert made["spec"]["volumes"] == [{"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}]
+    assert (made["spec"]["hostname"], made["spec"]["subdomain"]) == ("db-0", "db")
+    assert made["metadata"]["generateName"] == "db-"
