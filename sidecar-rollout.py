@@ -34,6 +34,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import queue
 import random
@@ -102,6 +103,23 @@ class Sidecar(NamedTuple):
     native: bool
 
 
+class Amount(NamedTuple):
+    """A number of workloads, or a percentage of the plan."""
+
+    number: int
+    is_percent: bool = False
+
+    def of(self, total: int) -> float:
+        return self.number * total / 100 if self.is_percent else self.number
+
+
+class Annotations(NamedTuple):
+    """Opt-in and opt-out: (key, pattern of the value)."""
+
+    include: tuple[tuple[str, str], ...] = ()
+    exclude: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True)
 class Filters:
     """Which Pods are meant."""
@@ -111,6 +129,7 @@ class Filters:
     include_namespaces: tuple[str, ...] = ()
     exclude_namespaces: tuple[str, ...] = ()
     selector: str | None = None
+    annotations: Annotations = Annotations()
     kinds: frozenset[str] = frozenset({"Deployment"})
     only_drifted: bool = False  # then what is needed to compare the Pods is kept
 
@@ -131,6 +150,7 @@ class Candidate:
     oldest: datetime
     labels: dict[str, str]  # of one of them; what a selector matches is the same in all
     pods: list[LivePod] = field(default_factory=list)
+    ready: int = 0  # how many of the Pods are
     sidecars: set[Sidecar] = field(default_factory=set)
     trouble: str = ""  # why one of the Pods does not run, e.g. CrashLoopBackOff
     sample: str = ""  # with --only-drifted: one of the Pods, as JSON
@@ -138,6 +158,7 @@ class Candidate:
     def add(self, other: Candidate) -> None:
         self.oldest = min(self.oldest, other.oldest)
         self.pods += other.pods
+        self.ready += other.ready
         self.sidecars |= other.sidecars
         self.trouble = self.trouble or other.trouble
 
@@ -212,15 +233,42 @@ class Drift:
         return hashlib.sha256(self.view.encode()).hexdigest()[:12]
 
 
+class State(enum.Enum):
+    """How much there is to lose; the least comes first."""
+
+    UNHEALTHY = "unhealthy"
+    IDLE = "idle"  # none of its Pods serves behind a Service
+    LIVE = "live"
+
+
 @dataclass(frozen=True)
 class Planned:
     workload: Workload
     pods_concerned: int
     pods: int
+    ready: int  # of those concerned
     sidecars: tuple[Sidecar, ...]
     oldest_pod: datetime
+    state: State
     trouble: str  # why it is unhealthy already; empty: it is not
     drift: Drift | None = None
+
+
+class Tally(NamedTuple):
+    """A workload's Pods with a named sidecar, counted as SidecarSet does."""
+
+    matched: int
+    updated: int = 0
+    ready: int = 0
+    updated_and_ready: int = 0
+
+
+class Patched(NamedTuple):
+    """What is to be known of a patch when it is asked later what became of it."""
+
+    stamp: str  # the value of the timestamp annotation
+    moment: datetime  # by the API server's clock
+    edits: frozenset[tuple[str, str]]  # who had changed the Pod template until then, and when
 
 
 class Outcome(enum.Enum):
@@ -228,8 +276,10 @@ class Outcome(enum.Enum):
     COMPLETED_LATE = "completed late"
     FAILED = "failed"
     TIMED_OUT = "timed out"
+    INCOMPLETE = "incomplete"
     STILL_DRIFTED = "still drifted"
     SKIPPED = "skipped"
+    DECLINED = "declined"
     INTERRUPTED = "interrupted"  # it was patched, or was about to be, and nobody waited for the end
     NOT_STARTED = "not started"
 
@@ -239,7 +289,7 @@ class Outcome(enum.Enum):
 
 
 GOOD = (Outcome.SUCCEEDED, Outcome.COMPLETED_LATE)
-BAD = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.STILL_DRIFTED)
+BAD = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INCOMPLETE, Outcome.STILL_DRIFTED)
 
 
 @dataclass(frozen=True)
@@ -248,6 +298,8 @@ class Result:
     outcome: Outcome
     seconds: float = 0.0
     message: str = ""
+    patched: Patched | None = None
+    tally: Tally | None = None  # None: its Pods were not looked at again
 
 
 class Event(NamedTuple):
@@ -256,6 +308,7 @@ class Event(NamedTuple):
     planned: Planned
     line: str = ""  # printed by kubectl
     child: Any = None  # kubectl's Popen, as soon as it runs
+    question: queue.SimpleQueue | None = None  # "roll out?"; takes the answer
     result: Result | None = None
 
 
@@ -298,6 +351,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--include-namespace", help="* only in these namespaces", **names)
     add("--exclude-namespace", help="* not in these, which wins", **names)
     add("--selector", "-l", type=filled, help="label selector on Pods, as kubectl takes it")
+    keyed = {"type": annotation, "action": "append", "default": [], "metavar": "KEY[=VALUE]"}
+    add("--include-annotation", help="* only workloads with this annotation, theirs or their template's", **keyed)
+    add("--exclude-annotation", help="* not those with this one, nor where their namespace has it; wins", **keyed)
     before = "only Pods created before this; without a zone it is UTC (default: now)"
     add("--only-started-before", type=moment, metavar="TIME", help=before)
     add("--only-drifted", help="only workloads whose Pods would be created differently today", **switch)
@@ -309,8 +365,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--include-daemonset", "--include-daemonsets", help="DaemonSets too", **switch)
 
     add = parser.add_argument_group("how").add_argument
-    add("--confirm", help="do it; without it nothing is changed", **switch)
-    add("--parallel-rollouts", type=positive, default=1, metavar="N", help="workloads at a time (default: 1)")
+    add("--confirm", help="do it; without it nothing is changed", **{**switch, "default": None})
+    add("--confirm-each", help="do it, but ask before each workload", **switch)
+    workers = "workloads at a time (default: 1)"
+    add("--parallel-rollouts", type=amount, default=Amount(1), metavar="N|N%", help=workers)
+    add("--max-rollouts", type=amount, metavar="N|N%", help="only the first of the plan: a canary")
+    add("--max-failures", type=positive, metavar="N", help="start no more after so many failures")
     limit = "a rollout's time, like 90s or 1h30m (default: 300s)"
     add("--timeout", type=duration, default="300s", metavar="DURATION", help=limit)
     prefix = "of the annotations that are written (default: sidecarRollout)"
@@ -334,6 +394,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--exclude-deployment leaves nothing: add --include-statefulset or --include-daemonset")
     if options.include_namespace and set(options.include_namespace) <= set(options.exclude_namespace):
         parser.error("each --include-namespace is also an --exclude-namespace, which wins: nothing is left")
+    if options.confirm_each and options.confirm is False:
+        parser.error("--confirm-each does it, --confirm=false does not")
+    if options.confirm_each and not (sys.stdin and sys.stdin.isatty()):
+        parser.error("--confirm-each asks: expected a terminal on standard input")
+    options.confirm = bool(options.confirm or options.confirm_each)
     if not options.only_drifted and (options.ignore_config or options.allow_removal):
         parser.error(f"--{'ignore-config' if options.ignore_config else 'allow-removal'} goes with --only-drifted")
     options.rollout_reason = options.rollout_reason or f"Update sidecars {listed(options.sidecar_container_name)}"
@@ -364,6 +429,21 @@ def positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) == 0:
         raise wrong("a whole number above 0", text)
     return int(text)
+
+
+def amount(text: str) -> Amount:
+    number, percent, rest = text.partition("%")
+    if rest or not re.fullmatch(r"[0-9]{1,9}", number) or int(number) == 0 or (percent and int(number) > 100):
+        raise wrong("a whole number above 0, or a percentage like 25%", text)
+    return Amount(int(number), bool(percent))
+
+
+def annotation(text: str) -> tuple[str, str]:
+    """An annotation's key, and a pattern of its value: KEY alone takes any."""
+    key, equals, value = text.partition("=")
+    if not re.fullmatch(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", key):
+        raise wrong("KEY or KEY=VALUE, like example.com/restart=never", text)
+    return key, value if equals else "*"
 
 
 def filled(text: str) -> str:
@@ -493,7 +573,7 @@ class ProgressLine(logging.StreamHandler):
                 columns = os.get_terminal_size(self.stream.fileno()).columns
             except OSError:
                 columns = 80
-            self.write("\r\033[K" + self.text[: columns - 1])
+            self.write("\r\033[K" + shortened(self.text, columns - 1))
 
     def show(self, text: str) -> None:
         """Puts a text in the line; an empty one takes the line away."""
@@ -543,11 +623,14 @@ class Abandoned(BaseException):
     """Raised in a worker when nobody waits for it any more: whatever it is about to do, it must not."""
 
 
-def drain(items: Iterable, work: Callable[[Any, Callable], None], threads: int, stopping: Sequence = ()) -> Iterator:
+def drain(
+    items: Iterable, work: Callable[[Any, Callable], None], threads: int, may_start: Callable[[], bool] = lambda: True
+) -> Iterator:
     """Works on items in daemon threads, in their order, and yields what `work(item, tell)` tells, as it comes.
 
-    Yields None about twice a second when nothing was told. Nothing new starts once `stopping` is not empty. What
-    `work` raises is raised here. Once the iteration is left early, `tell` raises Abandoned in the threads.
+    Yields None about twice a second when nothing was told. A thread asks `may_start` before it takes an item, which may
+    make it wait, and ends when told no. What `work` raises is raised here. Once the iteration is left early, `tell`
+    raises Abandoned in the threads.
     """
     items = list(items)
     todo: queue.SimpleQueue = queue.SimpleQueue()
@@ -563,7 +646,7 @@ def drain(items: Iterable, work: Callable[[Any, Callable], None], threads: int, 
 
     def worker() -> None:
         try:
-            while not (stopping or closed):
+            while may_start() and not closed:
                 work(todo.get_nowait(), tell)
         except (queue.Empty, Abandoned):
             pass
@@ -680,13 +763,37 @@ class Cluster:
         )
 
     def pods(self, namespaces: Sequence[str], selector: str | None) -> Iterator[dict]:
-        """Every Pod of the namespaces (of all where none is named), read in pages; each is dropped once yielded."""
-        for path in [f"/api/v1/namespaces/{name}/pods" for name in namespaces] or ["/api/v1/pods"]:
-            query = {"limit": PAGE, **({"labelSelector": selector} if selector else {})}
+        """Every Pod of the namespaces, of all where none is named."""
+        return self.list("/api/v1", "pods", namespaces, {"labelSelector": selector} if selector else {})
+
+    def serving_pods(self, namespaces: Sequence[str]) -> set[tuple[str, str]] | None:
+        """(namespace, name) of each Pod that serves behind a Service; None where that may not be read.
+
+        That an endpoint says nothing about being ready means that it is (EndpointSlice's own documentation).
+        """
+        found = set()
+        try:
+            for piece in self.list("/apis/discovery.k8s.io/v1", "endpointslices", namespaces, {}):
+                for endpoint in piece.get("endpoints") or ():
+                    target, conditions = endpoint.get("targetRef") or {}, endpoint.get("conditions") or {}
+                    serves = conditions.get("ready") is not False or conditions.get("serving")
+                    if serves and target.get("kind") == "Pod":
+                        found.add((target.get("namespace") or piece["metadata"]["namespace"], target["name"]))
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            return None
+        return found
+
+    def list(self, group: str, plural: str, namespaces: Sequence[str], query: dict) -> Iterator[dict]:
+        """A list, read in pages; each item is dropped once it is yielded."""
+        for path in [f"{group}/namespaces/{name}/{plural}" for name in namespaces] or [f"{group}/{plural}"]:
+            query = {**query, "limit": PAGE}
             while True:
                 page = yield from items_of(self.request("GET", path, query=query).decode("utf-8", "replace"))
                 token = page.get("continue")
                 if not token:
+                    query.pop("continue", None)
                     break
                 query["continue"] = token
 
@@ -733,10 +840,14 @@ class Cluster:
         times = [entry["time"] for entry in metadata.get("managedFields") or () if entry.get("time")]
         return max(map(parse_time, times or [metadata["creationTimestamp"]]))
 
-    def patch_template(self, workload: Workload, annotations: dict[str, str]) -> None:
-        """Changes the Pod template's annotations, which makes the controller replace the Pods."""
+    def annotations_of_namespace(self, namespace: str) -> dict[str, str]:
+        metadata = self.get(f"/api/v1/namespaces/{namespace}", accept=METADATA_ONLY)["metadata"]
+        return metadata.get("annotations") or {}
+
+    def patch_template(self, workload: Workload, annotations: dict[str, str]) -> dict:
+        """Changes the Pod template's annotations, which makes the controller replace the Pods; the new workload."""
         body = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
-        self.request("PATCH", path_of(workload), query={"fieldManager": PROGRAM}, body=body)
+        return decoded(self.request("PATCH", path_of(workload), query={"fieldManager": PROGRAM}, body=body))
 
     def may(self, right: Right) -> bool:
         """Whether the user has a right; True where the API server does not tell."""
@@ -971,7 +1082,8 @@ def concerned(pod: dict, filters: Filters, census: Census) -> tuple[Owner, Candi
     live, sample = LivePod(metadata["name"], started), ""
     if filters.only_drifted:
         live, sample = live_pod(pod, started, filters.sidecars), json.dumps(pod)
-    candidate = Candidate(started, metadata.get("labels") or {}, [live], sidecars, trouble_of(status), sample)
+    labels, ready = metadata.get("labels") or {}, int(is_ready(status))
+    candidate = Candidate(started, labels, [live], ready, sidecars, trouble_of(status), sample)
     return owner, candidate
 
 
@@ -996,6 +1108,10 @@ def controller_of(metadata: dict) -> Owner | None:
             group = reference["apiVersion"].rpartition("/")[0]
             return Owner(group, reference["kind"], metadata["namespace"], reference["name"])
     return None
+
+
+def is_ready(status: dict) -> bool:
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
 
 
 STUCK = ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError")
@@ -1033,17 +1149,27 @@ def reason_to_skip_owner(owner: Owner, kinds: Iterable[str]) -> str | None:
     }.get(owner.kind, f"owned by a {owner.kind} ({owner.group or 'v1'}), which its own controller rolls out")
 
 
-def reason_to_skip(obj: dict | None) -> str | None:
-    """Why a patch would not restart this workload, with the next step; None: it would."""
+def reason_to_skip(obj: dict | None, annotations: Annotations) -> str | None:
+    """Why this workload is not restarted, or a patch would not restart it, with the next step; None: it would."""
     if obj is None:
         return "is gone"
     if obj["metadata"].get("deletionTimestamp"):
         return "is being deleted"
+    own = obj["metadata"].get("annotations") or {}
+    templates = (obj["spec"]["template"].get("metadata") or {}).get("annotations") or {}
+    if has_any(annotations.exclude, own, templates):
+        return "has an annotation of --exclude-annotation"
+    if annotations.include and not has_any(annotations.include, own, templates):
+        return "has no annotation of --include-annotation"
     if obj["spec"].get("paused"):
         return "is paused; resume it first (kubectl rollout resume)"
     if (obj["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
         return "its updateStrategy is OnDelete; delete its Pods by hand, one after the other"
     return None
+
+
+def has_any(wanted: Iterable[tuple[str, str]], *annotations: dict[str, str]) -> bool:
+    return any(key in found and matches(found[key], [pattern]) for key, pattern in wanted for found in annotations)
 
 
 def selects(selector: dict, labels: dict[str, str]) -> bool:
@@ -1084,41 +1210,88 @@ def find_workloads(
 
 
 def make_plan(
-    found: dict[Workload, Candidate], objects: dict[Workload, dict | None]
+    found: dict[Workload, Candidate],
+    objects: dict[Workload, dict | None],
+    serving: set[tuple[str, str]] | None,
+    annotations: Annotations,
 ) -> tuple[list[Planned], list[Skip]]:
-    """What is to be rolled out, by namespace, kind and name, and the workloads that a patch would not restart."""
+    """What is to be rolled out, and the workloads that a patch would not restart or that opted out."""
     plan, skips = [], []
-    for workload, candidate in sorted(found.items(), key=lambda pair: (pair[0].namespace, pair[0].kind, pair[0].name)):
+    for workload, candidate in found.items():
         obj = objects[workload]
-        reason = reason_to_skip(obj)
+        reason = reason_to_skip(obj, annotations)
         if reason is None and not selects(obj["spec"]["selector"], candidate.labels):
             reason = "its selector does not match its Pods; look at both"
         if reason:
             skips.append(Skip(workload, reason))
         else:
-            plan.append(planned(workload, candidate, obj))
-    return plan, skips
+            live = serving is None or any((workload.namespace, pod.name) in serving for pod in candidate.pods)
+            plan.append(planned(workload, candidate, obj, live))
+    return in_order(plan), skips
 
 
-def planned(workload: Workload, candidate: Candidate, obj: dict) -> Planned:
+def planned(workload: Workload, candidate: Candidate, obj: dict, live: bool) -> Planned:
     kind, concerned_pods = KINDS[workload.kind], len(candidate.pods)
     count = partial(counted, obj)
     wanted, available = count(kind.wanted), count(kind.available)
-    trouble = f"{available} of {wanted} available" if available < wanted else ""
+    trouble = candidate.trouble or (f"{available} of {wanted} available" if available < wanted else "")
     return Planned(
         workload,
         concerned_pods,
         max(count(kind.existing), concerned_pods),
+        candidate.ready,
         tuple(sorted(candidate.sidecars)),
         candidate.oldest,
-        candidate.trouble or trouble,
+        State.UNHEALTHY if trouble else State.LIVE if live else State.IDLE,
+        trouble,
     )
+
+
+def in_order(plan: Iterable[Planned]) -> list[Planned]:
+    """Least to lose first: by state, fewer Pods first, then namespaces in turns, so that no team is hit all at once."""
+    states = list(State)
+    ordered = []
+    turns: Counter[tuple] = Counter()
+    for one in sorted(plan, key=lambda one: (one.workload.namespace, one.workload.kind, one.workload.name)):
+        rank = (states.index(one.state), one.pods)
+        turn = turns[rank, one.workload.namespace]
+        turns[rank, one.workload.namespace] += 1
+        ordered.append(((*rank, turn, one.workload.namespace, one.workload.kind, one.workload.name), one))
+    return [one for _, one in sorted(ordered, key=lambda pair: pair[0])]
 
 
 def counted(obj: dict, path: str) -> int:
     """A count in an object; the API server leaves out those that are 0."""
     part, name = path.split(".")
     return (obj.get(part) or {}).get(name) or 0
+
+
+def leave_out_namespaces(
+    found: dict[Workload, Candidate], annotations: Annotations, cluster: Cluster
+) -> tuple[dict[Workload, Candidate], list[Skip]]:
+    """Leaves out the workloads of namespaces that have opted out; namespaces are read only where that is asked for."""
+    if not annotations.exclude:
+        return found, []
+    namespaces = each({workload.namespace for workload in found}, cluster.annotations_of_namespace)
+    out = {name for name, own in namespaces.items() if has_any(annotations.exclude, own)}
+    reason = "its namespace has an annotation of --exclude-annotation"
+    skips = [Skip(workload, reason) for workload in sorted(found) if workload.namespace in out]
+    return {workload: one for workload, one in found.items() if workload.namespace not in out}, skips
+
+
+def serving_pods(
+    found: dict[Workload, Candidate], namespaces: Sequence[str], cluster: Cluster
+) -> set[tuple[str, str]] | None:
+    """The Pods that serve behind a Service; None where it is not known, and all count as live."""
+    serving = cluster.serving_pods(namespaces) if found else set()
+    if serving is None:
+        log.warning("EndpointSlices may not be listed: every healthy workload counts as live")
+    return serving
+
+
+def first_of(plan: list[Planned], limit: Amount | None) -> list[Planned]:
+    """The first of the plan: a percentage is rounded up."""
+    return plan if limit is None else plan[: math.ceil(limit.of(len(plan)))]
 
 
 # Comparing: what a workload's Pods would be like if they were created now
@@ -1419,18 +1592,10 @@ class Injection:
     def is_ignored(self, config: Config) -> bool:
         return config.name == "kube-root-ca.crt" or matches(config.name, self.ignored_configs)
 
-    def remaining(self, planned: Planned, obj: dict, stamp: str | None = None) -> list[Difference]:
-        """How the workload's Pods differ from what was found to be injected today.
-
-        With a stamp, only the Pods that carry it in an annotation count: those that this run's rollout has made.
-        """
-        pods = []
-        for pod in self.cluster.pods_of(planned.workload, obj):
-            metadata, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
-            stamped = stamp is None or stamp in (metadata.get("annotations") or {}).values()
-            if stamped and not metadata.get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
-                pods.append(live_pod(pod, parse_time(metadata["creationTimestamp"]), self.names))
-        return compare(pods, planned.drift.view, planned.drift.changed)[1]
+    def remaining(self, planned: Planned, pods: Iterable[dict]) -> list[Difference]:
+        """How some of a workload's Pods differ from what was found to be injected today."""
+        lives = [live_pod(pod, parse_time(pod["metadata"]["creationTimestamp"]), self.names) for pod in pods]
+        return compare(lives, planned.drift.view, planned.drift.changed)[1]
 
 
 def lacks_right(error: ApiError) -> bool:
@@ -1538,9 +1703,10 @@ class Kubectl:
 
         def read(stream: Any, keep: list[str]) -> None:
             with stream:
-                for line in filter(str.strip, stream):
-                    keep[:] = [line.strip()]
-                    tell(Event(planned, line=line.strip()))
+                for line in map(str.strip, stream):
+                    if line and [line] != keep:  # it says the same again with each change of the object
+                        keep[:] = [line]
+                        tell(Event(planned, line=line))
 
         readers = [
             threading.Thread(target=read, args=(stream, keep), daemon=True)
@@ -1559,58 +1725,126 @@ class Kubectl:
             return 1, "kubectl did not come back after its timeout"
 
 
+class Brake:
+    """What keeps workers from starting something new: a signal, too many failures, `quit`, or a pause."""
+
+    def __init__(self, interrupts: Interrupts, max_failures: int | None) -> None:
+        self.interrupts, self.max_failures = interrupts, max_failures
+        self.failures: list[Workload] = []  # appended by the worker that saw it, before it asks for more
+        self.has_quit = False
+        self.ask = False  # with --confirm-each, until somebody answers "all"
+
+    def may_start(self) -> bool:
+        """Waits while paused; False once nothing new may start."""
+        while not self.interrupts.goes_on.wait(0.5) and not self.reason_to_stop():
+            pass
+        return not self.reason_to_stop()
+
+    def reason_to_stop(self) -> str:
+        if self.interrupts.received:
+            return "interrupted"
+        if self.has_quit:
+            return "quit"
+        spent = self.max_failures is not None and len(self.failures) >= self.max_failures
+        return plural(len(self.failures), "failure") if spent else ""
+
+
 @dataclass(frozen=True)
 class Rollout:
     """How each workload is rolled out; called by a worker with one of the plan."""
 
     cluster: Cluster
     kubectl: Kubectl
+    filters: Filters
     timeout: float
     annotation_prefix: str
     reason: str
+    brake: Brake
     injection: Injection | None = None  # with --only-drifted
 
     def __call__(self, planned: Planned, tell: Callable[[Event], None]) -> None:
+        if self.brake.ask and not self.is_wanted(planned, tell):
+            return
         tell(Event(planned))
         began = time.monotonic()
         try:
-            outcome, message = self.roll_out(planned, tell)
+            result = self.roll_out(planned, tell)
         except Exception as error:
             log.debug("rollout broke off", exc_info=True, extra={"workload": str(planned.workload)})
-            outcome, message = Outcome.FAILED, str(error) or repr(error)
-        if outcome in BAD and planned.trouble:
-            message += f" (was failing before: {planned.trouble})"
-        tell(Event(planned, result=Result(planned, outcome, round(time.monotonic() - began, 1), message)))
+            result = Result(planned, Outcome.FAILED, message=str(error) or repr(error))
+        result = replace(result, seconds=round(time.monotonic() - began, 1))
+        if result.outcome in BAD and planned.trouble:
+            result = replace(result, message=f"{result.message} (was failing before: {planned.trouble})")
+        elif result.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
+            self.brake.failures.append(planned.workload)
+        tell(Event(planned, result=result))
 
-    def roll_out(self, planned: Planned, tell: Callable[[Event], None]) -> tuple[Outcome, str]:
+    def is_wanted(self, planned: Planned, tell: Callable[[Event], None]) -> bool:
+        """Asks, by way of the main thread; a no is told as the result."""
+        answer: queue.SimpleQueue = queue.SimpleQueue()
+        tell(Event(planned, question=answer))
+        outcome = answer.get()
+        if outcome:
+            tell(Event(planned, result=Result(planned, outcome, message=self.brake.reason_to_stop())))
+        return outcome is None
+
+    def roll_out(self, planned: Planned, tell: Callable[[Event], None]) -> Result:
         obj = self.cluster.workload(planned.workload)
-        reason = reason_to_skip(obj)
-        if reason is None and self.injection and not self.injection.remaining(planned, obj):
+        reason = reason_to_skip(obj, self.filters.annotations)
+        if reason is None and self.injection and not self.injection.remaining(planned, self.pods_of(planned, obj)):
             reason = "is up to date meanwhile"
         if reason:
-            return Outcome.SKIPPED, reason
+            return Result(planned, Outcome.SKIPPED, message=reason)
+        tell(Event(planned))  # raises where nobody waits any more
+        patched = self.patch(planned)
+        code, error = self.kubectl.rollout_status(planned, self.timeout, tell)
+        if code == 0:
+            return self.prove(planned, patched)
+        message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
+        outcome = Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED
+        return Result(planned, outcome, message=message, patched=patched)
+
+    def patch(self, planned: Planned) -> Patched:
         stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         annotations = {"timestamp": stamp, "reason": self.reason}
         if self.injection:
             annotations["revision"] = planned.drift.revision
-        tell(Event(planned))  # raises where nobody waits any more
         keys = {f"{self.annotation_prefix}.rollout.{name}": value for name, value in annotations.items()}
-        self.cluster.patch_template(planned.workload, keys)
-        code, error = self.kubectl.rollout_status(planned, self.timeout, tell)
-        if code == 0:
-            return self.prove(planned, obj, stamp)
-        message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
-        return Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED, message
+        obj = self.cluster.patch_template(planned.workload, keys)
+        edits = template_edits(obj)
+        moments = [parse_time(moment) for manager, moment in edits if manager == PROGRAM]
+        return Patched(stamp, max(moments, default=parse_time(stamp)), edits)
 
-    def prove(self, planned: Planned, obj: dict, stamp: str) -> tuple[Outcome, str]:
-        """What became of the drift: an injector that never converges must not make a restart loop."""
+    def pods_of(self, planned: Planned, obj: dict) -> list[dict]:
+        """The workload's Pods as they are now, with a named sidecar, less those that are ending or have ended."""
+        return [
+            pod
+            for pod in self.cluster.pods_of(planned.workload, obj)
+            if not pod["metadata"].get("deletionTimestamp")
+            and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+            and any(named_containers(pod, self.filters.sidecars))
+        ]
+
+    def prove(self, planned: Planned, patched: Patched) -> Result:
+        """What kubectl calls a success, believed only if the Pods do not contradict."""
         try:
-            left = self.injection.remaining(planned, obj, stamp) if self.injection else []
+            obj = self.cluster.workload(planned.workload)
+            pods = self.pods_of(planned, obj) if obj else []
         except ApiError as error:
-            return Outcome.SUCCEEDED, f"the new Pods could not be compared: {error}"
-        if left:
-            return Outcome.STILL_DRIFTED, "the new Pods differ, too: " + "; ".join(difference_text(d) for d in left)
-        return Outcome.SUCCEEDED, ""
+            return Result(planned, Outcome.SUCCEEDED, message=f"its Pods could not be looked at: {error}")
+        old = [pod for pod in pods if is_old(pod, patched)]
+        new = [pod for pod in pods if not is_old(pod, patched)]
+        ready = [is_ready(pod.get("status") or {}) for pod in new]
+        tally = Tally(len(pods), len(new), sum(ready) + sum(is_ready(p.get("status") or {}) for p in old), sum(ready))
+        told = told_by_managers(obj or {}, patched)
+        left = self.injection.remaining(planned, new) if self.injection else []
+        outcome = Outcome.SUCCEEDED
+        if old:
+            outcome, told = Outcome.INCOMPLETE, reason_for_old_pods(obj, len(old), len(pods), told)
+        elif left:
+            outcome = Outcome.STILL_DRIFTED
+            told = "the new Pods differ, too: " + "; ".join(difference_text(difference) for difference in left)
+        return Result(planned, outcome, message=told, patched=patched, tally=tally)
 
     def told_by_kubernetes(self, planned: Planned) -> str:
         """Why a rollout does not get on, as the workload's own conditions have it; empty where they say nothing."""
@@ -1631,8 +1865,56 @@ class Rollout:
             code, _ = self.kubectl.rollout_status(result.planned, 1.0, lambda event: None)
         except OSError:
             code = 1  # kubectl cannot be run any more: nothing new is known
-        late = Result(result.planned, Outcome.COMPLETED_LATE, result.seconds, f"took longer than {self.timeout:g}s")
-        tell(late if code == 0 else result)
+        if code == 0:
+            late = replace(self.prove(result.planned, result.patched), seconds=result.seconds)
+            if late.outcome is Outcome.SUCCEEDED:
+                took = f"took longer than {self.timeout:g}s"
+                late = replace(late, outcome=Outcome.COMPLETED_LATE, message=took)
+            result = late
+        tell(result)
+
+
+def is_old(pod: dict, patched: Patched) -> bool:
+    """Whether a Pod is from before the patch: it lacks its annotation and was not created later."""
+    metadata = pod["metadata"]
+    if patched.stamp in (metadata.get("annotations") or {}).values():
+        return False
+    return parse_time(metadata["creationTimestamp"]) <= patched.moment
+
+
+def template_edits(obj: dict) -> frozenset[tuple[str, str]]:
+    """Who changed a workload's Pod template last, and when: (field manager, time)."""
+    return frozenset(
+        (entry.get("manager", ""), entry.get("time", ""))
+        for entry in (obj.get("metadata") or {}).get("managedFields") or ()
+        if "subresource" not in entry and "f:template" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+    )
+
+
+def told_by_managers(obj: dict, patched: Patched) -> str:
+    """What somebody else did to the Pod template since the patch; empty: nothing."""
+    template = ((obj.get("spec") or {}).get("template") or {}).get("metadata") or {}
+    kept = patched.stamp in (template.get("annotations") or {}).values()
+    edits = (obj.get("metadata") or {}).get("managedFields") or ()
+    since = sorted(
+        (entry.get("time", ""), entry.get("manager", ""))
+        for entry in edits
+        if "subresource" not in entry
+        and (entry.get("manager", ""), entry.get("time", "")) not in patched.edits
+        and parse_time(entry["time"]) >= patched.moment
+    )
+    others = [manager for _, manager in since if manager != PROGRAM] or [manager for _, manager in since]
+    who = others[-1] if others else "somebody"
+    if obj and not kept and not any(manager == PROGRAM for _, manager in since):
+        return f"the annotation was taken away by {who}"
+    return f"restarted again by {who} meanwhile" if since else ""
+
+
+def reason_for_old_pods(obj: dict, old: int, total: int, told: str) -> str:
+    count = f"{old} of {plural(total, 'Pod')} {'is' if old == 1 else 'are'} still the old one{'' if old == 1 else 's'}"
+    rolling = (obj["spec"].get("updateStrategy") or {}).get("rollingUpdate") or {}
+    partition = f"partition is {rolling['partition']}" if rolling.get("partition") else ""
+    return ": ".join(filter(None, (count, told or partition)))
 
 
 class Interrupted(Exception):
@@ -1640,18 +1922,26 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP: the first stops new rollouts, the second stops waiting."""
+    """Counts SIGINT, SIGTERM and SIGHUP: the first stops new rollouts, the second stops waiting.
+
+    SIGUSR1 pauses, SIGUSR2 goes on.
+    """
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self.rolling_out = False
+        self.asking = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup, or a shell's background job, wants it
                 signal.signal(number, self.receive)
+        signal.signal(signal.SIGUSR1, lambda number, frame: self.goes_on.clear())
+        signal.signal(signal.SIGUSR2, lambda number, frame: self.goes_on.set())
 
     def receive(self, number: int, frame: object) -> None:
         self.received.append(number)
-        if not self.rolling_out:
+        if self.asking or not self.rolling_out:
             raise Interrupted
 
     @property
@@ -1663,30 +1953,77 @@ class Interrupts:
         return len(self.received) > 1
 
 
-def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, interrupts: Interrupts, report: Report) -> None:
+def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Report) -> None:
     """Rolls out the plan, some workloads at a time, and reports each result; every one of the plan gets one."""
+    brake, interrupts = rollout.brake, rollout.brake.interrupts
     interrupts.rolling_out = True
     not_started = {planned.workload: planned for planned in plan}
     in_flight: dict[Workload, Event] = {}  # the last event that has kubectl's process, or none
     timed_out: list[Result] = []
-    told_to_stop = False
-    for event in drain(plan, rollout, threads, interrupts.received):
-        if event is not None:
+    signs = Signs(brake)
+    for event in drain(plan, rollout, threads, brake.may_start):
+        if event is not None and event.question:
+            event.question.put(ask(event.planned, brake, report))
+        elif event is not None:
             not_started.pop(event.planned.workload, None)
             take(event, in_flight, timed_out, report)
-        if interrupts.received and not told_to_stop:
-            told_to_stop = True
-            log.warning("interrupted: nothing new starts; again to stop waiting", extra={"in_flight": len(in_flight)})
+        signs.log(len(in_flight))
         if interrupts.stop_waiting:
             break
-        report.show_progress(list(in_flight))
+        report.show_progress(list(in_flight), paused=not interrupts.goes_on.is_set())
     for event in in_flight.values():
         if event.child:
             event.child.kill()
         report.finish(Result(event.planned, Outcome.INTERRUPTED, message=how_to_look(event.planned.workload)))
-    look_again_at(timed_out, rollout, threads, interrupts, report)
+    look_again_at(timed_out, rollout, threads, report)
     for planned in not_started.values():
-        report.finish(Result(planned, Outcome.NOT_STARTED, message="interrupted"))
+        report.finish(Result(planned, Outcome.NOT_STARTED, message=brake.reason_to_stop()))
+
+
+class Signs:
+    """Logs, once each, what keeps new rollouts from starting."""
+
+    def __init__(self, brake: Brake) -> None:
+        self.brake, self.stopped, self.paused = brake, False, False
+
+    def log(self, in_flight: int) -> None:
+        paused = not self.brake.interrupts.goes_on.is_set()
+        if paused != self.paused:
+            how = f"kill -USR2 {os.getpid()}"
+            log.warning("paused: nothing new starts" if paused else "going on", extra={"go_on": how} if paused else {})
+            self.paused = paused
+        reason = self.brake.reason_to_stop()
+        if reason and not self.stopped:
+            again = "; again to stop waiting" if reason == "interrupted" else ""
+            log.warning(f"{reason}: nothing new starts{again}", extra={"in_flight": in_flight})
+            self.stopped = True
+
+
+def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
+    """Shows a workload and asks whether to roll it out: None is yes, else the outcome that the answer makes."""
+    if brake.reason_to_stop():
+        return Outcome.NOT_STARTED
+    if not brake.ask:
+        return None
+    report.show_question(planned)
+    while True:
+        brake.interrupts.asking = True
+        try:
+            answer = report.answer("roll out? [y]es [n]o [a]ll [q]uit ")
+        except Interrupted:
+            answer = "quit"
+        finally:
+            brake.interrupts.asking = False
+        if answer in ("y", "yes"):
+            return None
+        if answer in ("n", "no"):
+            return Outcome.DECLINED
+        if answer in ("a", "all"):
+            brake.ask = False
+            return None
+        if answer in ("q", "quit", None):
+            brake.has_quit = True
+            return Outcome.NOT_STARTED
 
 
 def take(event: Event, in_flight: dict[Workload, Event], timed_out: list[Result], report: Report) -> None:
@@ -1698,7 +2035,7 @@ def take(event: Event, in_flight: dict[Workload, Event], timed_out: list[Result]
         if event.line:
             log.info("kubectl", extra={"workload": str(workload), "line": event.line})
         return
-    del in_flight[workload]
+    in_flight.pop(workload, None)
     if result.outcome is Outcome.TIMED_OUT:
         log.warning("rollout timed out, it may still succeed", extra=facts(result))
         timed_out.append(result)
@@ -1706,11 +2043,10 @@ def take(event: Event, in_flight: dict[Workload, Event], timed_out: list[Result]
         report.finish(result)
 
 
-def look_again_at(
-    timed_out: list[Result], rollout: Rollout, threads: int, interrupts: Interrupts, report: Report
-) -> None:
+def look_again_at(timed_out: list[Result], rollout: Rollout, threads: int, report: Report) -> None:
     """After the last rollout: those that timed out may have succeeded meanwhile."""
     pending = {result.planned.workload: result for result in timed_out}
+    interrupts = rollout.brake.interrupts
     if not interrupts.stop_waiting:
         for result in filter(None, drain(timed_out, rollout.look_again, threads)):
             report.finish(result)
@@ -1775,8 +2111,9 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 class Report:
     """Counts, prints to standard output as text or JSON lines, and computes the exit code."""
 
-    def __init__(self, as_json: bool, progress: ProgressLine) -> None:
+    def __init__(self, as_json: bool, progress: ProgressLine, started_before: datetime) -> None:
         self.as_json, self.progress = as_json, progress
+        self.started_before = started_before.strftime("%Y-%m-%dT%H:%M:%SZ")  # whole seconds, as creation times are
         self.began = time.monotonic()
         self.planned: list[Planned] = []
         self.skips: list[Skip] = []
@@ -1784,6 +2121,7 @@ class Report:
         self.judged: list[Planned] = []  # with --only-drifted: all that were asked about
         self.withheld: list[Planned] = []  # of these, what --confirm leaves alone though it is not up to date
         self.unsuccessful: list[Result] = []
+        self.tally: Counter[str] = Counter()
         self.json_log = logging.getLogger(f"{PROGRAM}.result")
         if as_json:
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -1802,8 +2140,10 @@ class Report:
         if not self.as_json:
             try:
                 print(text, flush=True)
-            except OSError:  # nobody reads any more (| head): the rollouts matter, not the text
+            except OSError as error:  # the rollouts matter more than the text
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                if not isinstance(error, BrokenPipeError):  # that is | head, which has read enough
+                    log.error(f"cannot write to standard output: {error.strerror}")
 
     def show_drift(self, judged: list[Planned], allow_removal: bool) -> list[Planned]:
         """Each verdict, the drifted grouped by what differs; returns the plan: those that are to be rolled out."""
@@ -1861,8 +2201,8 @@ class Report:
 
     def show_plan(self, plan: list[Planned], skips: list[Skip], census: Census) -> None:
         """The plan as a table, or as JSON; below it the skipped by reason and the totals."""
-        self.planned, self.skips = plan, skips
-        for skip in skips:
+        self.planned, self.skips = plan, sorted(skips, key=lambda skip: skip.subject[1:])
+        for skip in self.skips:
             level = logging.INFO if skip.reason == BARE else logging.DEBUG
             log.log(level, "left out", extra={"workload": str(skip.subject), "reason": skip.reason})
         for one in plan:
@@ -1873,6 +2213,7 @@ class Report:
                 pods=one.pods,
                 sidecars=[sidecar._asdict() for sidecar in one.sidecars],
                 oldest_pod=one.oldest_pod.isoformat(),
+                state=one.state.value,
                 unhealthy=one.trouble,
             )
         if plan and not self.judged:
@@ -1888,16 +2229,22 @@ class Report:
     def show_skips(self) -> None:
         for skip in self.skips:
             self.record("skip", **skip.subject._asdict(), reason=skip.reason)
-        if self.skips:
-            reasons = Counter((skip.subject.kind, skip.reason) for skip in self.skips)
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for skip in self.skips:
+            name = f"{skip.subject.namespace}/{skip.subject.name}"
+            by_reason.setdefault((skip.subject.kind, skip.reason), []).append(name)
+        if by_reason:
             self.print("Skipped:")
-            for (kind, reason), count in sorted(reasons.items()):
-                self.print(f"  {plural(count, kind)}: {printable(reason)}")
+            for (kind, reason), names in sorted(by_reason.items()):
+                more = [f"{len(names) - 3} more (--log-level=debug names all)"] if len(names) > 3 else []
+                self.print(f"  {plural(len(names), kind)}: {printable(reason)}: {', '.join(names[:3] + more)}")
             self.print()
 
     def finish(self, result: Result) -> None:
         """Takes a workload's result."""
         self.outcomes[result.outcome] += 1
+        tally = result.tally or Tally(result.planned.pods_concerned, ready=result.planned.ready)
+        self.tally.update(tally._asdict())
         if result.outcome not in GOOD:
             self.unsuccessful.append(result)
         self.record(
@@ -1911,12 +2258,26 @@ class Report:
         level = logging.INFO if result.outcome in GOOD else logging.ERROR if surprising else logging.WARNING
         log.log(level, f"rollout {result.outcome.value}", extra=facts(result))
 
-    def show_progress(self, running: Sequence[Workload]) -> None:
+    def show_question(self, planned: Planned) -> None:
+        """A workload's line of the plan, and its differences, where the question about it is asked."""
+        self.progress.show("")
+        self.progress.write("\n" + plan_table([planned]) + "\n")
+        for difference in planned.drift.differences if planned.drift else ():
+            self.progress.write("  " + printable(difference_text(difference, 120)) + "\n")
+
+    def answer(self, question: str) -> str | None:
+        """What is typed, in lower case; None at the end of input."""
+        self.progress.write(question)
+        line = sys.stdin.readline()
+        return line.strip().lower() if line else None
+
+    def show_progress(self, running: Sequence[Workload], paused: bool = False) -> None:
         failed = sum(self.outcomes[outcome] for outcome in BAD)
         names = ", ".join(f"{workload.namespace}/{workload.name}" for workload in running)
         elapsed = human_duration(time.monotonic() - self.began)
         failures = f"{failed} failed, " if failed else ""
-        self.progress.show(f"{self.outcomes.total()}/{len(self.planned)} done, {failures}{elapsed}; running: {names}")
+        state = f"{self.outcomes.total()}/{len(self.planned)} done, {failures}{elapsed}{', paused' if paused else ''}"
+        self.progress.show(f"{state}; {len(running)} running: {names}")
 
     def show_summary(self, exit_code: int, dry_run: bool = False) -> None:
         """A line for each workload that did not succeed, then counts and time."""
@@ -1924,21 +2285,28 @@ class Report:
         seconds = round(time.monotonic() - self.began, 1)
         order = list(Outcome)
         for result in sorted(self.unsuccessful, key=lambda result: order.index(result.outcome)):
-            self.print(f"{result.outcome.value}: {result.planned.workload}: {printable(result.message)}")
+            told = f": {printable(result.message)}" if result.message else ""
+            self.print(f"{result.outcome.value}: {result.planned.workload}{told}")
         outcomes = {outcome: self.outcomes[outcome] for outcome in order if self.outcomes[outcome]}
         verdicts = Counter(one.drift.verdict.value for one in self.judged)
         if dry_run:
-            self.print("Dry run: nothing was changed." + (" To do it, add --confirm=true." if self.planned else ""))
+            to_do_it = f" To do it: --confirm=true --only-started-before={self.started_before}" if self.planned else ""
+            self.print(f"Dry run: nothing was changed.{to_do_it}")
         else:
             ended = [f"{count} {outcome.value}" for outcome, count in outcomes.items()]
             ended += [f"{verdicts[v.value]} {v.value}" for v in (Verdict.REFUSED, Verdict.UNKNOWN) if verdicts[v.value]]
             ended += [f"{len(self.withheld)} left alone"] if self.withheld else []
             if ended:
                 self.print(f"{plural(len(self.planned), 'workload')} in {human_duration(seconds)}: {', '.join(ended)}.")
+            if self.tally:
+                counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.tally.items())
+                self.print(f"Pods: {counts}.")
         self.record(
             "summary",
             outcomes={outcome.snake_case: count for outcome, count in outcomes.items()},
             **({"verdicts": dict(verdicts)} if self.judged else {}),
+            **({} if dry_run else {"pods": {name: self.tally[name] for name in Tally._fields}}),
+            started_before=self.started_before,
             planned=len(self.planned),
             skipped=len(self.skips),
             seconds=seconds,
@@ -1953,15 +2321,15 @@ class Report:
 
 
 def plan_table(plan: Sequence[Planned]) -> str:
-    """Kind, namespace, name, Pods concerned of all, sidecars, the oldest Pod's age; the state where one is unwell."""
+    """Kind, namespace, name, Pods concerned of all, sidecars, the oldest Pod's age, and the state."""
     now = datetime.now(timezone.utc)
     rows = [["KIND", "NAMESPACE", "NAME", "PODS", "SIDECAR", "OLDEST", "STATE"]]
     for one in plan:
-        state = f"unhealthy: {one.trouble}" if one.trouble else ""
+        state = one.state.value + (f": {one.trouble}" if one.trouble else "")
         age = human_duration((now - one.oldest_pod).total_seconds())
         counts = f"{one.pods_concerned}/{one.pods}"
         rows.append([*one.workload, counts, sidecar_text(one.sidecars), age, state])
-    return table([row if any(one.trouble for one in plan) else row[:-1] for row in rows])
+    return table(rows)
 
 
 def group_of(drift: Drift) -> tuple:
@@ -2019,11 +2387,13 @@ def warn_about_names(filters: Filters, census: Census) -> None:
     """Warns about names given by option that nothing in the cluster has: most often a typo."""
     import difflib
 
-    for pattern in filters.sidecars:
+    for pattern in filters.sidecars if census.pods else ():
         if not any(matches(name, [pattern]) for name in census.containers):
             close = difflib.get_close_matches(pattern, sorted(census.containers), cutoff=0.3)
-            hint = f"did you mean {listed(close, 'or')}?" if close else f"{plural(census.pods, 'Pod')} read"
+            hint = f"did you mean {listed(close, 'or')}?" if close else f"none of the {census.pods} that were read"
             log.warning(f"no Pod has a container named {pattern}; {hint}")
+    if filters.selector and not census.pods:
+        log.warning(f"the selector {filters.selector} matches no Pod; is it right?")
     literal = namespaces_to_list(filters)
     seen = [name for name in census.namespaces if not literal or name in literal]
     for pattern in filters.include_namespaces + (() if literal else filters.exclude_namespaces):
@@ -2045,6 +2415,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.debug("could not start", exc_info=True)
         log.error(f"could not start, nothing was changed: {error}")
         return 3
+    except ModuleNotFoundError as error:
+        log.error(f"could not start: the Python package {error.name} is missing; pip install -r requirements.txt")
+        return 3
     except Interrupted:
         log.warning("interrupted; nothing was changed")
         return interrupts.exit_code
@@ -2061,34 +2434,43 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         include_namespaces=tuple(options.include_namespace),
         exclude_namespaces=tuple(options.exclude_namespace),
         selector=options.selector,
+        annotations=Annotations(tuple(options.include_annotation), tuple(options.exclude_annotation)),
         kinds=options.kinds,
         only_drifted=options.only_drifted,
     )
     log.info("looking for Pods", extra={"started_before": filters.started_before.isoformat(timespec="seconds")})
+    if filters.started_before > datetime.now(timezone.utc):
+        log.warning("--only-started-before is in the future: each run restarts what the one before has restarted")
     kubectl_path = find_kubectl(options.kubectl)
-    cluster = connect(options.kubeconfig, options.context, connections=max(options.parallel_rollouts, 8))
+    connections = 100 if options.parallel_rollouts.is_percent else max(options.parallel_rollouts.number, 8)
+    cluster = connect(options.kubeconfig, options.context, connections)
     namespaces = namespaces_to_list(filters)
     check_rights(cluster, filters.kinds, namespaces, options.confirm)
 
     candidates, census = read_candidates(cluster.pods(namespaces, filters.selector), filters)
     warn_about_names(filters, census)
-    found, skipped_pods = find_workloads(candidates, filters.kinds, cluster)
+    found, skips = find_workloads(candidates, filters.kinds, cluster)
+    found, opted_out = leave_out_namespaces(found, filters.annotations, cluster)
     objects = each(found, cluster.workload)
-    plan, skipped_workloads = make_plan(found, objects)
-    report = Report(options.log_format == "json", progress)
+    plan, left_out = make_plan(found, objects, serving_pods(found, namespaces, cluster), filters.annotations)
+    report = Report(options.log_format == "json", progress, filters.started_before)
     injection = None
     if options.only_drifted:
-        threads = max(options.parallel_rollouts, 8)
+        threads = int(max(options.parallel_rollouts.of(len(plan)), 8))
         injection = Injection(cluster, filters.sidecars, tuple(options.ignore_config), threads)
         plan = report.show_drift(injection.judge_all(plan, found, objects), options.allow_removal)
-    report.show_plan(plan, skipped_pods + skipped_workloads, census)
+    report.show_plan(plan, skips + opted_out + left_out, census)
 
     if options.confirm:
+        brake = Brake(interrupts, options.max_failures)
+        brake.ask = options.confirm_each
         kubectl = Kubectl(kubectl_path, options.kubeconfig, cluster.context)
-        rollout = Rollout(
-            cluster, kubectl, options.timeout, options.annotation_prefix, options.rollout_reason, injection
-        )
-        roll_out_all(plan, rollout, options.parallel_rollouts, interrupts, report)
+        words = options.annotation_prefix, options.rollout_reason
+        rollout = Rollout(cluster, kubectl, filters, options.timeout, *words, brake, injection)
+        canary = first_of(plan, options.max_rollouts)
+        roll_out_all(canary, rollout, max(int(options.parallel_rollouts.of(len(plan))), 1), report)
+        for planned in plan[len(canary) :]:
+            report.finish(Result(planned, Outcome.NOT_STARTED, message="beyond --max-rollouts"))
     exit_code = interrupts.exit_code or report.exit_code(dry_run=not options.confirm)
     report.show_summary(exit_code, dry_run=not options.confirm)
     return exit_code

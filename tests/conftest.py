@@ -12,6 +12,8 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import datetime
+from datetime import timezone
 from pathlib import Path
 from types import ModuleType
 
@@ -232,3 +234,18 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Anywhere]:
         found.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(namespace))
         stack.callback(found.kubectl, "delete", "namespace", found.namespace, "--wait=false")
         yield found
+
+
+def a_planned(tool: ModuleType, name: str = "web", **fields):
+    """One of a plan, as the tool's own type."""
+    values = {
+        "workload": tool.Workload("Deployment", "shop", name),
+        "pods_concerned": 1,
+        "pods": 1,
+        "ready": 1,
+        "sidecars": (),
+        "oldest_pod": datetime.now(timezone.utc),
+        "state": tool.State.IDLE,
+        "trouble": "",
+    }
+    return tool.Planned(**{**values, **fields})

@@ -19,6 +19,7 @@ from cluster import EmbeddedCluster
 from cluster.manifests import container
 from cluster.manifests import pod
 from cluster.manifests import pod_spec
+from cluster.manifests import service
 from cluster.manifests import workload
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
@@ -65,6 +66,9 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.create("observability", workload("DaemonSet", "node-probe", app("node-probe:1"), updateStrategy=on_delete))
     cluster.create("legacy", workload("Deployment", "intranet", app("intranet:1"), replicas=2))
 
+    for namespace, name in (("shop", "web"), ("shop", "cart"), ("payments", "api"), ("data", "postgres")):
+        cluster.create(namespace, service(name))
+
     # Pods that no Deployment, StatefulSet or DaemonSet owns
     cluster.create("shop", pod("debug-shell", app("shell:1")))
     cluster.create("data", pod("backup-x7k2p", app("backup:1", restartPolicy="Never"), ("batch/v1", "Job", "backup")))
@@ -83,7 +87,8 @@ def fill(cluster: EmbeddedCluster) -> None:
     natively = {"replicas": 3, "annotations": {"sidecar.istio.io/nativeSidecar": "true"}}
     cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **natively))
     cluster.create("payments", workload("Deployment", "api", app("api:12"), **natively))
-    cluster.create("data", workload("StatefulSet", "kafka", app("kafka:3"), replicas=2))
+    partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    cluster.create("data", workload("StatefulSet", "kafka", app("kafka:3"), replicas=2, updateStrategy=partition))
     cluster.create("observability", workload("Deployment", "grafana", app("grafana:11")))
     cluster.settle()
 

@@ -38,11 +38,8 @@ def test_all_kinds_are_rolled_out(anywhere, run):
         anywhere.create(workload(kind, kind.lower(), with_sidecar()))
         anywhere.wait_for_rollout(f"{kind.lower()}/{kind.lower()}")
     before = {p["metadata"]["uid"] for p in anywhere.get("pods")["items"]}
-    assert names(run(anywhere.kubeconfig, *options(anywhere), *BOTH), anywhere) == [
-        "daemonset",
-        "deployment",
-        "statefulset",
-    ]
+    planned = names(run(anywhere.kubeconfig, *options(anywhere), *BOTH), anywhere)
+    assert sorted(planned) == ["daemonset", "deployment", "statefulset"]
     ended = run(anywhere.kubeconfig, *options(anywhere), *BOTH, CONFIRM, "--parallel-rollouts=3")
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
     left = [p for p in anywhere.get("pods")["items"] if p["metadata"]["uid"] in before]

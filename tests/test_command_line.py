@@ -35,6 +35,8 @@ def refused(tool, capsys):
 
 
 A_NAME = "a name of at most 63 of a-z, 0-9 and -, or one with the wildcards * ? [...]"
+AN_AMOUNT = "a whole number above 0, or a percentage like 25%"
+A_KEY = "KEY or KEY=VALUE, like example.com/restart=never"
 A_TIME = "a time with year, month and day like '2026-05-01 13:00'"
 A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 characters after the /"
 
@@ -56,9 +58,24 @@ A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 charact
             "got 'A_b'",
         ),
         ([NAME, "--confirm=maybe"], "argument --confirm: expected true or false, got 'maybe'"),
-        ([NAME, "--parallel-rollouts", "0"], "argument --parallel-rollouts: expected a whole number above 0, got '0'"),
-        ([NAME, "--parallel-rollouts=-1"], "argument --parallel-rollouts: expected a whole number above 0, got '-1'"),
-        ([NAME, "--parallel-rollouts=1.5"], "argument --parallel-rollouts: expected a whole number above 0, got '1.5'"),
+        (
+            [NAME, "--parallel-rollouts", "0"],
+            "argument --parallel-rollouts: expected a whole number above 0, or a percentage like 25%, got '0'",
+        ),
+        (
+            [NAME, "--parallel-rollouts=-1"],
+            "argument --parallel-rollouts: expected a whole number above 0, or a percentage like 25%, got '-1'",
+        ),
+        (
+            [NAME, "--parallel-rollouts=1.5"],
+            "argument --parallel-rollouts: expected a whole number above 0, or a percentage like 25%, got '1.5'",
+        ),
+        ([NAME, "--max-rollouts=101%"], f"argument --max-rollouts: expected {AN_AMOUNT}, got '101%'"),
+        ([NAME, "--max-rollouts=0%"], f"argument --max-rollouts: expected {AN_AMOUNT}, got '0%'"),
+        ([NAME, "--max-failures=5%"], "argument --max-failures: expected a whole number above 0, got '5%'"),
+        ([NAME, "--exclude-annotation==x"], f"argument --exclude-annotation: expected {A_KEY}, got '=x'"),
+        ([NAME, "--include-annotation=a b"], f"argument --include-annotation: expected {A_KEY}, got 'a b'"),
+        ([NAME, "--confirm-each", "--confirm=false"], "--confirm-each does it, --confirm=false does not"),
         ([NAME, "--timeout=5 apples"], "argument --timeout: expected a time like 90s, 10m or 1h30m, got '5 apples'"),
         ([NAME, "--timeout="], "argument --timeout: expected a time like 90s, 10m or 1h30m, got ''"),
         ([NAME, "--timeout=0"], "argument --timeout: expected a time from 1ms to 8760h, got '0'"),
@@ -137,7 +154,8 @@ def test_defaults(tool):
     options = tool.parse_args([NAME])
     assert options.confirm is False
     assert options.kinds == {"Deployment"}
-    assert (options.parallel_rollouts, options.timeout) == (1, 300.0)
+    assert (options.parallel_rollouts, options.timeout) == ((1, False), 300.0)
+    assert (options.max_rollouts, options.max_failures, options.confirm_each) == (None, None, False)
     assert (options.annotation_prefix, options.rollout_reason) == ("sidecarRollout", "Update sidecars istio-proxy")
 
 
@@ -145,6 +163,30 @@ def test_the_reason_names_all_sidecars(tool):
     names = ["--sidecar-container-name=a", "--sidecar-container-name=b", "--sidecar-container-name=c"]
     assert tool.parse_args(names).rollout_reason == "Update sidecars a, b and c"
     assert tool.parse_args(names[:2]).rollout_reason == "Update sidecars a and b"
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("3", (3, False)), ("25%", (25, True)), ("100%", (100, True)), ("1", (1, False))]
+)
+def test_amounts(tool, text, amount):
+    assert tool.amount(text) == amount
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("team", ("team", "*")),
+        ("example.com/restart=never", ("example.com/restart", "never")),
+        ("a=b=c*", ("a", "b=c*")),
+        ("a=", ("a", "")),
+    ],
+)
+def test_annotations(tool, text, found):
+    assert tool.annotation(text) == found
+
+
+def test_confirm_each_needs_a_terminal(refused):
+    assert refused(NAME, "--confirm-each") == "--confirm-each asks: expected a terminal on standard input"
 
 
 def test_plural_spellings_work_too(tool):

@@ -32,7 +32,8 @@ def test_options_streams_and_exit_status_are_the_tools_own():
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        "sidecar-rollout: argument --parallel-rollouts: expected a whole number above 0, got '0'; see --help\n"
+        "sidecar-rollout: argument --parallel-rollouts: expected a whole number above 0, or a percentage like 25%, "
+        "got '0'; see --help\n"
     )
 
 
@@ -70,10 +71,10 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     assert len(dry.planned) == 10 and len(dry.skipped) == 10
     ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
     assert ended.code == 1
-    bad = {"shop/search": "timed_out", "payments/ledger": "failed"}
+    bad = {"shop/search": "timed_out", "payments/ledger": "failed", "data/kafka": "incomplete"}
     assert ended.outcomes == dict.fromkeys(dry.planned, "succeeded") | bad
     again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", cut_off)
-    assert (again.code, again.planned) == (0, [])
+    assert again.planned == ["data/kafka"]  # its partition keeps one Pod as it was; nothing else is left
 
 
 def test_the_sample_company_has_drifted_in_half(run):

@@ -38,17 +38,22 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         cluster.backdate(found, 3 * 86400 + 60)
     ended = run(cluster, TEXT)
     assert ended.stdout.splitlines() == [
-        "KIND        NAMESPACE  NAME  PODS  SIDECAR             OLDEST",
-        "Deployment  shop       web   3/3   istio-proxy 1.26.2  3d",
+        "KIND        NAMESPACE  NAME  PODS  SIDECAR             OLDEST  STATE",
+        "Deployment  shop       web   3/3   istio-proxy 1.26.2  3d      idle",
         "",
         "Skipped:",
-        "  1 Deployment: is paused; resume it first (kubectl rollout resume)",
-        "  2 Pods: bare Pod without a controller; restart it by hand",
-        "  1 StatefulSet: not asked for; add --include-statefulset",
+        "  1 Deployment: is paused; resume it first (kubectl rollout resume): shop/paused",
+        "  2 Pods: bare Pod without a controller; restart it by hand: shop/shell, shop/shell-2",
+        "  1 StatefulSet: not asked for; add --include-statefulset: shop/db",
         "",
         "1 workload with 3 Pods to roll out; 7 Pods read.",
-        "Dry run: nothing was changed. To do it, add --confirm=true.",
+        f"Dry run: nothing was changed. To do it: --confirm=true --only-started-before={started_before(ended)}",
     ]
+
+
+def started_before(ended) -> str:
+    moment = re.search(r"started_before=(\S+)\+00:00", ended.stderr)[1]
+    return moment + "Z"
 
 
 def test_the_summary_has_a_line_for_each_that_did_not_succeed_then_counts(cluster, run):
@@ -57,7 +62,8 @@ def test_the_summary_has_a_line_for_each_that_did_not_succeed_then_counts(cluste
     cluster.settle()
     cluster.fault(method="PATCH", path="deployments/b", status=403, body={"message": "no"})
     ended = run(cluster, TEXT, CONFIRM)
-    *_, failure, counts = ended.stdout.splitlines()
+    *_, failure, counts, pods = ended.stdout.splitlines()
+    assert pods == "Pods: 3 matched, 2 updated, 3 ready, 2 updated and ready."
     assert failure == "failed: Deployment shop/b: 403 no"
     assert re.fullmatch(r"3 workloads in \d+s: 2 succeeded, 1 failed\.", counts)
 
@@ -89,6 +95,8 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
     assert summary == {
         "record": "summary",
         "outcomes": {"succeeded": 1},
+        "pods": {"matched": 1, "updated": 1, "ready": 1, "updated_and_ready": 1},
+        "started_before": summary["started_before"],
         "planned": 1,
         "skipped": 1,
         "seconds": summary["seconds"],
@@ -146,8 +154,8 @@ def test_the_progress_line(two):
     two.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
     seen = Terminal(two, CONFIRM)
     assert seen.code == 1
-    assert re.fullmatch(r"0/2 done, \d+s; running: shop/api", seen.progress[0])
-    assert any(re.fullmatch(r"1/2 done, 1 failed, \d+s; running: shop/web", line) for line in seen.progress)
+    assert re.fullmatch(r"0/2 done, \d+s; 1 running: shop/api", seen.progress[0])
+    assert any(re.fullmatch(r"1/2 done, 1 failed, \d+s; 1 running: shop/web", line) for line in seen.progress)
     assert re.match(r"2/2 done, 1 failed", seen.progress[-1])
 
 

@@ -136,15 +136,15 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     found = [(r["namespace"], r["kind"], r["name"], r["pods_concerned"], r["pods"]) for r in ended.of("plan")]
     assert found == [
         ("plain", "Deployment", "natively", 1, 1),
+        ("shop", "StatefulSet", "db", 2, 2),
         ("shop", "DaemonSet", "agent", 3, 3),
         ("shop", "Deployment", "web", 3, 3),
-        ("shop", "StatefulSet", "db", 2, 2),
     ]
     assert ended.of("plan")[0]["sidecars"] == [
         {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "native": True}
     ]
     oldest = min(p["metadata"]["creationTimestamp"] for p in cluster.pods("shop", "web"))
-    assert ended.of("plan")[2]["oldest_pod"] == oldest.replace("Z", "+00:00")
+    assert ended.of("plan")[3]["oldest_pod"] == oldest.replace("Z", "+00:00")
 
 
 def test_statefulsets_and_daemonsets_only_when_asked_for(cluster, run):
@@ -302,14 +302,15 @@ def test_namespaces_selectors_and_wildcards(three_namespaces, run, options, plan
 def test_only_the_named_namespaces_are_listed(three_namespaces, run):
     run(three_namespaces, "--include-namespace=team-a", "--include-namespace=team-b")
     lists = [r.path for r in three_namespaces.server.requests if r.verb == "list"]
-    assert lists == ["/api/v1/namespaces/team-a/pods", "/api/v1/namespaces/team-b/pods"]
+    slices = [f"/apis/discovery.k8s.io/v1/namespaces/{name}/endpointslices" for name in ("team-a", "team-b")]
+    assert lists == ["/api/v1/namespaces/team-a/pods", "/api/v1/namespaces/team-b/pods", *slices]
 
 
 def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
     cluster.create("shop", workload("Deployment", "web", replicas=tool.PAGE + 20))
     cluster.settle()
     ended = run(cluster)
-    lists = [r for r in cluster.server.requests if r.verb == "list"]
+    lists = [r for r in cluster.server.requests if r.path == "/api/v1/pods"]
     assert len(lists) == 2 and "continue" in lists[1].query
     assert ended.of("plan")[0]["pods_concerned"] == tool.PAGE + 20
 

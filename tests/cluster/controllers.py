@@ -104,6 +104,7 @@ class Controllers:
             "deployments": self._step_deployment,
             "statefulsets": self._step_stateful_set,
             "daemonsets": self._step_daemon_set,
+            "services": self._step_service,
         }
         store.on_change = self._changed
         self._thread = threading.Thread(target=self._run, name="controllers", daemon=True)
@@ -124,10 +125,39 @@ class Controllers:
         owner = controller_of(obj)
         if owner and PLURALS.get(owner["kind"]) in self._steps:
             self._dirty[PLURALS[owner["kind"]], metadata["namespace"], owner["name"]] = None
+        if resource == "pods":
+            for service in self.store.list("services", metadata["namespace"]):
+                self._dirty["services", metadata["namespace"], service["metadata"]["name"]] = None
         if resource == "nodes":
             for daemon_set in self.store.list("daemonsets"):
                 self._changed("daemonsets", daemon_set)
         self._wake.notify()
+
+    def _step_service(self, service: dict) -> None:
+        """Keeps one EndpointSlice a Service: which Pods its selector selects, and which of them serve."""
+        metadata, selector = service["metadata"], service["spec"].get("selector") or {}
+        endpoints = [
+            {
+                "addresses": [pod["status"]["podIP"]],
+                "conditions": {
+                    "ready": is_ready(pod),
+                    "serving": is_ready({**pod, "metadata": {}}),
+                    "terminating": is_terminating(pod),
+                },
+                "targetRef": {"kind": "Pod", "namespace": metadata["namespace"], "name": pod["metadata"]["name"]},
+            }
+            for pod in self.store.list("pods", metadata["namespace"])
+            if selector.items() <= pod["metadata"].get("labels", {}).items() and "podIP" in pod["status"]
+        ]
+        name = f"{metadata['name']}-slice"
+        found = self.store.get("endpointslices", metadata["namespace"], name)
+        if found:
+            self.store.change("endpointslices", found, endpoints=endpoints)
+        else:
+            labels = {"kubernetes.io/service-name": metadata["name"]}
+            inner = {"name": name, "namespace": metadata["namespace"], "labels": labels}
+            slice_ = {"metadata": inner, "addressType": "IPv4", "endpoints": endpoints}
+            self.store.create("endpointslices", slice_)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), act))

@@ -34,6 +34,12 @@ def workload(kind: str, name: str, spec: dict | None = None, *, annotations: dic
     }
 
 
+def service(name: str, **selector: str) -> dict:
+    """A Service; without a selector it is that of the workload of the same name."""
+    spec = {"selector": selector or {"app": name}, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
 def pod(name: str, spec: dict | None = None, owner: tuple[str, str, str] | None = None) -> dict:
     """A Pod; `owner` is (apiVersion, kind, name) of its controller."""
     metadata: dict = {"name": name, "labels": {"app": name}}

@@ -1,0 +1,623 @@
+"""What makes a rollout one that one dares to start: order, canary, failure budget, questions, pause, opt-out, proof."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+import threading
+from collections import Counter
+from datetime import datetime
+from datetime import timezone
+
+import pytest
+from cluster.manifests import container
+from cluster.manifests import pod_spec
+from cluster.manifests import service
+from cluster.manifests import workload
+from conftest import a_planned
+from conftest import command
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+
+
+def patched(cluster) -> list[str]:
+    return [r.path.rpartition("/")[2] for r in cluster.server.requests if r.method == "PATCH"]
+
+
+@pytest.fixture
+def letters(cluster):
+    """Deployments a to f, one Pod each."""
+    for name in "abcdef":
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    return cluster
+
+
+# Order
+
+
+@pytest.fixture
+def planned(tool):
+    def make(state: str, pods: int, namespace: str, name: str):
+        of = tool.Workload("Deployment", namespace, name)
+        return a_planned(tool, workload=of, pods=pods, state=tool.State(state))
+
+    return make
+
+
+def test_the_order_is_least_to_lose_first(tool, planned):
+    wanted = [
+        planned("unhealthy", 9, "z", "z"),
+        planned("idle", 1, "b", "x"),
+        planned("idle", 3, "a", "x"),
+        planned("live", 1, "a", "m"),
+        planned("live", 1, "b", "a"),  # the namespaces take turns ...
+        planned("live", 1, "a", "n"),
+        planned("live", 1, "b", "b"),
+        planned("live", 1, "a", "o"),  # ... as long as they have any
+        planned("live", 1, "a", "p"),
+        planned("live", 2, "a", "a"),
+    ]
+    assert tool.in_order(reversed(wanted)) == wanted
+
+
+WORDS = st.text("ab", min_size=1, max_size=2)
+STATES = st.sampled_from(["unhealthy", "idle", "live"])
+
+
+@given(st.lists(st.tuples(STATES, st.integers(1, 3), WORDS, WORDS), unique_by=lambda row: row[2:]), st.randoms())
+def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
+    def make(row):
+        of = tool.Workload("Deployment", *row[2:])
+        return a_planned(tool, workload=of, pods=row[1], state=tool.State(row[0]), oldest_pod=datetime.min)
+
+    plan = [make(row) for row in rows]
+    mixed = list(plan)
+    chance.shuffle(mixed)
+    ordered = tool.in_order(plan)
+    assert ordered == tool.in_order(mixed) and sorted(map(id, ordered)) == sorted(map(id, plan))
+    ranks = [(list(tool.State).index(one.state), one.pods) for one in ordered]
+    assert ranks == sorted(ranks)
+    for rank in set(ranks):
+        names = [one.workload.namespace for one, its in zip(ordered, ranks, strict=True) if its == rank]
+        for index in range(1, len(names)):
+            if names[index] == names[index - 1]:  # only where no other namespace has one left
+                assert set(names[index:]) == {names[index]}
+
+
+def test_an_inactive_half_goes_before_its_active_one(cluster, run):
+    """Blue/green: the same app twice, and a Service that selects one of them."""
+    for name in ("blue", "green"):
+        template = workload("Deployment", name, replicas=2)
+        template["spec"]["template"]["metadata"]["labels"] = {"app": name, "half": name}
+        cluster.create("shop", template)
+    cluster.create("shop", service("web", half="blue"))
+    cluster.create("shop", workload("Deployment", "z-broken", pod_spec(container("app", "broken:1")), replicas=4))
+    cluster.settle()
+    cluster.wait_for(lambda: len(cluster.get("EndpointSlice", "shop", "web-slice")["endpoints"]) == 2)
+    ended = run(cluster)
+    assert [(r["name"], r["state"]) for r in ended.of("plan")] == [
+        ("z-broken", "unhealthy"),
+        ("green", "idle"),
+        ("blue", "live"),
+    ]
+    table = run(cluster, TEXT).stdout.splitlines()
+    assert [row.split()[-1] for row in table[:4]] == ["STATE", "ImagePullBackOff", "idle", "live"]
+
+
+def test_without_the_right_to_endpoint_slices_all_count_as_live(letters, run):
+    rules = [
+        {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
+        {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["*"]},
+    ]
+    ended = run(letters.kubeconfig_of("viewer", rules))
+    assert {r["state"] for r in ended.of("plan")} == {"live"}
+    assert ended.stderr.count("EndpointSlices may not be listed: every healthy workload counts as live") == 1
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state"),
+    [
+        ({"ready": True}, "live"),
+        ({"ready": False, "serving": True, "terminating": True}, "live"),
+        ({}, "live"),
+        ({"ready": False}, "idle"),
+        ({"ready": False, "serving": False}, "idle"),
+    ],
+)
+def test_a_ready_or_serving_endpoint_makes_it_live(letters, run, conditions, state):
+    (found,) = letters.pods("shop", "a")
+    target = {"kind": "Pod", "name": found["metadata"]["name"], "namespace": "shop"}
+    endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": target}
+    letters.create("shop", {"kind": "EndpointSlice", "metadata": {"name": "a-x"}, "endpoints": [endpoint]})
+    states = {r["name"]: r["state"] for r in run(letters).of("plan")}
+    assert states == dict.fromkeys("abcdef", "idle") | {"a": state}
+
+
+# How far
+
+
+@pytest.mark.parametrize(("limit", "count"), [("2", 2), ("99", 6), ("1%", 1), ("50%", 3), ("51%", 4), ("100%", 6)])
+def test_a_canary_is_the_first_of_the_plan(letters, run, limit, count):
+    ended = run(letters, CONFIRM, f"--max-rollouts={limit}", "--parallel-rollouts=6")
+    assert ended.code == 0
+    assert [name for name, outcome in ended.outcomes.items() if outcome == "succeeded"] and len(ended.outcomes) == 6
+    assert sorted(patched(letters)) == list("abcdef")[:count]
+    beyond = {r["name"]: r["message"] for r in ended.of("result") if r["outcome"] == "not_started"}
+    assert beyond == dict.fromkeys("abcdef"[count:], "beyond --max-rollouts")
+
+
+def test_after_the_canary_the_same_command_goes_on_where_it_ended(letters, run):
+    for found in letters.pods("shop"):
+        letters.backdate(found, 3600)
+    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    run(letters, CONFIRM, cut_off, "--max-rollouts=2")
+    rest = run(letters, CONFIRM, cut_off)
+    assert rest.planned == [f"shop/{name}" for name in "cdef"] and patched(letters) == list("abcdef")
+
+
+@pytest.mark.parametrize(("amount", "workers"), [("50%", 3), ("40%", 2), ("1%", 1), ("100%", 6)])
+def test_parallel_rollouts_as_a_percentage_of_the_plan(letters, start, amount, workers):
+    gate = threading.Event()
+    held = [letters.fault(method="PATCH", path=f"deployments/{name}", release=gate) for name in "abcdef"]
+    running = start(letters, CONFIRM, f"--parallel-rollouts={amount}")
+    assert all(fault.reached.wait(20) for fault in held[:workers])
+    assert not any(fault.reached.is_set() for fault in held[workers:])
+    gate.set()
+    assert running.finish().summary["outcomes"] == {"succeeded": 6}
+
+
+def refuse(cluster, *names: str) -> None:
+    for name in names:
+        cluster.fault(method="PATCH", path=f"deployments/{name}", status=403, body={"message": "no"})
+
+
+def test_after_n_failures_nothing_new_starts(letters, run):
+    refuse(letters, "b", "c")
+    ended = run(letters, CONFIRM, "--max-failures=2")
+    assert ended.code == 1
+    assert [r["outcome"] for r in sorted(ended.of("result"), key=lambda r: r["name"])] == [
+        "succeeded",
+        "failed",
+        "failed",
+        *["not_started"] * 3,
+    ]
+    assert {r["message"] for r in ended.of("result") if r["outcome"] == "not_started"} == {"2 failures"}
+    assert "2 failures: nothing new starts" in ended.stderr
+
+
+def test_what_is_in_flight_is_waited_for_after_the_last_failure(letters, start):
+    refuse(letters, "b")
+    held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    running = start(letters, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
+    assert held.reached.wait(20)
+    running.wait_for_log("1 failure: nothing new starts")
+    held.release.set()
+    ended = running.finish()
+    assert ended.code == 1
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "failed"} | {
+        f"shop/{name}": "not_started" for name in "cdef"
+    }
+
+
+def test_workloads_that_were_failing_before_do_not_count(cluster, run):
+    for name in ("x", "y"):
+        cluster.create("shop", workload("Deployment", name, pod_spec(container("app", "broken:1"))))
+    cluster.create("shop", workload("Deployment", "well"))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--max-failures=1", "--timeout=1s")
+    assert ended.outcomes == {"shop/x": "timed_out", "shop/y": "timed_out", "shop/well": "succeeded"}
+    assert ended.code == 1
+
+
+class FakeCluster:
+    """As much of the tool's Cluster as a rollout asks for, and what it saw."""
+
+    def __init__(self) -> None:
+        self.patched: Counter[str] = Counter()
+        self.started: list[str] = []
+        self.in_flight = self.most = 0
+        self.lock = threading.Lock()
+
+    def workload(self, of) -> dict:
+        return {"metadata": {}, "spec": {"template": {}, "selector": {}}}
+
+    def patch_template(self, of, annotations) -> dict:
+        with self.lock:
+            self.patched[of.name] += 1
+            self.started.append(of.name)
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+        return {}
+
+    def pods_of(self, of, obj) -> list:
+        return []
+
+
+class FakeKubectl:
+    def __init__(self, cluster: FakeCluster, outcomes: dict[str, str]) -> None:
+        self.cluster, self.outcomes, self.failed = cluster, outcomes, 0
+        self.started_at_last_failure = 0
+
+    def rollout_status(self, planned, seconds, tell) -> tuple[int, str]:
+        with self.cluster.lock:
+            self.cluster.in_flight -= 1
+            outcome = self.outcomes[planned.workload.name]
+            if outcome == "failed" and not planned.trouble:
+                self.failed += 1
+        errors = {"failed": "error: no", "timed_out": "error: timed out waiting for the condition"}
+        return (1, errors[outcome]) if outcome in errors else (0, "")
+
+
+class Silent:
+    """A report that only books."""
+
+    def __init__(self) -> None:
+        self.results: list = []
+
+    def finish(self, result) -> None:
+        self.results.append(result)
+
+    def show_progress(self, running, paused) -> None:
+        pass
+
+
+class NoInterrupts:
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.stop_waiting = self.rolling_out = False
+
+
+OUTCOMES = st.sampled_from(["succeeded", "succeeded", "failed", "timed_out"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(OUTCOMES, st.booleans()), max_size=25), st.integers(1, 6), st.none() | st.integers(1, 4))
+def test_any_plan_keeps_its_limits(tool, workloads, threads, max_failures):
+    outcomes = {f"w{number}": outcome for number, (outcome, _) in enumerate(workloads)}
+    plan = [
+        a_planned(tool, f"w{number}", trouble="0 of 1 available" if was_failing else "")
+        for number, (_, was_failing) in enumerate(workloads)
+    ]
+    cluster = FakeCluster()
+    kubectl = FakeKubectl(cluster, outcomes)
+    brake = tool.Brake(NoInterrupts(), max_failures)
+    filters = tool.Filters(("x",), datetime.now(timezone.utc))
+    rollout = tool.Rollout(cluster, kubectl, filters, 1.0, "p", "r", brake)
+    report = Silent()
+    tool.roll_out_all(plan, rollout, threads, report)
+
+    assert cluster.most <= threads  # never more than N in flight
+    assert set(cluster.patched.values()) <= {1}  # each patched at most once
+    assert sorted(r.planned.workload.name for r in report.results) == sorted(outcomes)  # each in one outcome
+    ended = {r.planned.workload.name: r.outcome.snake_case for r in report.results}
+    started = [name for name, outcome in ended.items() if outcome != "not_started"]
+    assert sorted(started) == sorted(cluster.patched)
+    assert all(ended[name] == outcomes[name] for name in started)
+    counting = [
+        one.workload.name for one in plan if not one.trouble and ended[one.workload.name] in ("failed", "timed_out")
+    ]
+    if max_failures is None:
+        assert len(started) == len(plan)
+    elif len(started) < len(plan):
+        assert max_failures <= len(counting) <= max_failures + threads - 1  # what was taken already may fail, too
+    else:
+        assert len(counting) <= max_failures + threads - 1
+
+
+# Questions
+
+
+class Typed:
+    """The tool on a pseudo-terminal, with somebody who answers its questions."""
+
+    def __init__(self, cluster, *options: str) -> None:
+        words, environment = command(cluster.kubeconfig, TEXT, "--confirm-each", *options)
+        self.own, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        self.process = subprocess.Popen(
+            words,
+            env={**environment, "TERM": "xterm"},
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def expect(self, text: str, times: int = 1) -> None:
+        while self.text.count(text) < times:
+            self.text += os.read(self.own, 65536).decode()
+
+    def answer(self, text: str) -> None:
+        os.write(self.own, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        while True:
+            try:
+                self.text += os.read(self.own, 65536).decode()
+            except OSError:
+                break
+        os.close(self.own)
+        with self.process.stdout as stream:
+            shown = stream.read()
+        return self.process.wait(30), shown
+
+
+QUESTION = "roll out? [y]es [n]o [a]ll [q]uit "
+
+
+def test_each_is_asked_about_one_at_a_time(letters):
+    typed = Typed(letters, "--parallel-rollouts=3")
+    for number, answer in enumerate(("y\n", "N\n", "what\n", "yes\n", "a\n"), 1):
+        typed.expect(QUESTION, number)
+        assert typed.text.count(QUESTION) == number
+        typed.answer(answer)
+    code, shown = typed.end()
+    assert code == 0
+    assert typed.text.count("Deployment  shop ") == 4  # its plan line, once a workload
+    assert "5 succeeded, 1 declined." in shown and len(patched(letters)) == 5
+
+
+def test_quit_starts_nothing_more(letters):
+    typed = Typed(letters)
+    typed.expect(QUESTION)
+    typed.answer("y\n")
+    typed.expect(QUESTION, 2)
+    typed.answer("q\n")
+    code, shown = typed.end()
+    assert code == 0 and patched(letters) == ["a"]
+    assert "1 succeeded, 5 not started." in shown and "not started: Deployment shop/b: quit" in shown
+
+
+def test_the_end_of_input_is_quit(letters):
+    typed = Typed(letters)
+    typed.expect(QUESTION)
+    typed.answer("\x04")
+    code, shown = typed.end()
+    assert code == 0 and patched(letters) == [] and "6 not started." in shown
+
+
+def test_ctrl_c_at_the_question_ends_it(letters):
+    typed = Typed(letters)
+    typed.expect(QUESTION)
+    typed.process.send_signal(signal.SIGINT)
+    code, shown = typed.end()
+    assert code == 130 and patched(letters) == [] and "6 not started." in shown
+
+
+def test_the_differences_stand_above_the_question(letters):
+    letters.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    typed = Typed(letters, "--only-drifted")
+    typed.expect(QUESTION)
+    assert "  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.27.0" in typed.text
+    typed.answer("q\n")
+    assert typed.end()[0] == 0
+
+
+# Pause
+
+
+def test_sigusr1_pauses_and_sigusr2_goes_on(letters, start):
+    held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    after = letters.fault(path=r"deployments/b\?", method="PATCH", release=threading.Event())
+    running = start(letters, CONFIRM, TEXT)
+    assert held.reached.wait(20)
+    running.signal(signal.SIGUSR1)
+    running.wait_for_log("paused: nothing new starts")
+    assert any(f"kill -USR2 {running.process.pid}" in line for line in running.lines)
+    held.release.set()
+    running.wait_for_log("Deployment shop/a: rollout succeeded")  # what was in flight has gone on
+    assert not after.reached.wait(1)
+    running.signal(signal.SIGUSR2)
+    running.wait_for_log("going on")
+    assert after.reached.wait(20)
+    after.release.set()
+    assert running.finish().code == 0
+
+
+def test_an_interrupt_ends_a_pause(letters, start):
+    held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    running = start(letters, CONFIRM)
+    assert held.reached.wait(20)
+    running.signal(signal.SIGUSR1)
+    running.wait_for_log("paused")
+    running.signal(signal.SIGTERM)
+    held.release.set()
+    ended = running.finish(timeout=20)
+    assert ended.code == 143 and ended.summary["outcomes"] == {"succeeded": 1, "not_started": 5}
+
+
+def test_the_progress_line_says_that_it_is_paused(tool):
+    class Line:
+        def show(self, text: str) -> None:
+            self.text = text
+
+    line = Line()
+    report = tool.Report(False, line, datetime.now(timezone.utc))
+    report.show_progress([tool.Workload("Deployment", "shop", "web")], paused=True)
+    assert line.text == "0/0 done, 0s, paused; 1 running: shop/web"
+
+
+# Opt-out and opt-in
+
+
+@pytest.fixture
+def annotated(cluster):
+    """own: the workload has restart=never; template: its template has; other: restart=daily; none."""
+    for name, value in (("own", "never"), ("other", "daily"), ("none", None)):
+        template = workload("Deployment", name)
+        if value:
+            template["metadata"]["annotations"] = {"example.com/restart": value}
+        cluster.create("shop", template)
+    cluster.create("shop", workload("Deployment", "template", annotations={"example.com/restart": "never"}))
+    cluster.namespace("team", inject=True)
+    cluster.create("team", workload("Deployment", "web"))
+    cluster.settle()
+    found = cluster.store.get("namespaces", "", "team")
+    metadata = {**found["metadata"], "annotations": {"example.com/restart": "never"}}
+    cluster.store.change("namespaces", found, metadata=metadata)
+    return cluster
+
+
+KEY = "annotation=example.com/restart"
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], ["none", "web", "other", "own", "template"]),
+        ([f"--exclude-{KEY}=never"], ["none", "other"]),
+        ([f"--exclude-{KEY}=n*"], ["none", "other"]),
+        ([f"--exclude-{KEY}"], ["none"]),
+        ([f"--include-{KEY}"], ["other", "own", "template"]),
+        ([f"--include-{KEY}=d*", f"--include-{KEY}=never"], ["other", "own", "template"]),
+        ([f"--include-{KEY}=never"], ["own", "template"]),
+        ([f"--include-{KEY}", f"--exclude-{KEY}=never"], ["other"]),
+        ([f"--exclude-{KEY}="], ["none", "web", "other", "own", "template"]),
+    ],
+)
+def test_opt_in_and_opt_out(annotated, run, options, names):
+    assert sorted(r["name"] for r in run(annotated, *options).of("plan")) == sorted(names)
+
+
+def test_who_opted_out_is_told(annotated, run):
+    ended = run(annotated, f"--exclude-{KEY}=never")
+    assert ended.skipped == {
+        "Deployment shop/own": "has an annotation of --exclude-annotation",
+        "Deployment shop/template": "has an annotation of --exclude-annotation",
+        "Deployment team/web": "its namespace has an annotation of --exclude-annotation",
+    }
+    assert (
+        run(annotated, f"--include-{KEY}").skipped["Deployment shop/none"]
+        == "has no annotation of --include-annotation"
+    )
+
+
+def test_namespaces_are_read_only_when_an_exclusion_asks_for_it(annotated, run):
+    run(annotated)
+    run(annotated, f"--include-{KEY}")
+    assert [r.path for r in annotated.server.requests if r.path.startswith("/api/v1/namespaces/team")] == []
+    run(annotated, f"--exclude-{KEY}")
+    assert "/api/v1/namespaces/team" in [r.path for r in annotated.server.requests]
+
+
+def test_who_opts_out_after_the_plan_was_made_is_skipped(letters, start):
+    held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    running = start(letters, CONFIRM, f"--exclude-{KEY}=never", "--max-rollouts=2")
+    assert held.reached.wait(20)
+    letters.change("Deployment", "shop", "b", {"metadata": {"annotations": {"example.com/restart": "never"}}})
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes["shop/b"] == "skipped" and patched(letters) == ["a"]
+
+
+# Proof
+
+
+def test_a_partition_leaves_old_pods_and_is_incomplete(cluster, run):
+    partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, updateStrategy=partition))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--include-statefulset")
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert result["message"] == "2 of 3 Pods are still the old ones: partition is 2"
+    assert ended.summary["pods"] == {"matched": 3, "updated": 1, "ready": 3, "updated_and_ready": 1}
+
+
+def take_away(cluster, name: str, manager: str) -> None:
+    """Somebody who owns the template writes it back as it was."""
+    found = cluster.get("Deployment", "shop", name)
+    template = {**found["spec"]["template"], "metadata": {"labels": {"app": name}}}
+    metadata = dict(found["metadata"], generation=found["metadata"]["generation"] + 1)
+    stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    entry = {"manager": manager, "operation": "Apply", "time": stamp, "fieldsV1": {"f:spec": {"f:template": {}}}}
+    metadata["managedFields"] = [*found["metadata"]["managedFields"], entry]
+    cluster.store.change("deployments", found, metadata=metadata, spec={**found["spec"], "template": template})
+
+
+def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    running = start(cluster, CONFIRM)
+    running.wait_for_log("Waiting for deployment")
+    take_away(cluster, "web", "argocd-controller")
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert result["message"] == "2 of 2 Pods are still the old ones: the annotation was taken away by argocd-controller"
+
+
+def test_a_restart_by_somebody_else_meanwhile_is_told_not_blamed(cluster, start):
+    from conftest import KUBECTL
+
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    cluster.controllers.ready_after = 0.7
+    running = start(cluster, CONFIRM)
+    running.wait_for_log("Waiting for deployment")
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
+    words = [KUBECTL, "rollout", "restart", "deployment/web", "-n", "shop"]
+    subprocess.run(words, env=environment, check=True, capture_output=True)
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (0, "succeeded")
+    assert result["message"] == "restarted again by kubectl-rollout meanwhile"
+
+
+def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(letters, run, tmp_path):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\nexit 0\n")
+    kubectl.chmod(0o755)
+    letters.controllers.ready_after = 30
+    ended = run(letters, CONFIRM, f"--kubectl={kubectl}", "--max-rollouts=1")
+    (result,) = [r for r in ended.of("result") if r["name"] == "a"]
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert result["message"].endswith("is still the old one")
+
+
+def test_completed_late_is_proved_as_well(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.controllers.ready_after = 30
+    running = start(cluster, CONFIRM, "--timeout=1s")
+    running.wait_for_log("Waiting for deployment")
+    take_away(cluster, "web", "flux")
+    ended = running.finish()
+    assert ended.of("result")[0]["outcome"] == "incomplete"
+    assert ended.of("result")[0]["message"].endswith("the annotation was taken away by flux")
+
+
+def test_the_four_numbers_count_all_of_the_plan(letters, run):
+    refuse(letters, "b")
+    ended = run(letters, CONFIRM, "--max-rollouts=3")
+    assert ended.summary["pods"] == {"matched": 6, "updated": 2, "ready": 6, "updated_and_ready": 2}
+    text = run(letters, CONFIRM, TEXT).stdout
+    assert "Pods: 6 matched, 6 updated, 6 ready, 6 updated and ready.\n" in text
+
+
+def test_a_rollout_costs_four_requests_besides_kubectls(letters, run):
+    run(letters, CONFIRM, "--max-rollouts=1")
+    ours = [r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")]
+    first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
+    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 1 :]] == [
+        ("GET", "a"),
+        ("PATCH", "a"),
+        ("GET", "a"),
+        ("GET", "pods"),
+    ]
