@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kubeconfig",
         help="run only the tests that any cluster can serve, on this one, in namespaces of their own",
     )
+    parser.addoption("--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)")
+    parser.addoption("--workloads", type=int, default=100, help="of the long run (default: 100)")
+    parser.addoption("--kills", type=int, default=3, help="how many runs to interrupt at random (default: 3)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -340,8 +340,8 @@ def test_resources_changed_in_place_are_no_drift(tool):
     views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
     assert [d.path[1] for d in tool.sidecar_differences(*views, resized=False)] == ["image", "resources"]
     assert [d.path[1] for d in tool.sidecar_differences(*views, resized=True)] == ["image"]
-    live["metadata"]["managedFields"] = [{"subresource": "resize"}]
-    assert tool.live_pod(live, NOW, MESH).resized is True
+    live["metadata"] |= {"managedFields": [{"subresource": "resize"}], "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert tool.live_pod(live, MESH).resized is True
 
 
 SIDECAR = {"name": "mesh-proxy", "image": "x:1", "volumeMounts": []}
@@ -389,7 +389,7 @@ def test_the_configuration_that_a_sidecar_uses(tool):
 def judged(tool, changed: object, required: bool = True):
     view = tool.view_of(pod_of(SIDECAR), MESH)
     config = tool.Config("configmap", "shop", "proxy-config")
-    pods = [tool.LivePod("a", NOW - timedelta(days=3), view), tool.LivePod("b", NOW, view)]
+    pods = [tool.LivePod("a", NOW - timedelta(days=3), view, False), tool.LivePod("b", NOW, view, False)]
     return tool.judge(pods, tool.Fresh(view, {config: required}, ()), {config: changed})
 
 

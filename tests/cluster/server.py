@@ -110,6 +110,7 @@ class Fault:
     status: int = 0  # answered in place of the right answer, with `headers` and `body`
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     body: bytes | dict = b""
+    repeat: int = 1  # how many times the body is sent
     delay: float = 0.0  # seconds before anything else
     drop: str = ""  # "before" or "after" the server acted: the connection is cut without an answer
     truncate: bool = False  # half of the right answer, then the connection is cut
@@ -147,6 +148,7 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.tokens: dict[str, str | Callable[[], str | None]] = {}  # token -> user, or what tells its user now
         self.rules: dict[str, list[Rule]] = {}  # user -> what it may do; a user without an entry may do anything
         self.faults: list[Fault] = []
+        self.chaos: Callable[[str, str, str], Fault | None] = lambda method, target, agent: None
         self.requests: list[Request] = []
         self.unexpected: list[str] = []
         self.connections: set[socket.socket] = set()
@@ -207,7 +209,7 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 if fault.applies(method, target, agent):
                     fault.times -= 1
                     return fault
-        return None
+        return self.chaos(method, target, agent)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -249,7 +251,7 @@ class Handler(BaseHTTPRequestHandler):
             if fault.status:
                 content = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
                 self.server.requests.append(request)
-                self._send(fault.status, content, **fault.headers)
+                self._send(fault.status, content, repeat=fault.repeat, **fault.headers)
                 return
         try:
             request = request._replace(user=self.server.user_of(headers))
@@ -278,13 +280,14 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, code: int, content: bytes, cut_at: int | None = None, **headers: str) -> None:
+    def _send(self, code: int, content: bytes, cut_at: int | None = None, repeat: int = 1, **headers: str) -> None:
         self.send_response(code)
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(len(content) * repeat))
         self.end_headers()
-        self.wfile.write(content[:cut_at])
+        for _ in range(repeat):
+            self.wfile.write(content[:cut_at])
         self.wfile.flush()
         if cut_at is not None:
             self._cut()

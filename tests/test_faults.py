@@ -1,0 +1,348 @@
+"""Bad days: an API server and a kubectl in trouble, signals at any moment, and input that means harm.
+
+More seeds: pytest tests/test_faults.py --seeds 200 --kills 50
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from datetime import datetime
+from datetime import timezone
+
+import pytest
+from cluster import EmbeddedCluster
+from cluster.manifests import container
+from cluster.manifests import pod_spec
+from cluster.manifests import workload
+from cluster.server import Fault
+from conftest import command
+from hypothesis import given
+from hypothesis import strategies as st
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+ALL = ("--include-statefulset", "--include-daemonset")
+EXPIRED = {"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410}
+UNAUTHORIZED = {"kind": "Status", "status": "Failure", "reason": "Unauthorized", "message": "Unauthorized", "code": 401}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name in ("seed", "kill"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, range(metafunc.config.getoption(f"--{name}s")))
+
+
+class Chaos:
+    """A seeded plan of what goes wrong, for one request in so many."""
+
+    def __init__(self, seed: int, share: float = 0.03) -> None:
+        self.chance = random.Random(seed)
+        self.lock = threading.Lock()
+        self.share = share
+        self.unauthorized = False
+
+    def __call__(self, method: str, target: str, agent: str) -> Fault | None:
+        with self.lock:
+            if self.chance.random() > self.share:
+                return None
+            kind = self.chance.randrange(9)
+            if kind == 7 and (self.unauthorized or "kubectl" in agent):
+                kind = 1
+            self.unauthorized |= kind == 7
+        if kind == 8:
+            return Fault(status=410, body=EXPIRED) if "continue=" in target else Fault(status=503)
+        faults = (
+            {"status": 429, "headers": {"Retry-After": "1"}, "body": {"message": "slow down"}},
+            {"status": 500, "body": {"message": "sick"}},
+            {"status": 503},
+            {"drop": "before"},
+            {"drop": "after"},
+            {"delay": 0.5},
+            {"truncate": True},
+            {"status": 401, "body": UNAUTHORIZED},
+        )
+        return Fault(**faults[kind])
+
+
+KINDS = ("Deployment", "Deployment", "Deployment", "StatefulSet", "DaemonSet")
+
+
+def fill(cluster: EmbeddedCluster, count: int) -> None:
+    cluster.controllers.ready_after = cluster.controllers.gone_after = 0.02
+    for number in range(count):
+        kind = KINDS[number % len(KINDS)]
+        fields = {} if kind == "DaemonSet" else {"replicas": 1 + number % 3}
+        cluster.create("shop", workload(kind, f"w-{number}", **fields))
+    cluster.settle(60)
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+
+
+def pods_by_workload(cluster: EmbeddedCluster) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for pod in cluster.pods("shop"):
+        found.setdefault(pod["metadata"]["labels"]["app"], set()).add(pod["metadata"]["uid"])
+    return found
+
+
+def generations(cluster: EmbeddedCluster) -> dict[str, int]:
+    plurals = ("deployments", "statefulsets", "daemonsets")
+    return {w["metadata"]["name"]: w["metadata"]["generation"] for p in plurals for w in cluster.store.list(p, "shop")}
+
+
+def kill_kubectls(running, chance: random.Random, stop: threading.Event) -> None:
+    while not stop.wait(chance.uniform(0.5, 2)):
+        children = subprocess.run(["pgrep", "-P", str(running.process.pid)], capture_output=True, text=True)
+        for pid in children.stdout.split()[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_under_faults(cluster, start, seed):
+    chance = random.Random(seed)
+    fill(cluster, 100)
+    before = pods_by_workload(cluster)
+    cluster.server.chaos = Chaos(seed)
+    running = start(cluster, CONFIRM, *ALL, "--parallel-rollouts=8", "--timeout=30s", "--log-level=debug")
+    stop = threading.Event()
+    killer = threading.Thread(target=kill_kubectls, args=(running, chance, stop))
+    killer.start()
+    if chance.random() < 0.5:
+        try:
+            running.wait_for_log('"message": "kubectl"')
+            cluster.vanish()
+            time.sleep(2)  # as long as the API server is away
+            cluster.reappear()
+        except AssertionError:
+            pass  # it did not get as far as a rollout
+    ended = running.finish(240)
+    stop.set()
+    killer.join()
+    cluster.server.chaos = lambda *_: None
+
+    assert "Traceback" not in ended.stderr or re.search(
+        r'"message": "(could not start|rollout broke off)"', ended.stderr
+    )
+    assert "unexpected error, please report" not in ended.stderr
+    patches = generations(cluster)
+    if ended.code == 3:
+        assert set(patches.values()) == {1}
+        return
+    assert sorted(ended.planned) == sorted(f"shop/{name}" for name in before)
+    outcomes = [r["name"] for r in ended.of("result")]
+    assert sorted(outcomes) == sorted(before), "each in exactly one outcome"
+    assert max(patches.values()) <= 2, "each patched at most once"
+    after = pods_by_workload(cluster)
+    for result in ended.of("result"):
+        if result["outcome"] in ("succeeded", "completed_late"):
+            assert not after[result["name"]] & before[result["name"]], result
+    bad = {"failed", "timed_out", "incomplete"} & ended.summary["outcomes"].keys()
+    assert ended.code == (1 if bad else 0) == ended.summary["exit_code"]
+
+
+@pytest.mark.timeout(300)
+def test_killed_and_run_again_until_nothing_is_left(cluster, start, run, kill):
+    """Signals at random moments, then the same command again: at most one restart more than there were SIGKILLs."""
+    chance = random.Random(kill)
+    fill(cluster, 12)
+    before = pods_by_workload(cluster)
+    words = (
+        CONFIRM,
+        *ALL,
+        "--parallel-rollouts=4",
+        f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+    )
+    kills = 0
+    for _ in range(3):
+        number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+        running = start(cluster, *words)
+        try:
+            running.process.wait(chance.uniform(0.1, 2.5))
+        except subprocess.TimeoutExpired:
+            running.signal(number)
+            kills += number == signal.SIGKILL
+        ended = running.finish()
+        assert "Traceback" not in ended.stderr
+        cluster.settle()
+    last = run(cluster, *words)
+    assert last.code == 0
+    assert run(cluster, *words).planned == []
+    after = pods_by_workload(cluster)
+    assert not any(after[name] & before[name] for name in before)
+    assert max(generations(cluster).values()) <= 2 + kills
+
+
+def test_a_list_that_expires_is_read_again_and_no_pod_counted_twice(cluster, run, tool):
+    cluster.create("shop", workload("Deployment", "web", replicas=tool.PAGE + 10))
+    cluster.settle(60)
+    expired = cluster.fault(path=r"/api/v1/pods\?.*continue=", status=410, body=EXPIRED)
+    ended = run(cluster, "--log-level=debug")
+    assert expired.reached.is_set() and "the list expired, reading it again" in ended.stderr
+    assert ended.of("plan")[0]["pods_concerned"] == tool.PAGE + 10
+    assert [r.query.get("continue", "") for r in cluster.server.requests if r.path == "/api/v1/pods"].count("") == 2
+
+
+def test_a_kubectl_that_is_killed_is_run_again(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.controllers.ready_after = 1.5
+    running = start(cluster, CONFIRM)
+    running.wait_for_log("Waiting for deployment")
+    subprocess.run(["pkill", "-KILL", "-P", str(running.process.pid)], check=True)
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_retries_honour_retry_after_and_are_bounded(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    busy = {"status": 429, "headers": {"Retry-After": "1"}, "body": {"message": "slow down"}}
+    cluster.fault(path="/api/v1/pods", times=1, **busy)
+    began = time.monotonic()
+    assert run(cluster).planned == ["shop/web"]
+    assert time.monotonic() - began >= 1
+    always = cluster.fault(path="/api/v1/pods", times=99, **{**busy, "headers": {}})
+    ended = run(cluster, TEXT)
+    assert (ended.code, 99 - always.times) == (3, 5)
+    assert "could not start, nothing was changed: 429 slow down" in ended.stderr
+
+
+def test_a_token_that_expires_is_renewed_without_losing_a_rollout(cluster, run, tmp_path):
+    """An exec-credential plugin whose tokens live for 2 s, on a run that takes longer."""
+    for number in range(4):
+        cluster.create("shop", workload("Deployment", f"w-{number}"))
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    issued: dict[str, float] = {}
+
+    class Tokens(dict):
+        def get(self, token, default=None):
+            if token.startswith("short-"):
+                issued.setdefault(token, time.monotonic())
+                return "admin" if time.monotonic() - issued[token] < 2 else None
+            return super().get(token, default)
+
+    cluster.server.tokens = Tokens(cluster.server.tokens)
+    plugin = tmp_path / "plugin"
+    plugin.write_text(
+        "#!/usr/bin/env python3\nimport datetime, json, uuid\n"
+        "end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=1)\n"
+        "status = {'token': f'short-{uuid.uuid4()}', 'expirationTimestamp': end.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
+        "version = 'client.authentication.k8s.io/v1'\n"
+        "print(json.dumps({'apiVersion': version, 'kind': 'ExecCredential', 'status': status}))\n"
+    )
+    plugin.chmod(0o755)
+    user = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    }
+    ended = run(cluster.write_kubeconfig("exec", user), CONFIRM)
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 4})
+    assert ended.summary["seconds"] > 3 and len(issued) > 4
+    assert "short-" not in ended.stdout + ended.stderr
+
+
+# Input that means harm
+
+
+EVIL = "\x1b[2J\x1b]0;owned\x07\r\nfake: line\u202e" + "x" * 60_000
+
+
+def test_hostile_conditions_and_annotations(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", progressDeadlineSeconds=1, annotations={"evil": EVIL}))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    cluster.fault(method="PATCH", path="deployments/web", status=422, body={"message": EVIL})
+    ended = run(cluster, TEXT, CONFIRM)
+    assert ended.code == 1
+    shown = ended.stdout + ended.stderr
+    assert not set(shown) & set("\x1b\x07\r\u202e") and "\\x1b[2J" in shown
+    assert not any(line.startswith("fake") for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<!DOCTYPE html><html>log in</html>",
+        b'{"kind":"PodList","metadata":{},"items":[1,2]}',
+        b'{"kind":"PodList","metadata":{},"items":[{"metadata":{"name":5,"namespace":[]},"spec":{"containers":"x"}}]}',
+        b'{"kind":"PodList","metadata":{},"items":{"a":1}}',
+        b'{"kind":"PodList","metadata":[],"items":[]}',
+        b'{"kind":"PodList","metadata":{"continue":7},"items":null}',
+        b'{"kind":"PodList","metadata":{},"items":[',
+        b"[" * 100_000,
+        b" " * 10_000_000,
+        b"\xff\xfe\x00",
+        b'{"kind":"PodList","metadata":{},"items":[{"metadata":{"name":"\x1b[2J"}}]}',
+    ],
+)
+def test_hostile_answers(cluster, run, body):
+    cluster.fault(path="/api/v1/pods", status=200, body=body)
+    ended = run(cluster, TEXT)
+    assert (ended.code, ended.stdout) == (3, "")
+    wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
+    assert len(wrong) == 1 and "could not start, nothing was changed: expected a" in wrong[0] and len(wrong[0]) < 500
+    assert "\x1b" not in ended.stderr
+
+
+def test_an_answer_without_end(cluster, run):
+    """A server that sends a gigabyte of spaces is cut off, long before the memory is full."""
+    import resource
+
+    cluster.fault(path="/api/v1/pods", status=200, body=b" " * 1_000_000, repeat=1000)
+    ended = run(cluster, TEXT)
+    assert ended.code == 3
+    assert "could not start, nothing was changed: expected an answer of at most 256 MB" in ended.stderr
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 900_000
+
+
+def test_a_kubeconfig_of_ten_megabytes(run, tmp_path):
+    path = tmp_path / "config"
+    path.write_text("contexts:\n" + "- name: x\n" * 1_000_000)
+    began = time.monotonic()
+    ended = run(None, TEXT, f"--kubeconfig={path}")
+    assert ended.code == 3 and time.monotonic() - began < 10
+    assert f"kubeconfig {path} cannot be used: expected at most 5 MB, got 10" in ended.stderr
+
+
+WORDS = st.text(max_size=30)
+
+
+@given(
+    st.lists(st.sampled_from(["--confirm", "--timeout", "-l", "--max-rollouts", "--include-annotation"]), max_size=3),
+    WORDS,
+)
+def test_no_command_line_makes_it_crash(tool, options, word):
+    words = ["--sidecar-container-name=x", *(f"{option}={word}" for option in options)]
+    try:
+        tool.parse_args(words)
+    except SystemExit as ended:
+        assert ended.code == 2
+
+
+def test_a_workload_of_a_strange_shape_fails_alone(cluster, run):
+    for name in ("a", "b", "c"):
+        cluster.create("shop", workload("Deployment", name, pod_spec(container("app"))))
+    cluster.settle()
+    cluster.fault(method="PATCH", path="deployments/b", status=200, body=b"[]")
+    ended = run(cluster, CONFIRM)
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "failed", "shop/c": "succeeded"}
+    assert "expected a Kubernetes object in JSON" in json.dumps(ended.of("result"))
+
+
+def test_standard_output_that_is_full(cluster):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    words, environment = command(cluster.kubeconfig, TEXT, CONFIRM)
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 0 and "rollout succeeded" in ended.stderr
+    assert "cannot write to standard output: No space left on device" in ended.stderr

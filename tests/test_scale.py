@@ -1,0 +1,77 @@
+"""A long run: memory, file descriptors and threads stay flat, and the benchmark works.
+
+In full, some ten minutes on 2 cores: pytest tests/test_scale.py --workloads 5000
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster.manifests import workload
+
+BENCHMARK = Path(__file__).parent / "benchmark.py"
+
+
+def test_the_benchmark_works_at_a_small_size():
+    """Whether its targets are met is not a test's to say: at this size they mean nothing."""
+    words = [sys.executable, str(BENCHMARK), "--json", "--pods=500", "--workloads=5", "--rounds=1"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert ended.returncode == (0 if all(row["met"] for row in rows) else 1), ended.stderr
+    assert [row["name"] for row in rows] == [
+        *["starting"] * 2,
+        "parsing",
+        *["dry-run"] * 3,
+        *["growth"] * 2,
+        "asking",
+        *["rollouts"] * 2,
+    ]
+    assert all(row["figure"] > 0 and row["yardstick"] > 0 for row in rows)
+
+
+class Sample:
+    def __init__(self, pid: int) -> None:
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        self.memory = int(status["VmRSS"].split()[0]) / 1024
+        self.threads = int(status["Threads"])
+        self.files = len(os.listdir(f"/proc/{pid}/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc, which only Linux has")
+@pytest.mark.timeout(3600)
+def test_a_long_run_stays_flat(cluster, start, request):
+    count = request.config.getoption("--workloads")
+    workers = min(50, count // 5)
+    cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+    for number in range(count):
+        cluster.create("shop", workload("Deployment", f"web-{number}", replicas=10 if count > 1000 else 2))
+    cluster.settle(1200)
+    cluster.controllers.ready_after = cluster.controllers.gone_after = 0.05
+    running = start(cluster, "--confirm=true", f"--parallel-rollouts={workers}", "--log-level=warning")
+    samples: list[Sample] = []
+
+    def finished() -> bool:
+        if running.process.poll() is None:
+            try:
+                samples.append(Sample(running.process.pid))
+            except (FileNotFoundError, ProcessLookupError, KeyError):
+                pass
+        return running.process.poll() is not None
+
+    cluster.wait_for(finished, timeout=3000)
+    ended = running.finish()
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": count})
+    under_way = [s for s in samples if s.threads > workers]
+    middle = len(under_way) // 2
+    for measure, slack in (("memory", 1.15), ("threads", 1.1), ("files", 1.1)):
+        early, late = (
+            statistics.fmean(getattr(s, measure) for s in part) for part in (under_way[:middle], under_way[middle:])
+        )
+        assert late <= early * slack, f"{measure}: {early:.0f}, then {late:.0f}"
+    print(f"{count} workloads: {max(s.memory for s in samples):.0f} MB, {max(s.threads for s in samples)} threads")
