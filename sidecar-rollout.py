@@ -372,6 +372,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     workers = "workloads at a time (default: 1)"
     add("--parallel-rollouts", type=amount, default=Amount(1), metavar="N|N%", help=workers)
     add("--max-rollouts", type=amount, metavar="N|N%", help="only the first of the plan: a canary")
+    add("--fail-on-drift", help="a dry run with --only-drifted exits with 1 if anything is not up to date", **switch)
     add("--max-failures", type=positive, metavar="N", help="start no more after so many failures")
     limit = "a rollout's time, like 90s or 1h30m (default: 300s)"
     add("--timeout", type=duration, default="300s", metavar="DURATION", help=limit)
@@ -401,6 +402,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.confirm_each and not (sys.stdin and sys.stdin.isatty()):
         parser.error("--confirm-each asks: expected a terminal on standard input")
     options.confirm = bool(options.confirm or options.confirm_each)
+    if options.fail_on_drift and (options.confirm or not options.only_drifted):
+        parser.error("--fail-on-drift goes with --only-drifted, and without --confirm")
     if not options.only_drifted and (options.ignore_config or options.allow_removal):
         parser.error(f"--{'ignore-config' if options.ignore_config else 'allow-removal'} goes with --only-drifted")
     options.rollout_reason = options.rollout_reason or f"Update sidecars {listed(options.sidecar_container_name)}"
@@ -864,9 +867,14 @@ class Cluster:
         metadata = self.get(f"/api/v1/namespaces/{namespace}", accept=METADATA_ONLY)["metadata"]
         return metadata.get("annotations") or {}
 
-    def patch_template(self, workload: Workload, annotations: dict[str, str]) -> dict:
-        """Changes the Pod template's annotations, which makes the controller replace the Pods; the new workload."""
-        body = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+    def patch_template(self, workload: Workload, annotations: dict[str, str], version: str | None) -> dict:
+        """Changes the Pod template's annotations, which makes the controller replace the Pods; the new workload.
+
+        ApiError 409 where the workload is no longer of that resource version.
+        """
+        body: dict = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+        if version:
+            body["metadata"] = {"resourceVersion": version}
         return decoded(self.request("PATCH", path_of(workload), query={"fieldManager": PROGRAM}, body=body))
 
     def may(self, right: Right) -> bool:
@@ -1101,7 +1109,7 @@ def concerned(pod: dict, filters: Filters, census: Census) -> tuple[Owner, Candi
         return None, None
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None, None
-    started = min(map(parse_time, filter(None, (metadata["creationTimestamp"], status.get("startTime")))))
+    started = started_at(pod)
     if started >= filters.started_before:
         census.newer += 1
         return None, None
@@ -1111,6 +1119,16 @@ def concerned(pod: dict, filters: Filters, census: Census) -> tuple[Owner, Candi
     ready = int(is_ready(status))
     candidate = Candidate(started, labels, [metadata["name"]], pods, ready, sidecars, trouble_of(status))
     return owner, candidate
+
+
+def started_at(pod: dict) -> datetime:
+    """When a Pod was created, or started, whichever is earlier."""
+    times = (pod["metadata"]["creationTimestamp"], (pod.get("status") or {}).get("startTime"))
+    return min(map(parse_time, filter(None, times)))
+
+
+def template_annotations(obj: dict) -> dict[str, str]:
+    return ((obj["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
 
 
 def sidecars_of(spec: dict) -> list[Sidecar]:
@@ -1191,8 +1209,7 @@ def reason_to_skip(obj: dict | None, annotations: Annotations) -> str | None:
         return "is gone"
     if obj["metadata"].get("deletionTimestamp"):
         return "is being deleted"
-    own = obj["metadata"].get("annotations") or {}
-    templates = (obj["spec"]["template"].get("metadata") or {}).get("annotations") or {}
+    own, templates = obj["metadata"].get("annotations") or {}, template_annotations(obj)
     if has_any(annotations.exclude, own, templates):
         return "has an annotation of --exclude-annotation"
     if annotations.include and not has_any(annotations.include, own, templates):
@@ -1854,6 +1871,7 @@ class Brake:
     """What keeps workers from starting something new: a signal, too many failures, `quit`, or a pause."""
 
     def __init__(self, interrupts: Interrupts, max_failures: int | None) -> None:
+        self.began = interrupts.began
         self.interrupts, self.max_failures = interrupts, max_failures
         self.failures: list[Workload] = []  # appended by the worker that saw it, before it asks for more
         self.has_quit = False
@@ -1914,20 +1932,56 @@ class Rollout:
         return outcome is None
 
     def roll_out(self, planned: Planned, tell: Callable[[Event], None]) -> Result:
-        obj = self.cluster.workload(planned.workload)
-        reason = reason_to_skip(obj, self.filters.annotations)
-        if reason is None and self.injection and not self.injection.remaining(planned, self.pods_of(planned, obj)):
-            reason = "is up to date meanwhile"
-        if reason:
-            return Result(planned, Outcome.SKIPPED, message=reason)
-        tell(Event(planned))  # raises where nobody waits any more
-        patched = self.patch(planned)
+        patched = self.patch(planned, tell)
+        if isinstance(patched, str):
+            return Result(planned, Outcome.SKIPPED, message=patched)
         code, error = self.wait(planned, tell)
         if code == 0:
             return self.prove(planned, patched)
         message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
         outcome = Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED
         return Result(planned, outcome, message=message, patched=patched)
+
+    def patch(self, planned: Planned, tell: Callable[[Event], None]) -> Patched | str:
+        """Patches the workload as it is now, or says why not.
+
+        The patch is for the very version that was judged: where somebody was quicker, the new one is judged. So two
+        runs at once do not restart a workload twice, and a patch whose answer was lost is recognised.
+        """
+        stamp = datetime.now(timezone.utc).isoformat(timespec="microseconds")  # two runs never have the same
+        annotations = {"timestamp": stamp, "reason": self.reason}
+        if self.injection:
+            annotations["revision"] = planned.drift.revision
+        keys = {f"{self.annotation_prefix}.rollout.{name}": value for name, value in annotations.items()}
+        for _ in range(CONFLICTS):
+            obj = self.cluster.workload(planned.workload)
+            if obj and stamp in template_annotations(obj).values():
+                return patched_as(obj, stamp)
+            reason = self.reason_to_leave(planned, obj)
+            if reason:
+                return reason
+            tell(Event(planned))  # raises where nobody waits any more
+            try:
+                version = obj["metadata"].get("resourceVersion")
+                return patched_as(self.cluster.patch_template(planned.workload, keys, version), stamp)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+        return "others keep changing it; it was not patched"
+
+    def reason_to_leave(self, planned: Planned, obj: dict | None) -> str | None:
+        """Why the workload is not, or no longer, to be restarted."""
+        reason = reason_to_skip(obj, self.filters.annotations)
+        if reason:
+            return reason
+        stamps = [value for key, value in template_annotations(obj).items() if key.endswith(".rollout.timestamp")]
+        younger = [stamp for stamp in stamps if is_younger(stamp, self.brake.began)]
+        if younger:
+            return f"another run has restarted it meanwhile, at {max(younger)}"
+        pods = [pod for pod in self.pods_of(planned, obj) if started_at(pod) < self.filters.started_before]
+        if not pods:
+            return "its Pods are all newer than the cut-off"
+        return "is up to date meanwhile" if self.injection and not self.injection.remaining(planned, pods) else None
 
     def wait(self, planned: Planned, tell: Callable[[Event], None]) -> tuple[int, str]:
         """kubectl's judgement. Where it ends without one (killed, a connection that breaks), it is run again."""
@@ -1941,17 +1995,6 @@ class Rollout:
             time.sleep(2**attempt / 4)
             tell(Event(planned))  # raises where nobody waits any more
         return code, error
-
-    def patch(self, planned: Planned) -> Patched:
-        stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        annotations = {"timestamp": stamp, "reason": self.reason}
-        if self.injection:
-            annotations["revision"] = planned.drift.revision
-        keys = {f"{self.annotation_prefix}.rollout.{name}": value for name, value in annotations.items()}
-        obj = self.cluster.patch_template(planned.workload, keys)
-        edits = template_edits(obj)
-        moments = [parse_time(moment) for manager, moment in edits if manager == PROGRAM]
-        return Patched(stamp, max(moments, default=parse_time(stamp)), edits, obj)
 
     def pods_of(self, planned: Planned, obj: dict) -> list[dict]:
         """The workload's Pods as they are now, with a named sidecar, less those that are ending or have ended."""
@@ -2012,6 +2055,23 @@ class Rollout:
         tell(result)
 
 
+CONFLICTS = 20  # a workload's status changes its version as well, several times a rollout
+
+
+def patched_as(obj: dict, stamp: str) -> Patched:
+    edits = template_edits(obj)
+    moments = [parse_time(moment) for manager, moment in edits if manager == PROGRAM]
+    return Patched(stamp, max(moments, default=parse_time(stamp)), edits, obj)
+
+
+def is_younger(stamp: str, moment: datetime) -> bool:
+    """Whether an annotation's time is after a moment; one that is no time is not."""
+    try:
+        return parse_time(stamp) >= moment
+    except (ValueError, TypeError):
+        return False
+
+
 def is_old(pod: dict, patched: Patched) -> bool:
     """Whether a Pod is from before the patch: it lacks its annotation and was not created later."""
     metadata = pod["metadata"]
@@ -2048,8 +2108,7 @@ def template_edits(obj: dict) -> frozenset[tuple[str, str]]:
 
 def told_by_managers(obj: dict, patched: Patched) -> str:
     """What somebody else did to the Pod template since the patch; empty: nothing."""
-    template = ((obj.get("spec") or {}).get("template") or {}).get("metadata") or {}
-    kept = patched.stamp in (template.get("annotations") or {}).values()
+    kept = bool(obj) and patched.stamp in template_annotations(obj).values()
     edits = (obj.get("metadata") or {}).get("managedFields") or ()
     since = sorted(
         (entry.get("time", ""), entry.get("manager", ""))
@@ -2083,6 +2142,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
+        self.began = datetime.now(timezone.utc)
         self.received: list[int] = []
         self.rolling_out = False
         self.asking = False
@@ -2469,11 +2529,12 @@ class Report:
             exit_code=exit_code,
         )
 
-    def exit_code(self, dry_run: bool) -> int:
+    def exit_code(self, dry_run: bool, fail_on_drift: bool) -> int:
         verdicts = {one.drift.verdict for one in self.judged}
-        not_done = bool(self.withheld) or Verdict.UNKNOWN in verdicts
+        not_done = not dry_run and (bool(self.withheld) or Verdict.UNKNOWN in verdicts)
+        drifted = fail_on_drift and bool(verdicts - {Verdict.UP_TO_DATE})
         bad = any(self.outcomes[outcome] for outcome in BAD) or Verdict.REFUSED in verdicts
-        return 1 if bad or (not_done and not dry_run) else 0
+        return 1 if bad or not_done or drifted else 0
 
 
 def plan_table(plan: Sequence[Planned]) -> str:
@@ -2638,7 +2699,7 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         roll_out_all(canary, rollout, max(int(options.parallel_rollouts.of(len(plan))), 1), report)
         for planned in plan[len(canary) :]:
             report.finish(Result(planned, Outcome.NOT_STARTED, message="beyond --max-rollouts"))
-    exit_code = interrupts.exit_code or report.exit_code(dry_run=not options.confirm)
+    exit_code = interrupts.exit_code or report.exit_code(not options.confirm, options.fail_on_drift)
     report.show_summary(exit_code, dry_run=not options.confirm)
     return exit_code
 

@@ -56,7 +56,8 @@ def fill(cluster: EmbeddedCluster) -> None:
     recreate, on_delete = {"type": "Recreate"}, {"type": "OnDelete"}
     cluster.create("shop", workload("Deployment", "web", app("web:7"), replicas=4))
     cluster.create("shop", workload("Deployment", "cart", app("cart:3"), replicas=2))
-    cluster.create("shop", workload("Deployment", "search", app("search-broken:9"), replicas=2, strategy=recreate))
+    broken = {"replicas": 2, "strategy": recreate, "progressDeadlineSeconds": 8}
+    cluster.create("shop", workload("Deployment", "search", app("search-broken:9"), **broken))
     ledger = app("ledger:2", serviceAccountName="ledger")
     cluster.create("payments", workload("Deployment", "ledger", ledger, strategy=recreate, progressDeadlineSeconds=2))
     cluster.create("payments", workload("Deployment", "fraud", app("fraud:1"), replicas=2))

@@ -232,7 +232,7 @@ class FakeCluster:
         template = {"spec": {"containers": []}}
         return {"metadata": {}, "spec": {"template": template, "selector": {}}}
 
-    def patch_template(self, of, annotations) -> dict:
+    def patch_template(self, of, annotations, version) -> dict:
         with self.lock:
             self.patched[of.name] += 1
             self.started.append(of.name)
@@ -241,7 +241,10 @@ class FakeCluster:
         return self.workload(of)
 
     def pods_of(self, of, obj) -> list:
-        return []
+        metadata = (
+            {"creationTimestamp": "2026-01-01T00:00:00Z"} if not self.patched[of.name] else {"deletionTimestamp": "x"}
+        )
+        return [{"metadata": metadata, "spec": {"containers": [{"name": "x"}]}}]
 
 
 class FakeKubectl:
@@ -274,6 +277,7 @@ class Silent:
 
 class NoInterrupts:
     def __init__(self) -> None:
+        self.began = datetime.now(timezone.utc)
         self.received: list[int] = []
         self.goes_on = threading.Event()
         self.goes_on.set()
@@ -612,12 +616,13 @@ def test_the_four_numbers_count_all_of_the_plan(letters, run):
     assert "Pods: 6 matched, 6 updated, 6 ready, 6 updated and ready.\n" in text
 
 
-def test_a_rollout_costs_three_requests_besides_kubectls(letters, run):
+def test_a_rollout_costs_four_requests_besides_kubectls(letters, run):
     run(letters, CONFIRM, "--max-rollouts=1")
     ours = [r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")]
     first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
-    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 1 :]] == [
+    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 2 :]] == [
         ("GET", "a"),
+        ("GET", "pods"),
         ("PATCH", "a"),
         ("GET", "pods"),
     ]
