@@ -252,6 +252,7 @@ class Planned:
     oldest_pod: datetime
     state: State
     trouble: str  # why it is unhealthy already; empty: it is not
+    version: str = ""  # the workload's resource version; any change of its status makes a new one
     drift: Drift | None = None
 
 
@@ -1298,6 +1299,7 @@ def planned(workload: Workload, candidate: Candidate, obj: dict, live: bool) -> 
         candidate.oldest,
         State.UNHEALTHY if trouble else State.LIVE if live else State.IDLE,
         trouble,
+        obj["metadata"].get("resourceVersion") or "",
     )
 
 
@@ -1385,6 +1387,9 @@ class Reading:
                 by_name[workload.name] = json.dumps(selector)
 
 
+METADATA = ("annotations", "deletionTimestamp", "resourceVersion")
+
+
 def lean(obj: dict, with_template: bool) -> dict:
     """A workload without what the plan does not need."""
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
@@ -1394,7 +1399,7 @@ def lean(obj: dict, with_template: bool) -> dict:
     counts = {path.split(".")[1] for kind in KINDS.values() for path in kind[1:]}
     fields = ("selector", "replicas", "paused", "updateStrategy", "serviceName", "volumeClaimTemplates")
     return {
-        "metadata": {key: metadata[key] for key in ("annotations", "deletionTimestamp") if key in metadata},
+        "metadata": {key: metadata[key] for key in METADATA if key in metadata},
         "spec": {**{key: spec[key] for key in fields if key in spec}, "template": template},
         "status": {key: status[key] for key in counts & status.keys()},
     }
@@ -1809,7 +1814,7 @@ class Kubectl:
 
     def __init__(self, path: str, kubeconfig: str | None, context: str | None) -> None:
         self.command = [path]
-        self.command += ["--kubeconfig", kubeconfig] if kubeconfig else []
+        self.command += ["--kubeconfig", os.path.expanduser(kubeconfig)] if kubeconfig else []
         self.command += ["--context", context] if context else []
 
     def rollout_status(self, planned: Planned, seconds: float, tell: Callable[[Event], None]) -> tuple[int, str]:
@@ -1978,6 +1983,8 @@ class Rollout:
         younger = [stamp for stamp in stamps if is_younger(stamp, self.brake.began)]
         if younger:
             return f"another run has restarted it meanwhile, at {max(younger)}"
+        if not self.injection and planned.version and obj["metadata"].get("resourceVersion") == planned.version:
+            return None  # nothing has changed since the plan: a Pod that is replaced changes its workload's status
         pods = [pod for pod in self.pods_of(planned, obj) if started_at(pod) < self.filters.started_before]
         if not pods:
             return "its Pods are all newer than the cut-off"
@@ -2044,15 +2051,13 @@ class Rollout:
         """One more look at a rollout that timed out: has it succeeded meanwhile?"""
         try:
             code, _ = self.kubectl.rollout_status(result.planned, 1.0, lambda event: None)
-        except OSError:
-            code = 1  # kubectl cannot be run any more: nothing new is known
-        if code == 0:
-            late = replace(self.prove(result.planned, result.patched), seconds=result.seconds)
-            if late.outcome is Outcome.SUCCEEDED:
-                took = f"took longer than {self.timeout:g}s"
-                late = replace(late, outcome=Outcome.COMPLETED_LATE, message=took)
-            result = late
-        tell(result)
+            late = self.prove(result.planned, result.patched) if code == 0 else result
+        except Exception:
+            log.debug("could not look again", exc_info=True, extra={"workload": str(result.planned.workload)})
+            late = result  # nothing new is known
+        if late.outcome is Outcome.SUCCEEDED:
+            late = replace(late, outcome=Outcome.COMPLETED_LATE, message=f"took longer than {self.timeout:g}s")
+        tell(replace(late, seconds=result.seconds))
 
 
 CONFLICTS = 20  # a workload's status changes its version as well, several times a rollout
@@ -2675,13 +2680,14 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
     if filters.started_before > datetime.now(timezone.utc):
         log.warning("--only-started-before is in the future: each run restarts what the one before has restarted")
     kubectl_path = find_kubectl(options.kubectl)
-    connections = 100 if options.parallel_rollouts.is_percent else max(options.parallel_rollouts.number, 8)
-    cluster = connect(options.kubeconfig, options.context, connections)
+    workers = options.parallel_rollouts
+    threads = 8 if workers.is_percent else max(workers.number, 8)
+    cluster = connect(options.kubeconfig, options.context, connections=100 if workers.is_percent else threads)
     check_rights(cluster, filters.kinds, namespaces_to_list(filters), options.confirm)
 
     injection = None
     if options.only_drifted:
-        injection = Injection(cluster, filters.sidecars, tuple(options.ignore_config), connections)
+        injection = Injection(cluster, filters.sidecars, tuple(options.ignore_config), threads)
     plan, skips, census = find_plan(cluster, filters, injection)
     warn_about_names(filters, census)
     report = Report(options.log_format == "json", progress, filters.started_before)

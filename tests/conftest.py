@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -55,7 +56,9 @@ def tool() -> ModuleType:
 
 @pytest.fixture(scope="session", autouse=True)
 def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nobody's own kubeconfig, kuberc or kubectl cache has a say here."""
+    """Nobody's own kubeconfig, kuberc or kubectl cache has a say here, nor a shell that ignores SIGINT for its jobs."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NO_COLOR"):
