@@ -487,7 +487,7 @@ def moment(text: str) -> datetime:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an unknown zone such as 'CEST' would silently be read as none
-            one, other = (parser.parse(text, default=datetime(*day)) for day in ((2001, 2, 3), (2002, 3, 4)))
+            one, other = (parser.parse(text, default=datetime(*day)) for day in ((2001, 2, 3), (2002, 3, 14)))
             if one.date() != other.date():
                 raise wrong(wanted, text)
             return one.replace(tzinfo=one.tzinfo or timezone.utc).astimezone(timezone.utc)
@@ -630,13 +630,17 @@ class Abandoned(BaseException):
 
 
 def drain(
-    items: Iterable, work: Callable[[Any, Callable], None], threads: int, may_start: Callable[[], bool] = lambda: True
+    items: Iterable,
+    work: Callable[[Any, Callable], None],
+    threads: int,
+    may_start: Callable[[], bool] = lambda: True,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator:
     """Works on items in daemon threads, in their order, and yields what `work(item, tell)` tells, as it comes.
 
     Yields None about twice a second when nothing was told. A thread asks `may_start` before it takes an item, which may
-    make it wait, and ends when told no. What `work` raises is raised here. Once the iteration is left early, `tell`
-    raises Abandoned in the threads.
+    make it wait, and ends when told no. What `work` raises is raised here. Once `stop` says so, what was told until
+    then is still yielded, nothing more is waited for, and `tell` raises Abandoned in the threads.
     """
     items = list(items)
     todo: queue.SimpleQueue = queue.SimpleQueue()
@@ -646,9 +650,9 @@ def drain(
         todo.put(item)
 
     def tell(news: Any) -> None:
+        told.put(news)
         if closed:
             raise Abandoned
-        told.put(news)
 
     def worker() -> None:
         try:
@@ -665,9 +669,13 @@ def drain(
         threading.Thread(target=worker, daemon=True).start()
     try:
         while running:
+            if stop():
+                closed.append(True)
             try:
-                news = told.get(timeout=0.5)
+                news = told.get(timeout=0 if closed else 0.5)
             except queue.Empty:
+                if closed:
+                    return
                 news = None
             if news is worker:
                 running -= 1
@@ -971,8 +979,11 @@ def connect(kubeconfig: str | None, context: str | None, connections: int) -> Cl
 
     configuration = Configuration()
     configuration.connection_pool_maxsize = connections
+    # As kubectl reads them: --kubeconfig is one file, KUBECONFIG a list, and in neither is a ~ expanded but by us.
     path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    files = [os.path.expanduser(part) for part in path.split(os.pathsep) if part]
+    files = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if kubeconfig or not files:
+        files = [os.path.expanduser(path)]
     if kubeconfig or context or any(map(os.path.exists, files)):
         return Cluster(configuration, load_kubeconfig(configuration, files, context))
     try:
@@ -1004,7 +1015,16 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
             which = f"context {name!r} is not in {named}" if name else f"{named} has no current context"
             raise CannotStart(f"{which}; --context may be {listed(known, 'or') or 'nothing: there is none'}")
         loader = KubeConfigLoader(merger.config, name, config_base_path=None, config_persister=merger.save_changes)
+        user = user_of(merger.config.value, name)
+        impersonated = sorted(key for key in user if key == "as" or key.startswith("as-"))
+        if impersonated:
+            raise CannotStart(f"context {name} impersonates ({', '.join(impersonated)}), which only kubectl would do")
+        logging.disable()  # the client logs what a credential plugin wrote, which may be a token
         loader.load_and_set(configuration)
+        has_credentials = configuration.api_key or configuration.cert_file
+        if "exec" in user and not has_credentials:
+            command = user["exec"].get("command")
+            raise CannotStart(f"the credential plugin {command} of context {name} failed; run it by hand to see why")
     except CannotStart:
         raise
     except OSError as error:
@@ -1016,7 +1036,21 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise CannotStart(f"{named} is not a kubeconfig: {type(error).__name__}{where}") from None
+    finally:
+        logging.disable(logging.NOTSET)
     return name
+
+
+def user_of(config: dict, context: str) -> dict:
+    """The user entry of a context of a kubeconfig, as the client has merged it; empty where there is none."""
+
+    def plain(entries: Any) -> list[dict]:
+        return [getattr(entry, "value", entry) for entry in entries or ()]
+
+    (chosen,) = [entry for entry in plain(config.get("contexts")) if entry["name"] == context][:1]
+    name = (chosen.get("context") or {}).get("user")
+    users = [entry for entry in plain(config.get("users")) if entry["name"] == name]
+    return (users[0].get("user") or {}) if users else {}
 
 
 # Before anything is changed
@@ -1839,7 +1873,7 @@ class Kubectl:
         try:
             tell(Event(planned, child=child))
         except Abandoned:
-            child.kill()
+            end(child)
             raise
 
         def read(stream: Any, keep: list[str]) -> None:
@@ -1847,7 +1881,10 @@ class Kubectl:
                 for line in map(str.strip, stream):
                     if line and [line] != keep:  # it says the same again with each change of the object
                         keep[:] = [line]
-                        tell(Event(planned, line=line))
+                        try:
+                            tell(Event(planned, line=line))
+                        except Abandoned:
+                            return
 
         readers = [
             threading.Thread(target=read, args=(stream, keep), daemon=True)
@@ -1861,7 +1898,7 @@ class Kubectl:
         try:
             return child.wait(max(deadline - time.monotonic(), 0.1)), "".join(errors)
         except subprocess.TimeoutExpired:
-            child.kill()
+            end(child)
             child.wait()
             return 1, "kubectl did not come back after its timeout"
 
@@ -2004,14 +2041,25 @@ class Rollout:
         return code, error
 
     def pods_of(self, planned: Planned, obj: dict) -> list[dict]:
-        """The workload's Pods as they are now, with a named sidecar, less those that are ending or have ended."""
+        """The workload's own Pods as they are now, with a named sidecar, less those that are ending or have ended."""
         return [
             pod
             for pod in self.cluster.pods_of(planned.workload, obj)
-            if not pod["metadata"].get("deletionTimestamp")
+            if self.owns(planned.workload, pod)
+            and not pod["metadata"].get("deletionTimestamp")
             and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
             and any(named_containers(pod, self.filters.sidecars))
         ]
+
+    def owns(self, workload: Workload, pod: dict) -> bool:
+        """Whether a Pod that the selector selects is the workload's: a Job's or a canary's may have the same labels."""
+        owner = controller_of(pod["metadata"])
+        if owner and owner.kind == "ReplicaSet" and workload.kind == "Deployment" and owner.group in APPS:
+            hash_label = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "\0")
+            if owner.name == f"{workload.name}-{hash_label}":
+                return True
+            owner = self.cluster.controller_of_replica_set(owner)
+        return bool(owner) and owner.group in APPS and (owner.kind, owner.name) == (workload.kind, workload.name)
 
     def prove(self, planned: Planned, patched: Patched) -> Result:
         """What kubectl calls a success, believed only if the Pods do not contradict."""
@@ -2047,17 +2095,17 @@ class Rollout:
                 return condition.get("message", "")
         return ""
 
-    def look_again(self, result: Result, tell: Callable[[Result], None]) -> None:
+    def look_again(self, result: Result, tell: Callable[[Event], None]) -> None:
         """One more look at a rollout that timed out: has it succeeded meanwhile?"""
         try:
-            code, _ = self.kubectl.rollout_status(result.planned, 1.0, lambda event: None)
+            code, _ = self.kubectl.rollout_status(result.planned, 1.0, tell)
             late = self.prove(result.planned, result.patched) if code == 0 else result
         except Exception:
             log.debug("could not look again", exc_info=True, extra={"workload": str(result.planned.workload)})
             late = result  # nothing new is known
         if late.outcome is Outcome.SUCCEEDED:
             late = replace(late, outcome=Outcome.COMPLETED_LATE, message=f"took longer than {self.timeout:g}s")
-        tell(replace(late, seconds=result.seconds))
+        tell(Event(result.planned, result=replace(late, seconds=result.seconds)))
 
 
 CONFLICTS = 20  # a workload's status changes its version as well, several times a rollout
@@ -2136,8 +2184,8 @@ def reason_for_old_pods(obj: dict, old: int, total: int, told: str) -> str:
     return ": ".join(filter(None, (count, told or partition)))
 
 
-class Interrupted(Exception):
-    """A signal came before anything was changed."""
+class Interrupted(BaseException):
+    """A signal came before anything was changed. No Exception: the client's own `except Exception` must not eat it."""
 
 
 class Interrupts:
@@ -2181,19 +2229,17 @@ def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Re
     in_flight: dict[Workload, Event] = {}  # the last event that has kubectl's process, or none
     timed_out: list[Result] = []
     signs = Signs(brake)
-    for event in drain(plan, rollout, threads, brake.may_start):
+    for event in drain(plan, rollout, threads, brake.may_start, lambda: interrupts.stop_waiting):
         if event is not None and event.question:
             event.question.put(ask(event.planned, brake, report))
         elif event is not None:
             not_started.pop(event.planned.workload, None)
             take(event, in_flight, timed_out, report)
         signs.log(len(in_flight))
-        if interrupts.stop_waiting:
-            break
         report.show_progress(list(in_flight), paused=not interrupts.goes_on.is_set())
     for event in in_flight.values():
         if event.child:
-            event.child.kill()
+            end(event.child)
         report.finish(Result(event.planned, Outcome.INTERRUPTED, message=how_to_look(event.planned.workload)))
     look_again_at(timed_out, rollout, threads, report)
     for planned in not_started.values():
@@ -2266,15 +2312,26 @@ def take(event: Event, in_flight: dict[Workload, Event], timed_out: list[Result]
 def look_again_at(timed_out: list[Result], rollout: Rollout, threads: int, report: Report) -> None:
     """After the last rollout: those that timed out may have succeeded meanwhile."""
     pending = {result.planned.workload: result for result in timed_out}
-    interrupts = rollout.brake.interrupts
-    if not interrupts.stop_waiting:
-        for result in filter(None, drain(timed_out, rollout.look_again, threads)):
-            report.finish(result)
-            del pending[result.planned.workload]
-            if interrupts.stop_waiting:
-                break
+    children = []
+    for event in drain(timed_out, rollout.look_again, threads, stop=lambda: rollout.brake.interrupts.stop_waiting):
+        if event and event.child:
+            children.append(event.child)
+        if event and event.result:
+            report.finish(event.result)
+            del pending[event.planned.workload]
+    for child in children:
+        if child.poll() is None:
+            end(child)
     for result in pending.values():
         report.finish(result)
+
+
+def end(child: Any) -> None:
+    """Ends kubectl and whatever it has started: it leads a session of its own."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        pass  # it has ended already
 
 
 def how_to_look(workload: Workload) -> str:
@@ -2343,8 +2400,8 @@ class Report:
         self.unsuccessful: list[Result] = []
         self.tally: Counter[str] = Counter()
         self.json_log = logging.getLogger(f"{PROGRAM}.result")
+        sys.stdout.reconfigure(errors="backslashreplace")  # a message may have what the locale has not
         if as_json:
-            sys.stdout.reconfigure(errors="backslashreplace")
             handler = logging.StreamHandler(sys.stdout)
             handler.setFormatter(json_formatter("%(record)s"))
             self.json_log.handlers, self.json_log.propagate = [handler], False
@@ -2628,17 +2685,18 @@ def warn_about_names(filters: Filters, census: Census) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse_args(argv)
-    progress = set_up_logging(options.log_level, options.log_format == "json")
-    interrupts = Interrupts()
     try:
+        options = parse_args(argv)
+        progress = set_up_logging(options.log_level, options.log_format == "json")
+        interrupts = Interrupts()
         return run(options, progress, interrupts)
     except (CannotStart, ApiError) as error:
         log.debug("could not start", exc_info=True)
         log.error(f"could not start, nothing was changed: {error}")
         return 3
     except ModuleNotFoundError as error:
-        log.error(f"could not start: the Python package {error.name} is missing; pip install -r requirements.txt")
+        missing = f"the Python package {error.name} is missing; pip install -r requirements.txt"
+        sys.stderr.write(f"{PROGRAM}: could not start, nothing was changed: {missing}\n")
         return 3
     except Interrupted:
         log.warning("interrupted; nothing was changed")

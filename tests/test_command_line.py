@@ -84,6 +84,10 @@ A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 charact
         ([NAME, "--only-started-before=soon"], f"argument --only-started-before: expected {A_TIME}, got 'soon'"),
         ([NAME, "--only-started-before=13:00"], f"argument --only-started-before: expected {A_TIME}, got '13:00'"),
         ([NAME, "--only-started-before=2026-05"], f"argument --only-started-before: expected {A_TIME}, got '2026-05'"),
+        (
+            [NAME, "--only-started-before=Monday May 2022"],
+            f"argument --only-started-before: expected {A_TIME}, got 'Monday May 2022'",
+        ),
         ([NAME, "--only-started-before=Monday"], f"argument --only-started-before: expected {A_TIME}, got 'Monday'"),
         (
             [NAME, "--only-started-before=2026-05-01 13:00 XYZT"],

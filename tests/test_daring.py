@@ -16,6 +16,7 @@ from datetime import timezone
 
 import pytest
 from cluster.manifests import container
+from cluster.manifests import pod
 from cluster.manifests import pod_spec
 from cluster.manifests import service
 from cluster.manifests import workload
@@ -244,6 +245,8 @@ class FakeCluster:
         metadata = (
             {"creationTimestamp": "2026-01-01T00:00:00Z"} if not self.patched[of.name] else {"deletionTimestamp": "x"}
         )
+        owner = {"apiVersion": "apps/v1", "kind": of.kind, "name": of.name, "controller": True}
+        metadata |= {"namespace": of.namespace, "ownerReferences": [owner]}
         return [{"metadata": metadata, "spec": {"containers": [{"name": "x"}]}}]
 
 
@@ -594,6 +597,18 @@ def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(letters, 
     (result,) = [r for r in ended.of("result") if r["name"] == "a"]
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     assert result["message"].endswith("is still the old one")
+
+
+@pytest.mark.parametrize("owner", [("batch/v1", "Job", "nightly"), None])
+def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, owner):
+    cluster.create("shop", workload("Deployment", "web"))
+    foreign = pod("nightly-x", pod_spec(container("app"), container("istio-proxy")), owner)
+    foreign["metadata"]["labels"] = {"app": "web"}
+    cluster.create("shop", foreign)
+    cluster.settle()
+    ended = run(cluster, CONFIRM)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert ended.summary["pods"]["matched"] == 1
 
 
 def test_completed_late_is_proved_as_well(cluster, start):

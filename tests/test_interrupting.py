@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -56,7 +57,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_flight(three, start
 
 def test_nothing_is_patched_after_the_second_signal(three, start):
     running = start(three, CONFIRM)
-    plan_is_read = three.fault(path="/deployments/c", release=threading.Event())
+    plan_is_read = three.fault(path="/endpointslices", release=threading.Event())
     assert plan_is_read.reached.wait(20)
     before_the_patch = three.fault(path="/deployments/a", release=threading.Event())
     plan_is_read.release.set()
@@ -128,3 +129,45 @@ def test_signals_that_a_parent_ignores_stay_ignored(three):
             if "Waiting for deployment" in line:
                 process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
+
+
+def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_path):
+    """While nobody reads its log the main thread stands still, and the workers go on."""
+    from conftest import command
+
+    words, environment = command(three.kubeconfig, CONFIRM, "--parallel-rollouts=3", "--log-level=debug")
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    three.wait_for(lambda: len([r for r in three.server.requests if r.method == "PATCH"]) == 3, 20)
+    three.settle()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    outcomes = [json.loads(line)["outcome"] for line in out.splitlines() if '"result"' in line]
+    assert len(outcomes) == 3 and "not_started" not in outcomes
+
+
+def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
+    from conftest import command
+
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\ntouch {tmp_path}/runs\nexec sleep 30\n")
+    plugin.chmod(0o755)
+    version = "client.authentication.k8s.io/v1"
+    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+    words, environment = command(three.write_kubeconfig("exec", user), CONFIRM)
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    three.wait_for(lambda: (tmp_path / "runs").exists(), 20)
+    process.send_signal(signal.SIGINT)
+    _, log = process.communicate(timeout=10)
+    assert process.returncode == 130 and "interrupted; nothing was changed" in log
+
+
+def test_the_second_signal_ends_the_last_look_as_well(three, start):
+    """The last look at what timed out has its own kubectl, which may hang."""
+    three.controllers.ready_after = 60
+    running = start(three, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
+    running.wait_for_log("rollout timed out, it may still succeed", times=3)
+    running.signal(signal.SIGINT)
+    running.signal(signal.SIGTERM)
+    ended = running.finish(timeout=5)
+    assert set(ended.outcomes.values()) == {"timed_out"} and len(ended.outcomes) == 3

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 from cluster.manifests import workload
+from conftest import KUBECTL
+from conftest import SCRIPT
 
 CONFIRM = "--confirm=true"
 TEXT = "--log-format=text"
@@ -222,6 +226,38 @@ def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypa
     found = tool.connect(None, None, 8)
     assert found.context is None
     assert found.get("/api/v1/pods")["kind"] == "PodList"
+
+
+def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
+    plugin = tmp_path / "plugin"
+    plugin.write_text("#!/bin/sh\necho 'login: SECRETTOKEN expired' >&2\nexit 3\n")
+    plugin.chmod(0o755)
+    version = "client.authentication.k8s.io/v1"
+    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+    said = only_error(run(cluster.write_kubeconfig("exec", user), TEXT))
+    assert said == f"the credential plugin {plugin} of context embedded failed; run it by hand to see why"
+
+
+def test_a_context_that_impersonates_is_refused(cluster, run):
+    path = cluster.write_kubeconfig("as", {"token": "admin-token", "as": "jane"})
+    said = only_error(run(path, TEXT))
+    assert said == "context embedded impersonates (as), which only kubectl would do"
+
+
+def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    (tmp_path / "kc").write_text(json.dumps(cluster.kubeconfig_for()))
+    assert run(None, CONFIRM, "--kubeconfig=~/kc", HOME=str(tmp_path)).outcomes == {"shop/web": "succeeded"}
+
+
+@pytest.mark.parametrize("option", ["--log-format=json", "--only-started-before=2022-05-01", "--log-format=text"])
+def test_a_missing_package_is_told_in_one_line(option):
+    words = [sys.executable, "-I", "-S", str(SCRIPT), "--sidecar-container-name=x", f"--kubectl={KUBECTL}", option]
+    ended = subprocess.run(words, capture_output=True, text=True)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 3 and "Traceback" not in ended.stderr
+    assert last.endswith(" is missing; pip install -r requirements.txt")
 
 
 def test_an_exec_credential_plugin(cluster, run, tmp_path):
