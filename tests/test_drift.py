@@ -431,7 +431,9 @@ def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh,
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/native": "succeeded", "shop/web": "skipped"}
-    assert [r["message"] for r in ended.of("result") if r["name"] == "web"] == ["is up to date meanwhile"]
+    (message,) = [r["message"] for r in ended.of("result") if r["name"] == "web"]
+    # Within the same second the cut-off cannot tell the new Pods from the old; the comparison can.
+    assert message in ("is up to date meanwhile", "its Pods are all newer than the cut-off")
     asked = [r.method for r in mesh.server.requests if r.query.get("dryRun") == "All" or r.method == "PATCH"]
     assert asked == ["POST", "POST", "PATCH"]
 
