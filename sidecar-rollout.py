@@ -1142,7 +1142,7 @@ def concerned(pod: dict, filters: Filters, census: Census) -> tuple[Owner, Candi
     sidecars = frozenset(container for container in containers if matches(container.name, filters.sidecars))
     if not sidecars or not is_chosen(metadata["namespace"], filters):
         return None, None
-    if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
+    if is_ending(pod):
         return None, None
     started = started_at(pod)
     if started >= filters.started_before:
@@ -1154,6 +1154,12 @@ def concerned(pod: dict, filters: Filters, census: Census) -> tuple[Owner, Candi
     ready = int(is_ready(status))
     candidate = Candidate(started, labels, [metadata["name"]], pods, ready, sidecars, trouble_of(status))
     return owner, candidate
+
+
+def is_ending(pod: dict) -> bool:
+    """Whether a Pod is terminating, which is listed as running and ready for a while, or has ended."""
+    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return ended or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def started_at(pod: dict) -> datetime:
@@ -2046,8 +2052,7 @@ class Rollout:
             pod
             for pod in self.cluster.pods_of(planned.workload, obj)
             if self.owns(planned.workload, pod)
-            and not pod["metadata"].get("deletionTimestamp")
-            and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+            and not is_ending(pod)
             and any(named_containers(pod, self.filters.sidecars))
         ]
 
@@ -2065,12 +2070,12 @@ class Rollout:
         """What kubectl calls a success, believed only if the Pods do not contradict."""
         try:
             pods = self.pods_of(planned, patched.obj)
-            doubts = any(is_old(pod, patched) or not is_of_template(pod, patched.obj) for pod in pods)
+            old = [pod for pod in pods if is_old(pod, patched)]
+            new = [pod for pod in pods if not is_old(pod, patched)]
+            doubts = old or not all(is_of_template(pod, patched.obj) for pod in new)
             told = told_by_managers(self.cluster.workload(planned.workload) or {}, patched) if doubts else ""
         except ApiError as error:
             return Result(planned, Outcome.SUCCEEDED, message=f"its Pods could not be looked at: {error}")
-        old = [pod for pod in pods if is_old(pod, patched)]
-        new = [pod for pod in pods if not is_old(pod, patched)]
         ready = [is_ready(pod.get("status") or {}) for pod in new]
         tally = Tally(len(pods), len(new), sum(ready) + sum(is_ready(p.get("status") or {}) for p in old), sum(ready))
         left = self.injection.remaining(planned, new) if self.injection else []
@@ -2138,14 +2143,13 @@ RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 
 def is_of_template(pod: dict, obj: dict) -> bool:
     """Whether a Pod looks as if it were of a workload's template; if not, somebody may have changed that since."""
-    template = obj["spec"]["template"]
-    wanted = (template.get("metadata") or {}).get("annotations") or {}
+    wanted = template_annotations(obj)
     found = pod["metadata"].get("annotations") or {}
     same = all(found.get(key) == wanted.get(key) for key in (*wanted, RESTARTED_AT))
     containers = {container["name"]: container for container in pod["spec"]["containers"]}
     return same and all(
         containers.get(container["name"], {}).get(key) == container.get(key)
-        for container in template["spec"]["containers"]
+        for container in obj["spec"]["template"]["spec"]["containers"]
         for key in ("image", "command", "args", "env")
     )
 
@@ -2524,7 +2528,7 @@ class Report:
         tally = result.tally or Tally(result.planned.pods_concerned, ready=result.planned.ready)
         self.tally.update(tally._asdict())
         if result.outcome not in GOOD:
-            self.unsuccessful.append(result)
+            self.unsuccessful.append(replace(result, patched=None))  # less the whole workload
         self.record(
             "result",
             **result.planned.workload._asdict(),
