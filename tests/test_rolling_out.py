@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from datetime import datetime
 from datetime import timezone
 
@@ -252,6 +253,35 @@ def test_kubectl_gets_the_same_kubeconfig_and_context(cluster, run, tmp_path):
         "version --client",
         f"--kubeconfig {path} --context embedded rollout status deployments/web --namespace shop --timeout 90.000s",
     ]
+
+
+def test_what_a_kubectl_leaves_behind_is_not_waited_for(tool, tmp_path):
+    """A credential plugin may start an agent, which keeps kubectl's streams open."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\nsetsid sleep 20 &\necho Warning: slow >&2\nprintf 'all \\377 well'\n")
+    kubectl.chmod(0o755)
+    began, told = time.monotonic(), []
+    code, _ = tool.Kubectl(str(kubectl), None, None).rollout_status(a_planned(tool), 600.0, told.append)
+    assert code == 0 and time.monotonic() - began < 15
+    assert [event.line for event in told if event.line] == ["Warning: slow"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("echo waiting; echo error: timed out >&2; exit 1", 1, "error: timed out"),
+        ("echo waiting; kill -9 $$", -9, "kubectl was ended by signal 9"),
+        ("printf 'no end of line'; exit 1", 1, "no end of line"),
+        ("printf 'a\\377b\\n'; exit 1", 1, "a\ufffdb"),
+        ("exit 7", 7, ""),
+    ],
+)
+def test_kubectls_last_line_says_why(tool, tmp_path, script, code, said):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\n{script}\n")
+    kubectl.chmod(0o755)
+    ended = tool.Kubectl(str(kubectl), None, None).rollout_status(a_planned(tool), 60.0, lambda event: None)
+    assert ended == (code, said)
 
 
 def test_a_kubectl_that_hangs_is_ended(cluster, tool, tmp_path, monkeypatch):
