@@ -653,6 +653,7 @@ def set_up_logging(level: str, as_json: bool) -> ProgressLine:
     logging.raiseExceptions = False  # a closed standard error is no reason to stop
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.root.addFilter(lambda record: False)  # where the client logs a plugin's output, which may be a token
     log.setLevel(level.upper())
     return handler
 
@@ -772,6 +773,8 @@ class Cluster:
         self.context = context  # by its name, as the current one may change while this runs; None: in-cluster
         self.pool = ApiClient(configuration).rest_client.pool_manager
         self.answered = False  # a server that has not answered yet is not there, rather than in trouble
+        self.lock = threading.Lock()
+        self.token, self.token_is_good_until = None, 0.0
 
     def get(self, path: str, query: dict | None = None, accept: str = JSON) -> dict:
         return decoded(self.request("GET", path, query=query, accept=accept))
@@ -780,13 +783,15 @@ class Cluster:
         """The body of a successful answer. ApiError for any other, after retries: all that is sent may be repeated."""
         import random
 
+        passing = {*retried, 401}
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self.send(method, path, **parts)
             except ApiError as error:
-                is_passing = error.status in retried or (error.status == 401 and attempt == 1)  # a token just renewed
-                if attempt == ATTEMPTS or not is_passing or not self.answered:
+                if attempt == ATTEMPTS or error.status not in passing or not self.answered:
                     raise
+                if error.status == 401:
+                    passing.remove(401)  # a token that has just ended is renewed, once
                 seconds = error.retry_after or random.uniform(0.5, 1.0) * 2 ** (attempt - 1) / 2
                 log.debug("trying again", extra={"request": f"{method} {path}", "reason": str(error), "in": seconds})
                 time.sleep(min(seconds, 30))
@@ -801,12 +806,13 @@ class Cluster:
         import urllib3
 
         url = self.configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": accept, "User-Agent": f"{PROGRAM}/{VERSION}"}
+        # Compressed, a list is a tenth: what counts over a slow link. API servers do so above 128 KB.
+        headers = {"Accept": accept, "Accept-Encoding": "gzip", "User-Agent": f"{PROGRAM}/{VERSION}"}
         if body is not None:
             headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON
-        authorization = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        if authorization:
-            headers["Authorization"] = authorization
+        token = self.authorization()
+        if token:
+            headers["Authorization"] = token
         try:
             response = self.pool.request(
                 method,
@@ -828,10 +834,30 @@ class Cluster:
         self.answered = True
         if 200 <= response.status < 300:
             return data
+        if response.status == 401:
+            self.forget(token)
         retry_after = response.headers.get("Retry-After", "")
         raise ApiError(
             response.status, status_message(response, data), float(retry_after) if retry_after.isdecimal() else 0.0
         )
+
+    def authorization(self) -> str | None:
+        """The header's value, kept for half a minute.
+
+        The client's hook that renews a token has no lock, and once a token ends within five minutes it runs the
+        credential plugin each time it is asked.
+        """
+        with self.lock:
+            if time.monotonic() >= self.token_is_good_until:
+                self.token = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+                self.token_is_good_until = time.monotonic() + 30
+            return self.token
+
+    def forget(self, token: str | None) -> None:
+        """Has a token that was refused renewed, unless another thread has done so."""
+        with self.lock:
+            if token == self.token:
+                self.token_is_good_until = 0.0
 
     def read_list(self, read: Callable[[], Any]) -> Any:
         """What `read` makes of a list, from its start again where the pages of the list expire before its end."""
@@ -1066,7 +1092,6 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
         impersonated = sorted(key for key in user if key == "as" or key.startswith("as-"))
         if impersonated:
             raise CannotStart(f"context {name} impersonates ({', '.join(impersonated)}), which only kubectl would do")
-        logging.disable()  # the client logs what a credential plugin wrote, which may be a token
         loader.load_and_set(configuration)
         has_credentials = configuration.api_key or configuration.cert_file
         if "exec" in user and not has_credentials:
@@ -1083,8 +1108,6 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise CannotStart(f"{named} is not a kubeconfig: {type(error).__name__}{where}") from None
-    finally:
-        logging.disable(logging.NOTSET)
     return name
 
 

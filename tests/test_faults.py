@@ -6,6 +6,7 @@ More seeds: pytest tests/test_faults.py --seeds 200 --kills 50
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import random
@@ -191,6 +192,15 @@ def test_a_list_that_expires_is_read_again_and_no_pod_counted_twice(cluster, run
     assert [r.query.get("continue", "") for r in cluster.server.requests if r.path == "/api/v1/pods"].count("") == 2
 
 
+def test_long_lists_are_asked_for_compressed(cluster, run):
+    """Over a slow link nothing counts more; the API server decides by the answer's length."""
+    cluster.create("shop", workload("Deployment", "web", replicas=200))
+    cluster.settle(60)
+    sent = cluster.server.compressed
+    assert run(cluster).of("plan")[0]["pods_concerned"] == 200
+    assert sent == ["/api/v1/pods"]
+
+
 def test_a_kubectl_that_is_killed_is_run_again(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
@@ -222,32 +232,65 @@ def test_a_token_that_expires_is_renewed_without_losing_a_rollout(cluster, run, 
         cluster.create("shop", workload("Deployment", f"w-{number}"))
     cluster.settle()
     cluster.controllers.ready_after = 1.0
-    issued: dict[str, float] = {}
+    cluster.server.tokens = Tokens(cluster.server.tokens, 2)
+    ended = run(cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 2)), CONFIRM)
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 4})
+    assert ended.summary["seconds"] > 3 and len(cluster.server.tokens.issued) > 4
+    assert "short-" not in ended.stdout + ended.stderr
 
-    class Tokens(dict):
-        def get(self, token, default=None):
-            if token.startswith("short-"):
-                issued.setdefault(token, time.monotonic())
-                return "admin" if time.monotonic() - issued[token] < 2 else None
-            return super().get(token, default)
 
-    cluster.server.tokens = Tokens(cluster.server.tokens)
-    plugin = tmp_path / "plugin"
-    plugin.write_text(
-        "#!/usr/bin/env python3\nimport datetime, json, uuid\n"
-        "end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=1)\n"
+def a_plugin(path, seconds: int, before: str = "") -> dict:
+    """A kubeconfig's user: a credential plugin whose tokens end after so many seconds; `<path>.runs` counts them."""
+    path.write_text(
+        "#!/usr/bin/env python3\nimport datetime, json, os, sys, uuid\n"
+        f"runs = open({str(path) + '.runs'!r}, 'a+')\nruns.write('run ')\nruns.flush()\n"
+        f"{before}\n"
+        f"end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds={seconds})\n"
         "status = {'token': f'short-{uuid.uuid4()}', 'expirationTimestamp': end.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
         "version = 'client.authentication.k8s.io/v1'\n"
         "print(json.dumps({'apiVersion': version, 'kind': 'ExecCredential', 'status': status}))\n"
     )
-    plugin.chmod(0o755)
-    user = {
-        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
-    }
-    ended = run(cluster.write_kubeconfig("exec", user), CONFIRM)
-    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 4})
-    assert ended.summary["seconds"] > 3 and len(issued) > 4
-    assert "short-" not in ended.stdout + ended.stderr
+    path.chmod(0o755)
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"apiVersion": version, "command": str(path), "interactiveMode": "Never"}}
+
+
+class Tokens(dict):
+    """Takes each token that begins with `short-` for so many seconds."""
+
+    def __init__(self, others: dict[str, str], seconds: float) -> None:
+        super().__init__(others)
+        self.seconds, self.issued = seconds, {}
+
+    def get(self, token, default=None):
+        if not token.startswith("short-"):
+            return super().get(token, default)
+        first = self.issued.setdefault(token, time.monotonic())
+        return "admin" if time.monotonic() - first < self.seconds else None
+
+
+def test_a_plugin_of_short_lived_tokens_is_not_run_for_each_request(cluster, run, tmp_path):
+    """The client takes a token that ends within 5 minutes for ended."""
+    for number in range(10):
+        cluster.create("shop", workload("Deployment", f"w-{number}"))
+    cluster.settle()
+    cluster.server.tokens = Tokens(cluster.server.tokens, 60)
+    ended = run(cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 60)))
+    assert len(ended.planned) == 10
+    runs = (tmp_path / "plugin.runs").read_text().split()
+    assert len(runs) <= 3 < len(cluster.server.requests)
+
+
+def test_a_plugin_that_fails_in_mid_run_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
+    """Its second run fails, with what may be a token on its standard output."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.server.tokens = Tokens(cluster.server.tokens, 60)
+    fails = "runs.seek(0)\nif runs.read().count('run') > 1: sys.exit(print('short-SECRET') or 'login: SECRET expired')"
+    path = cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 60, fails))
+    ended = run(path, "--log-level=debug")
+    assert (tmp_path / "plugin.runs").read_text().count("run") > 1
+    assert ended.planned == ["shop/web"] and "SECRET" not in ended.stdout + ended.stderr
 
 
 # Input that means harm
@@ -293,11 +336,15 @@ def test_hostile_answers(cluster, run, body):
     assert "\x1b" not in ended.stderr
 
 
-def test_an_answer_without_end(cluster, run):
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answer_without_end(cluster, run, compressed):
     """A server that sends a gigabyte of spaces is cut off, long before the memory is full."""
     import resource
 
-    cluster.fault(path="/api/v1/pods", status=200, body=b" " * 1_000_000, repeat=1000)
+    body, headers = b" " * 1_000_000, {}
+    if compressed:
+        body, headers = gzip.compress(body), {"Content-Encoding": "gzip"}
+    cluster.fault(path="/api/v1/pods", status=200, body=body, repeat=1000, headers=headers)
     ended = run(cluster, TEXT)
     assert ended.code == 3
     assert "could not start, nothing was changed: expected an answer of at most 256 MB" in ended.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gzip
 import json
 import queue
 import re
@@ -51,6 +52,7 @@ VERSION = {
     "platform": "linux/amd64",
 }
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+GZIP_FROM = 128 * 1024  # bytes of an answer; smaller ones are not worth it
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "env": "name", "volumes": "name", "conditions": "type"}
@@ -150,6 +152,7 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.faults: list[Fault] = []
         self.chaos: Callable[[str, str, str], Fault | None] = lambda method, target, agent: None
         self.requests: list[Request] = []
+        self.compressed: list[str] = []  # the paths of answers that were
         self.unexpected: list[str] = []
         self.connections: set[socket.socket] = set()
         self.stopping = threading.Event()
@@ -266,6 +269,8 @@ class Handler(BaseHTTPRequestHandler):
             self._cut()
         elif fault and fault.truncate:
             self._send(code, content, cut_at=len(content) // 2)
+        elif len(content) > GZIP_FROM and "gzip" in request.headers.get("accept-encoding", "") and code == 200:
+            self._send_compressed(content)
         else:
             self._send(code, content, **self._type_of(request))
 
@@ -291,6 +296,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         if cut_at is not None:
             self._cut()
+
+    def _send_compressed(self, content: bytes) -> None:
+        """As an API server's deferredResponseWriter does (k8s.io/apiserver, responsewriters/writers.go)."""
+        self.server.compressed.append(self.path.partition("?")[0])
+        self._stream_head(**{"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
+        compressed = gzip.compress(content, compresslevel=1)
+        self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(compressed), compressed))
+        self.wfile.flush()
 
     # Answers
 
@@ -433,10 +446,10 @@ class Handler(BaseHTTPRequestHandler):
     def _wanted(self, event, target: Target, chosen: Callable) -> bool:
         return target.namespace in (None, event.object["metadata"].get("namespace", "")) and chosen(event)
 
-    def _stream_head(self) -> None:
+    def _stream_head(self, **headers: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
+        for name, value in {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.flush()
 
