@@ -647,7 +647,11 @@ def set_up_logging(level: str, as_json: bool) -> ProgressLine:
     """Log to standard error; libraries only with their warnings."""
     handler = ProgressLine()
     if as_json:
-        handler.setFormatter(json_formatter("%(asctime)s %(levelname)s %(message)s"))
+        from pythonjsonlogger.json import JsonFormatter
+
+        names = {"asctime": "time", "levelname": "level"}
+        layout = {"fmt": "%(asctime)s %(levelname)s %(message)s", "datefmt": "%Y-%m-%dT%H:%M:%S%z"}
+        handler.setFormatter(JsonFormatter(**layout, rename_fields=names, json_default=str, json_ensure_ascii=True))
     else:
         handler.setFormatter(TextFormatter(colored=handler.on_terminal and not os.environ.get("NO_COLOR")))
     logging.raiseExceptions = False  # a closed standard error is no reason to stop
@@ -656,18 +660,6 @@ def set_up_logging(level: str, as_json: bool) -> ProgressLine:
     logging.root.addFilter(lambda record: False)  # where the client logs a plugin's output, which may be a token
     log.setLevel(level.upper())
     return handler
-
-
-def json_formatter(fields: str) -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter
-
-    return JsonFormatter(
-        fields,
-        rename_fields={"asctime": "time", "levelname": "level"},
-        datefmt="%Y-%m-%dT%H:%M:%S%z",
-        json_default=str,
-        json_ensure_ascii=True,
-    )
 
 
 # Threads
@@ -2472,28 +2464,25 @@ class Report:
         self.withheld: list[Planned] = []  # of these, what --confirm leaves alone though it is not up to date
         self.unsuccessful: list[Result] = []
         self.tally: Counter[str] = Counter()
-        self.json_log = logging.getLogger(f"{PROGRAM}.result")
         sys.stdout.reconfigure(errors="backslashreplace")  # a message may have what the locale has not
-        if as_json:
-            handler = logging.StreamHandler(sys.stdout)
-            handler.setFormatter(json_formatter("%(record)s"))
-            self.json_log.handlers, self.json_log.propagate = [handler], False
-            self.json_log.setLevel(logging.INFO)
 
     def record(self, record: str, **fields: Any) -> None:
         if self.as_json:
             self.progress.clear()
-            self.json_log.info({"record": record, **fields})
+            self.write(json.dumps({"record": record, **fields}))
             self.progress.draw()
 
     def print(self, text: str = "") -> None:
         if not self.as_json:
-            try:
-                print(text, flush=True)
-            except OSError as error:  # the rollouts matter more than the text
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                if not isinstance(error, BrokenPipeError):  # that is | head, which has read enough
-                    log.error(f"cannot write to standard output: {error.strerror}")
+            self.write(text)
+
+    def write(self, text: str) -> None:
+        try:
+            print(text, flush=True)
+        except OSError as error:  # the rollouts matter more than the text
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):  # that is | head, which has read enough
+                log.error(f"cannot write to standard output: {error.strerror}")
 
     def show_drift(self, judged: list[Planned], allow_removal: bool) -> list[Planned]:
         """Each verdict, the drifted grouped by what differs; returns the plan: those that are to be rolled out."""

@@ -385,10 +385,11 @@ def test_a_workload_of_a_strange_shape_fails_alone(cluster, run):
     assert "expected a Kubernetes object in JSON" in json.dumps(ended.of("result"))
 
 
-def test_standard_output_that_is_full(cluster):
+@pytest.mark.parametrize("layout", ["text", "json"])
+def test_standard_output_that_is_full(cluster, layout):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    words, environment = command(cluster.kubeconfig, TEXT, CONFIRM)
+    words, environment = command(cluster.kubeconfig, f"--log-format={layout}", CONFIRM)
     with open("/dev/full", "w") as full:
         ended = subprocess.run(words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 0 and "rollout succeeded" in ended.stderr
