@@ -27,10 +27,14 @@ Exit codes:
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until Interrupts takes over: the imports take a while
+
 import argparse
 import os
 import re
-import signal
 import sys
 from collections import namedtuple
 from collections.abc import Sequence
@@ -288,8 +292,6 @@ def annotation_prefix(text: str) -> str:
 
 if __name__ == "__main__":
     # Here and not in main(), before the rest is imported: --help and a wrong option take 0.055 s instead of 0.09.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until Interrupts takes over, Ctrl-C ends it without a traceback
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None is one that was closed: >&-
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:

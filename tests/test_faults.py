@@ -166,8 +166,9 @@ def test_killed_and_run_again_until_nothing_is_left(cluster, start, run, kill):
     for _ in range(3):
         number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
         running = start(cluster, *words)
+        running.wait_for_log("looking for Pods")  # until then it is Python that starts: see test_interrupting.py
         try:
-            running.process.wait(chance.uniform(0.1, 2.5))
+            running.process.wait(chance.uniform(0, 2.4))
         except subprocess.TimeoutExpired:
             running.signal(number)
             kills += number == signal.SIGKILL

@@ -102,7 +102,7 @@ class EmbeddedCluster:
         old = self.server
         context, _ = certificates()
         new = server.ApiServer(self.store, self.controllers, self.injector, context, self.port)
-        for field in ("tokens", "rules", "faults", "chaos", "requests", "unexpected"):
+        for field in ("tokens", "rules", "faults", "chaos", "requests", "compressed", "unexpected"):
             setattr(new, field, getattr(old, field))
         self.server = new
         self._listen()

@@ -226,7 +226,10 @@ class Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         if self.server.tls:
             self.request.settimeout(10)
-            self.request.do_handshake()
+            try:
+                self.request.do_handshake()
+            except AttributeError:  # cut_connections was quicker: shutdown() takes a socket's TLS object away
+                raise ConnectionAbortedError from None
             self.request.settimeout(None)
         super().setup()
 
