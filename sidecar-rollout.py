@@ -2293,12 +2293,20 @@ class Interrupts:
         return len(self.received) > 1
 
 
+class InFlight:
+    """A rollout under way, as the main thread knows it."""
+
+    def __init__(self, planned: Planned) -> None:
+        self.planned, self.began = planned, time.monotonic()
+        self.child: Any = None  # kubectl's Popen, once it runs
+
+
 def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Report) -> None:
     """Rolls out the plan, some workloads at a time, and reports each result; every one of the plan gets one."""
     brake, interrupts = rollout.brake, rollout.brake.interrupts
     interrupts.rolling_out = True
     not_started = {planned.workload: planned for planned in plan}
-    in_flight: dict[Workload, Event] = {}  # the last event that has kubectl's process, or none
+    in_flight: dict[Workload, InFlight] = {}
     timed_out: list[Result] = []
     signs = Signs(brake)
     for event in drain(plan, rollout, threads, brake.may_start, lambda: interrupts.stop_waiting):
@@ -2309,10 +2317,11 @@ def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Re
             take(event, in_flight, timed_out, report)
         signs.log(len(in_flight))
         report.show_progress(list(in_flight), paused=not interrupts.goes_on.is_set())
-    for event in in_flight.values():
-        if event.child:
-            end(event.child)
-        report.finish(Result(event.planned, Outcome.INTERRUPTED, message=how_to_look(event.planned.workload)))
+    for one in in_flight.values():
+        if one.child:
+            end(one.child)
+        seconds = round(time.monotonic() - one.began, 1)
+        report.finish(Result(one.planned, Outcome.INTERRUPTED, seconds, how_to_look(one.planned.workload)))
     look_again_at(timed_out, rollout, threads, report)
     for planned in not_started.values():
         report.finish(Result(planned, Outcome.NOT_STARTED, message=brake.reason_to_stop()))
@@ -2364,12 +2373,12 @@ def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
             return Outcome.NOT_STARTED
 
 
-def take(event: Event, in_flight: dict[Workload, Event], timed_out: list[Result], report: Report) -> None:
+def take(event: Event, in_flight: dict[Workload, InFlight], timed_out: list[Result], report: Report) -> None:
     """Books what a worker told."""
     workload, result = event.planned.workload, event.result
     if result is None:
-        if event.child or workload not in in_flight:
-            in_flight[workload] = event
+        one = in_flight.setdefault(workload, InFlight(event.planned))
+        one.child = event.child or one.child
         if event.line:
             log.info("kubectl", extra={"workload": str(workload), "line": event.line})
         return
