@@ -68,11 +68,12 @@ def last_line(text: str) -> str:
 
 
 def columns(stream: Any, otherwise: int) -> int:
-    """How wide a stream's terminal is; COLUMNS, where it is set, knows better."""
+    """How wide a stream's terminal is; COLUMNS, where it is set, knows better. Some terminals say that it is 0."""
     try:
-        return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+        width = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
     except (OSError, ValueError):
-        return otherwise
+        width = 0
+    return width if width > 0 else otherwise
 
 
 # Command line

@@ -279,3 +279,10 @@ def test_ages_count_from_the_oldest_pod(cluster, run):
     cluster.backdate(cluster.pods("shop", "web")[1], 7200)
     oldest = datetime.fromisoformat(run(cluster).of("plan")[0]["oldest_pod"])
     assert 7190 < (datetime.now(timezone.utc) - oldest).total_seconds() < 7300
+
+
+@pytest.mark.parametrize(("said", "width"), [("100", 100), ("0", 77), ("-5", 77), ("wide", 77), ("", 77)])
+def test_columns_that_say_nothing_are_not_believed(tool, monkeypatch, tmp_path, said, width):
+    monkeypatch.setenv("COLUMNS", said)
+    with open(tmp_path / "file", "w") as stream:  # no terminal
+        assert tool.columns(stream, 77) == width
