@@ -1185,16 +1185,16 @@ def read_candidates(pods: Iterable[dict], filters: Filters) -> tuple[dict[Owner,
         census.pods += 1
         try:
             owner, candidate = concerned(pod, filters, census)
+            if candidate is None:
+                continue
+            candidate.sidecars = shared.setdefault(candidate.sidecars, candidate.sidecars)
+            if owner in candidates:
+                candidates[owner].add(candidate)
+            else:
+                candidates[owner] = candidate
+                candidate.sample = json.dumps(pod) if filters.only_drifted else ""
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ApiError(200, f"expected a Pod, got {json.dumps(pod)[:80]}: {error!r}") from None
-        if candidate is None:
-            continue
-        candidate.sidecars = shared.setdefault(candidate.sidecars, candidate.sidecars)
-        if owner in candidates:
-            candidates[owner].add(candidate)
-        else:
-            candidates[owner] = candidate
-            candidate.sample = json.dumps(pod) if filters.only_drifted else ""
     return candidates, census
 
 

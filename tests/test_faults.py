@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from cluster.manifests import pod_spec
 from cluster.manifests import workload
 from cluster.server import Fault
 from conftest import command
+from conftest import SCRIPT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -361,19 +363,25 @@ def test_a_kubeconfig_of_ten_megabytes(run, tmp_path):
     assert f"kubeconfig {path} cannot be used: expected at most 5 MB, got 10" in ended.stderr
 
 
-WORDS = st.text(max_size=30)
+OPTIONS = sorted(set(re.findall(r'add\("(--[a-z-]+)"', SCRIPT.read_text())))
+NEARLY = st.from_regex(r"[0-9]{0,9}[-:. TZ+a-z0-9/,%=*]{0,25}", fullmatch=True)  # times, durations, names, amounts
 
 
-@given(
-    st.lists(st.sampled_from(["--confirm", "--timeout", "-l", "--max-rollouts", "--include-annotation"]), max_size=3),
-    WORDS,
-)
-def test_no_command_line_makes_it_crash(tool, options, word):
-    words = ["--sidecar-container-name=x", *(f"{option}={word}" for option in options)]
-    try:
-        tool.parse_args(words)
-    except SystemExit as ended:
-        assert ended.code == 2
+def test_all_options_are_known_to_the_next_test():
+    assert {"--sidecar-container-name", "--only-started-before", "--timeout", "--log-format"} < set(OPTIONS)
+    assert len(OPTIONS) == 28
+
+
+@given(st.lists(st.tuples(st.sampled_from(OPTIONS), st.text(max_size=30) | NEARLY | st.none()), max_size=4))
+def test_no_command_line_makes_it_crash(tool, given_options):
+    words = [option if word is None else f"{option}={word}" for option, word in given_options]
+    with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            tool.parse_args(["--sidecar-container-name=x", *words])
+        except SystemExit as ended:
+            assert ended.code == (2 if told.getvalue() else 0)
+        lines = told.getvalue().splitlines()
+        assert len(lines) <= 1 and all(map(str.isprintable, lines))
 
 
 def test_a_workload_of_a_strange_shape_fails_alone(cluster, run):

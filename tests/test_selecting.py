@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import operator
 from datetime import datetime
 from datetime import timezone
+from pathlib import Path
 
 import pytest
 from cluster.manifests import container
@@ -105,6 +109,37 @@ def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
 def test_something_else_than_a_list_is_an_error(tool, text):
     with pytest.raises(tool.ApiError, match="expected "):
         read_all(tool, text)
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "dry-run-pod-web.json").read_text())
+REAL_POD = next(one["response"]["body"] for one in RECORDED if one["response"]["status"] == 201)
+REAL_NAME = REAL_POD["spec"]["containers"][-1]["name"]
+
+
+def places_in(value, path=()):
+    """The path of each value inside, and of the value itself."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from places_in(part, (*path, key))
+
+
+def test_a_real_pod_is_read(tool):
+    filters = tool.Filters((REAL_NAME,), datetime.now(timezone.utc), only_drifted=True)
+    candidates, census = tool.read_candidates([REAL_POD], filters)
+    assert len(candidates) == 1 and census.pods == 1
+
+
+@given(st.sampled_from([path for path in places_in(REAL_POD) if path]), JSON_VALUES, st.booleans())
+def test_no_real_pod_with_something_else_in_one_place_makes_the_reading_crash(tool, path, value, only_drifted):
+    pod = copy.deepcopy(REAL_POD)
+    inner = functools.reduce(operator.getitem, path[:-1], pod)
+    inner[path[-1]] = value
+    filters = tool.Filters((REAL_NAME,), datetime.now(timezone.utc), only_drifted=only_drifted)
+    try:
+        tool.read_candidates([pod], filters)
+    except tool.ApiError as error:
+        assert str(error).startswith("expected a Pod, got ")
 
 
 @given(JSON_VALUES)
