@@ -761,15 +761,18 @@ class Right(NamedTuple):
 class Cluster:
     """An API server: raw JSON over the client's own connections, with retries."""
 
-    def __init__(self, configuration: Any, context: str | None) -> None:
+    def __init__(
+        self, configuration: Any, context: str | None, load_again: Callable[[Any], None] | None = None
+    ) -> None:
         from kubernetes.client import ApiClient
 
         self.configuration = configuration
         self.context = context  # by its name, as the current one may change while this runs; None: in-cluster
+        self.load_again = load_again  # the credentials, into the configuration
         self.pool = ApiClient(configuration).rest_client.pool_manager
         self.answered = False  # a server that has not answered yet is not there, rather than in trouble
         self.lock = threading.Lock()
-        self.token, self.token_is_good_until = None, 0.0
+        self.token, self.token_is_good_until, self.was_refused = None, 0.0, False
 
     def get(self, path: str, query: dict | None = None, accept: str = JSON) -> dict:
         return decoded(self.request("GET", path, query=query, accept=accept))
@@ -837,22 +840,33 @@ class Cluster:
         )
 
     def authorization(self) -> str | None:
-        """The header's value, kept for half a minute.
+        """The header's value, kept for half a minute. ApiError where a token cannot be renewed, without a word of it.
 
-        The client's hook that renews a token has no lock, and once a token ends within five minutes it runs the
-        credential plugin each time it is asked.
+        The client's hook that renews a token has no lock, once a token ends within five minutes it runs the credential
+        plugin each time it is asked, and one whose end it does not know it never renews.
         """
         with self.lock:
-            if time.monotonic() >= self.token_is_good_until:
-                self.token = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-                self.token_is_good_until = time.monotonic() + 30
-            return self.token
+            if time.monotonic() < self.token_is_good_until:
+                return self.token
+            try:
+                if self.was_refused and self.load_again:
+                    self.load_again(self.configuration)
+                found = self.configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+            except Exception as error:  # of a plugin, an identity provider, a file; its text may have the token
+                raise ApiError(0, f"the credentials could not be renewed: {type(error).__name__}") from None
+            token = found and found.strip()  # a token file's line end, as kubectl does
+            if token and not (token.isascii() and token.isprintable()):
+                raise ApiError(
+                    401, "expected a token of printable ASCII characters, got others; look at the credentials"
+                )
+            self.token, self.token_is_good_until, self.was_refused = token, time.monotonic() + 30, False
+            return token
 
     def forget(self, token: str | None) -> None:
         """Has a token that was refused renewed, unless another thread has done so."""
         with self.lock:
             if token == self.token:
-                self.token_is_good_until = 0.0
+                self.token_is_good_until, self.was_refused = 0.0, True
 
     def read_list(self, read: Callable[[], Any]) -> Any:
         """What `read` makes of a list, from its start again where the pages of the list expire before its end."""
@@ -1053,7 +1067,7 @@ def connect(kubeconfig: str | None, context: str | None, connections: int) -> Cl
     if kubeconfig or not files:
         files = [os.path.expanduser(path)]
     if kubeconfig or context or any(map(os.path.exists, files)):
-        return Cluster(configuration, load_kubeconfig(configuration, files, context))
+        return Cluster(configuration, *load_kubeconfig(configuration, files, context))
     try:
         load_incluster_config(configuration)
     except ConfigException:
@@ -1061,8 +1075,8 @@ def connect(kubeconfig: str | None, context: str | None, connections: int) -> Cl
     return Cluster(configuration, None)
 
 
-def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -> str:
-    """Fills in the configuration and returns the context's name. CannotStart where that cannot be done."""
+def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -> tuple[str, Callable[[Any], None]]:
+    """Fills in the configuration; the context's name, and what fills it in again. CannotStart where it cannot."""
     from kubernetes.config import ConfigException
     from kubernetes.config.kube_config import KubeConfigLoader
     from kubernetes.config.kube_config import KubeConfigMerger
@@ -1103,7 +1117,7 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise CannotStart(f"{named} is not a kubeconfig: {type(error).__name__}{where}") from None
-    return name
+    return name, loader.load_and_set
 
 
 def user_of(config: dict, context: str) -> dict:

@@ -284,6 +284,64 @@ def test_a_plugin_of_short_lived_tokens_is_not_run_for_each_request(cluster, run
     assert len(runs) <= 3 < len(cluster.server.requests)
 
 
+def test_a_plugin_whose_tokens_name_no_end_is_run_again_when_one_is_refused(cluster, run, tmp_path):
+    for number in range(3):
+        cluster.create("shop", workload("Deployment", f"w-{number}"))
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    cluster.server.tokens = Tokens(cluster.server.tokens, 2)
+    user = a_plugin(tmp_path / "plugin", 2)
+    text = (tmp_path / "plugin").read_text()
+    (tmp_path / "plugin").write_text(re.sub(", 'expirationTimestamp'.*}", "}", text))
+    ended = run(cluster.write_kubeconfig("exec", user), CONFIRM)
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
+    assert ended.summary["seconds"] > 3
+
+
+def test_a_token_file_is_read_again_when_its_token_is_refused(cluster, start, tmp_path):
+    """With the line end that an editor leaves."""
+    cluster.create("shop", workload("Deployment", "a"))
+    cluster.create("shop", workload("Deployment", "b"))
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    token = tmp_path / "token"
+    token.write_text("admin-token\n")
+    running = start(cluster, CONFIRM, f"--kubeconfig={cluster.write_kubeconfig('file', {'tokenFile': str(token)})}")
+    running.wait_for_log('"message": "kubectl"')
+    cluster.server.tokens = {"next-token": "admin"}
+    token.write_text("next-token\n")
+    ended = running.finish()
+    assert ended.outcomes["shop/b"] == "succeeded" and "token" not in ended.stderr
+
+
+@pytest.mark.parametrize("token", ["SECRET\nX-Other: header", "SECR\u20acT", "SECRET\x7f"])
+def test_a_token_that_is_none_is_refused_and_not_shown(cluster, run, token):
+    ended = run(cluster.write_kubeconfig("odd", {"token": token}), TEXT, "--log-level=debug")
+    assert ended.code == 3 and "SECR" not in ended.stderr
+    assert "expected a token of printable ASCII characters, got others; look at the credentials" in ended.stderr
+
+
+def test_credentials_that_cannot_be_renewed_are_asked_for_again(tool, monkeypatch):
+    """An identity provider that is away for a moment is no failed rollout, and its words stay unsaid."""
+    answers = [OSError("SECRET"), "Bearer good"]
+
+    class Configuration:
+        def get_api_key_with_prefix(self, *names, **more):
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    cluster = object.__new__(tool.Cluster)
+    vars(cluster).update(configuration=Configuration(), lock=threading.Lock(), token_is_good_until=0.0)
+    vars(cluster).update(was_refused=False, load_again=None, answered=True)
+    with pytest.raises(tool.ApiError) as told:
+        cluster.authorization()
+    assert (told.value.status, str(told.value)) == (0, "the credentials could not be renewed: OSError")
+    assert told.value.__suppress_context__ and 0 in tool.RETRIED
+    assert cluster.authorization() == "Bearer good"
+
+
 def test_a_plugin_that_fails_in_mid_run_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
     """Its second run fails, with what may be a token on its standard output."""
     cluster.create("shop", workload("Deployment", "web"))
