@@ -295,6 +295,9 @@ if __name__ == "__main__":
     # Here and not in main(), before the rest is imported: --help and a wrong option take 0.055 s instead of 0.09.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None is one that was closed: >&-
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout.reconfigure(errors="backslashreplace")  # a message may have what the locale has not
+    if sys.stdin:
+        sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
     try:
         OPTIONS = parse_args(sys.argv[1:])
     except ModuleNotFoundError as error:
@@ -707,10 +710,16 @@ def drain(
             told.put(error)
         told.put(worker)  # this one is done
 
-    running = min(threads, len(items))
-    for _ in range(running):
-        threading.Thread(target=worker, daemon=True).start()
+    running = 0
     try:
+        for _ in range(min(threads, len(items))):
+            try:
+                threading.Thread(target=worker, daemon=True).start()
+            except RuntimeError:  # a limit of processes, which count threads: those that run do the work
+                if not running:
+                    raise
+                break
+            running += 1
         while running:
             if stop():
                 closed.append(True)
@@ -1981,15 +1990,16 @@ def lines_of(child: Any, deadline: float) -> Iterator[str]:
     poll.register(child.stdout, select.POLLIN)
     rest = b""
     while time.monotonic() < deadline:
-        if not poll.poll(1000):
-            if child.poll() is not None:  # what holds the pipe open is something that it has left behind
-                return
-            continue
-        data = os.read(child.stdout.fileno(), 65536)
-        *lines, rest = (rest + data).split(b"\n") if data else (rest, b"")
-        yield from (line.decode("utf-8", "replace").strip() for line in lines)
-        if not data:
-            return
+        has_ended = child.poll() is not None
+        if poll.poll(0 if has_ended else 1000):
+            data = os.read(child.stdout.fileno(), 65536)
+            *lines, rest = (rest + data).split(b"\n")
+            yield from (line.decode("utf-8", "replace").strip() for line in lines)
+            if not data:
+                break
+        elif has_ended:  # what holds the pipe open is something that it has left behind
+            break
+    yield rest.decode("utf-8", "replace").strip()
 
 
 JUDGEMENTS = re.compile(
@@ -2490,7 +2500,6 @@ class Report:
         self.withheld: list[Planned] = []  # of these, what --confirm leaves alone though it is not up to date
         self.unsuccessful: list[Result] = []
         self.tally: Counter[str] = Counter()
-        sys.stdout.reconfigure(errors="backslashreplace")  # a message may have what the locale has not
 
     def record(self, record: str, **fields: Any) -> None:
         if self.as_json:
@@ -2630,9 +2639,12 @@ class Report:
             self.progress.write("  " + printable(difference_text(difference, 120)) + "\n")
 
     def answer(self, question: str) -> str | None:
-        """What is typed, in lower case; None at the end of input."""
+        """What is typed, in lower case; None at the end of input, or where the terminal is gone."""
         self.progress.write(question)
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except OSError:
+            return None
         return line.strip().lower() if line else None
 
     def show_progress(self, running: Sequence[Workload], paused: bool = False) -> None:

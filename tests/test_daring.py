@@ -324,6 +324,25 @@ def test_any_plan_keeps_its_limits(tool, workloads, threads, max_failures):
         assert len(counting) <= max_failures + threads - 1
 
 
+@pytest.mark.parametrize("limit", [0, 3])
+def test_where_no_more_threads_are_to_be_had_those_that_run_do_the_work(tool, monkeypatch, limit):
+    started = []
+
+    class Thread(threading.Thread):
+        def start(self):
+            if len(started) >= limit:
+                raise RuntimeError("can't start new thread")
+            started.append(self)
+            super().start()
+
+    monkeypatch.setattr(tool.threading, "Thread", Thread)
+    if limit:
+        assert tool.each(range(20), lambda item: item * 2, threads=8) == {item: item * 2 for item in range(20)}
+    else:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            tool.each(range(20), lambda item: item, threads=8)
+
+
 # Questions
 
 
@@ -348,15 +367,15 @@ class Typed:
 
     def expect(self, text: str, times: int = 1) -> None:
         while self.text.count(text) < times:
-            self.text += os.read(self.own, 65536).decode()
+            self.text += os.read(self.own, 65536).decode("utf-8", "replace")
 
-    def answer(self, text: str) -> None:
-        os.write(self.own, text.encode())
+    def answer(self, text: str | bytes) -> None:
+        os.write(self.own, text if isinstance(text, bytes) else text.encode())
 
     def end(self) -> tuple[int, str]:
         while True:
             try:
-                self.text += os.read(self.own, 65536).decode()
+                self.text += os.read(self.own, 65536).decode("utf-8", "replace")
             except OSError:
                 break
         os.close(self.own)
@@ -378,6 +397,17 @@ def test_each_is_asked_about_one_at_a_time(letters):
     assert code == 0
     assert typed.text.count("Deployment  shop ") == 4  # its plan line, once a workload
     assert "5 succeeded, 1 declined." in shown and len(patched(letters)) == 5
+
+
+def test_what_is_no_text_is_no_answer(letters, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    typed = Typed(letters)
+    typed.expect(QUESTION)
+    typed.answer(b"y\xff\n")
+    typed.expect(QUESTION, 2)
+    typed.answer("q\n")
+    code, shown = typed.end()
+    assert code == 0 and patched(letters) == [] and "6 not started." in shown
 
 
 def test_quit_starts_nothing_more(letters):

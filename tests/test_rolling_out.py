@@ -255,15 +255,17 @@ def test_kubectl_gets_the_same_kubeconfig_and_context(cluster, run, tmp_path):
     ]
 
 
-def test_what_a_kubectl_leaves_behind_is_not_waited_for(tool, tmp_path):
+@pytest.mark.parametrize("agent", ["silent", "chatty"])
+def test_what_a_kubectl_leaves_behind_is_not_waited_for(tool, tmp_path, agent):
     """A credential plugin may start an agent, which keeps kubectl's streams open."""
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text("#!/bin/sh\nsetsid sleep 20 &\necho Warning: slow >&2\nprintf 'all \\377 well'\n")
+    agent = {"silent": "sleep 20", "chatty": "sh -c 'for i in $(seq 100); do echo; sleep 0.2; done'"}[agent]
+    kubectl.write_text(f"#!/bin/sh\nsetsid {agent} &\necho Warning: slow >&2\nprintf 'all \\377 well'\nexit 1\n")
     kubectl.chmod(0o755)
     began, told = time.monotonic(), []
-    code, _ = tool.Kubectl(str(kubectl), None, None).rollout_status(a_planned(tool), 600.0, told.append)
-    assert code == 0 and time.monotonic() - began < 15
-    assert [event.line for event in told if event.line] == ["Warning: slow"]
+    ended = tool.Kubectl(str(kubectl), None, None).rollout_status(a_planned(tool), 600.0, told.append)
+    assert ended == (1, "all \ufffd well") and time.monotonic() - began < 15
+    assert [event.line for event in told if event.line] == ["Warning: slow", "all \ufffd well"]
 
 
 @pytest.mark.parametrize(
