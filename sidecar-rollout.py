@@ -22,7 +22,7 @@ Exit codes:
   1         at least one workload failed, timed out, was refused or is still not up to date
   2         bad usage
   3         could not start: no cluster, no permission, no kubectl; nothing was changed
-  130, 143  interrupted by SIGINT, SIGTERM; what was in flight is listed
+  130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in flight is listed
 """
 
 from __future__ import annotations
@@ -171,6 +171,15 @@ def refuse_contradictions(options: argparse.Namespace, parser: argparse.Argument
         parser.error(f"--{'ignore-config' if options.ignore_config else 'allow-removal'} goes with --only-drifted")
 
 
+def prepare_streams() -> None:
+    """Standard streams that can always be written: Python has none for one that was closed (>&-)."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout.reconfigure(errors="backslashreplace")  # a message may have what the locale has not
+    if sys.stdin:
+        sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
+
+
 def without_package(error: ModuleNotFoundError) -> int:
     """Says what to install; the exit code."""
     missing = f"the Python package {error.name} is missing; pip install -r requirements.txt"
@@ -293,11 +302,7 @@ def annotation_prefix(text: str) -> str:
 
 if __name__ == "__main__":
     # Here and not in main(), before the rest is imported: --help and a wrong option take 0.055 s instead of 0.09.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  None is one that was closed: >&-
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    sys.stdout.reconfigure(errors="backslashreplace")  # a message may have what the locale has not
-    if sys.stdin:
-        sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
+    prepare_streams()
     try:
         OPTIONS = parse_args(sys.argv[1:])
     except ModuleNotFoundError as error:
@@ -662,6 +667,7 @@ def set_up_logging(level: str, as_json: bool) -> ProgressLine:
         handler.setFormatter(TextFormatter(colored=handler.on_terminal and not os.environ.get("NO_COLOR")))
     logging.raiseExceptions = False  # a closed standard error is no reason to stop
     logging.captureWarnings(True)
+    sys.unraisablehook = lambda ignored: log.debug("ignored", extra={"error": repr(ignored.exc_value)})
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.root.addFilter(lambda record: False)  # where the client logs a plugin's output, which may be a token
     log.setLevel(level.upper())
@@ -2296,6 +2302,8 @@ class Interrupts:
         self.received: list[int] = []
         self.rolling_out = False
         self.asking = False
+        self.is_over = False
+        self.raised_at = -math.inf
         self.goes_on = threading.Event()
         self.goes_on.set()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -2305,8 +2313,11 @@ class Interrupts:
         signal.signal(signal.SIGUSR2, lambda number, frame: self.goes_on.set())
 
     def receive(self, number: int, frame: object) -> None:
+        """Counts, and where nothing is in flight raises; a second one at once would hit what ends the program."""
         self.received.append(number)
-        if self.asking or not self.rolling_out:
+        interrupts = self.asking or not (self.rolling_out or self.is_over)
+        if interrupts and time.monotonic() - self.raised_at > 1:
+            self.raised_at = time.monotonic()
             raise Interrupted
 
     @property
@@ -2379,8 +2390,8 @@ def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
         return None
     report.show_question(planned)
     while True:
-        brake.interrupts.asking = True
         try:
+            brake.interrupts.asking = True
             answer = report.answer("roll out? [y]es [n]o [a]ll [q]uit ")
         except Interrupted:
             answer = "quit"
@@ -2771,9 +2782,9 @@ def warn_about_names(filters: Filters, census: Census) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    interrupts = Interrupts()
     try:
         progress = set_up_logging(options.log_level, options.log_format == "json")
-        interrupts = Interrupts()
         return run(options, progress, interrupts)
     except (CannotStart, ApiError) as error:
         log.debug("could not start", exc_info=True)
@@ -2788,6 +2799,8 @@ def main(options: argparse.Namespace) -> int:
         log.debug("unexpected error", exc_info=True)
         log.critical(f"unexpected error, please report it with the log of --log-level=debug: {error!r}")
         return 1 if interrupts.rolling_out else 3
+    finally:
+        interrupts.is_over = True
 
 
 def find_plan(

@@ -183,3 +183,33 @@ def test_the_second_signal_ends_the_last_look_as_well(three, start):
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)
     assert set(ended.outcomes.values()) == {"timed_out"} and len(ended.outcomes) == 3
+
+
+def test_signals_at_once_raise_once_and_none_when_it_is_over(tool, monkeypatch):
+    """An exception on the way out would be a traceback of what is being cleaned up."""
+    monkeypatch.setattr(tool.signal, "signal", lambda *_: None)
+    clock = [100.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    interrupts = tool.Interrupts()
+    with pytest.raises(tool.Interrupted):
+        interrupts.receive(signal.SIGTERM, None)
+    interrupts.receive(signal.SIGINT, None)
+    clock[0] += 2  # whoever swallowed the first one does not go on for ever
+    with pytest.raises(tool.Interrupted):
+        interrupts.receive(signal.SIGINT, None)
+    clock[0] += 2
+    interrupts.is_over = True
+    interrupts.receive(signal.SIGINT, None)
+    assert interrupts.exit_code == 143
+
+
+def test_ctrl_c_twice_while_the_cluster_is_read(three, start):
+    held = three.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(three, "--log-format=text")
+    assert held.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.signal(signal.SIGINT)
+    ended = running.finish()
+    held.release.set()
+    said = ended.stderr.splitlines()
+    assert ended.code == 130 and len(said) == 2 and said[1].endswith("interrupted; nothing was changed")
