@@ -1579,6 +1579,7 @@ CONTROLLER_LABELS = (
 TOKEN_VOLUME = re.compile(r"(kube-api-access)-[a-z0-9]{5}")  # a name of its own in each Pod
 SECRET_NAMES = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private", re.IGNORECASE)
 HIDDEN = "(hidden)"
+REFERENCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
 
 def live_pod(pod: dict, names: Sequence[str]) -> LivePod:
@@ -1646,6 +1647,7 @@ def normal_container(position: str, container: dict, volumes: list[dict]) -> dic
     """A container in which lists that Kubernetes reads by key are dicts, and what means the same is the same."""
     known = ("name", "restartPolicy", "env", "ports", "volumeMounts", "resources")
     form = pruned({key: value for key, value in container.items() if key not in known})
+    form |= {key: with_secrets_behind(form[key]) for key in ("command", "args") if key in form}
     form["position"] = position
     form["resources"] = normal_resources(container.get("resources") or {})
     form["env"] = {variable["name"]: normal_variable(variable) for variable in container.get("env") or ()}
@@ -1656,6 +1658,18 @@ def normal_container(position: str, container: dict, volumes: list[dict]) -> dic
     form["volumeMounts"] = {mount["mountPath"]: pruned(mount) for mount in container.get("volumeMounts") or ()}
     form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}
     return form
+
+
+def with_secrets_behind(words: list[str]) -> list[str]:
+    """A command line on which `--password x` is one word, `--password=x`, as its value is to be masked."""
+    found: list[str] = []
+    for word in words:
+        flag = found[-1] if found else ""
+        if flag.startswith("-") and "=" not in flag and SECRET_NAMES.search(flag) and not word.startswith("-"):
+            found[-1] = f"{flag}={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def pruned(value: Any) -> Any:
@@ -1746,25 +1760,29 @@ def list_differences(live: list, fresh: list) -> Iterator[tuple[Any, Any]]:
         return item.partition("=")[0] if isinstance(item, str) and item.startswith("-") else json.dumps(item)
 
     gone = [item for item in live if item not in fresh]
-    come = {flag(item): item for item in fresh if item not in live}
+    come = [item for item in fresh if item not in live]
     if not gone and not come:
         yield live, fresh
     for item in gone:
-        yield item, come.pop(flag(item), None)
-    for item in come.values():
+        other = next((other for other in come if flag(other) == flag(item)), None)
+        if other is not None:
+            come.remove(other)
+        yield item, other
+    for item in come:
         yield None, item
 
 
 def hidden(value: Any, path: Sequence[str]) -> Any:
     """The value, with what looks like a secret masked. References to Secrets are no secrets."""
     if isinstance(value, dict):
-        return value if "from" in value else {key: hidden(inner, (*path, key)) for key, inner in value.items()}
+        return {key: hidden(inner, (*path, key)) for key, inner in value.items()}
     if isinstance(value, list):
         return [hidden(item, path) for item in value]
     name, equals, _ = value.partition("=") if isinstance(value, str) else ("", "", "")
     if equals and path[1:2] in (("args",), ("command",)) and SECRET_NAMES.search(name):
         return f"{name}={HIDDEN}"
-    is_secret = path[1:2] == ("env",) and path[-1] != "from" and any(map(SECRET_NAMES.search, path[2:]))
+    is_reference = len(path) > 4 and path[3] == "from" and path[4] in REFERENCES
+    is_secret = path[1:2] == ("env",) and not is_reference and any(map(SECRET_NAMES.search, path[2:]))
     return HIDDEN if is_secret and value not in (None, "") else value
 
 
@@ -2216,7 +2234,7 @@ CONFLICTS = 20  # a workload's status changes its version as well, several times
 
 
 def patched_as(obj: dict, stamp: str) -> Patched:
-    edits = template_edits(obj)
+    edits = edits_of(obj, of_template=True)
     moments = [parse_time(moment) for manager, moment in edits if manager == PROGRAM]
     return Patched(stamp, max(moments, default=parse_time(stamp)), edits, obj)
 
@@ -2253,26 +2271,22 @@ def is_of_template(pod: dict, obj: dict) -> bool:
     )
 
 
-def template_edits(obj: dict) -> frozenset[tuple[str, str]]:
-    """Who changed a workload's Pod template last, and when: (field manager, time)."""
+def edits_of(obj: dict, of_template: bool) -> frozenset[tuple[str, str]]:
+    """Who changed a workload or its Pod template last, but not its status or scale: (field manager, time)."""
     return frozenset(
-        (entry.get("manager", ""), entry.get("time", ""))
+        (entry.get("manager", ""), entry["time"])
         for entry in (obj.get("metadata") or {}).get("managedFields") or ()
-        if "subresource" not in entry and "f:template" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        if entry.get("time") and "subresource" not in entry
+        if not of_template or "f:template" in (entry.get("fieldsV1") or {}).get("f:spec", {})
     )
 
 
 def told_by_managers(obj: dict, patched: Patched) -> str:
     """What somebody else did to the Pod template since the patch; empty: nothing."""
     kept = bool(obj) and patched.stamp in template_annotations(obj).values()
-    edits = (obj.get("metadata") or {}).get("managedFields") or ()
-    since = sorted(
-        (entry.get("time", ""), entry.get("manager", ""))
-        for entry in edits
-        if "subresource" not in entry
-        and (entry.get("manager", ""), entry.get("time", "")) not in patched.edits
-        and parse_time(entry["time"]) >= patched.moment
-    )
+    # Who takes a field away owns nothing of the template afterwards: then any edit counts.
+    edits = edits_of(obj, of_template=kept) - patched.edits
+    since = sorted((moment, manager) for manager, moment in edits if parse_time(moment) >= patched.moment)
     others = [manager for _, manager in since if manager != PROGRAM] or [manager for _, manager in since]
     who = others[-1] if others else "somebody"
     if obj and not kept and not any(manager == PROGRAM for _, manager in since):

@@ -325,6 +325,39 @@ def test_arguments_that_look_like_secrets_are_masked(tool):
     ]
 
 
+def test_a_secret_in_an_argument_of_its_own_is_masked(tool):
+    live, fresh = with_env(), with_env()
+    live["spec"]["containers"][0]["args"] = ["--password", "hunter2", "--level", "1", "--use-token", "--x"]
+    fresh["spec"]["containers"][0]["args"] = ["--password", "hunter3", "--level", "2", "--use-token", "--x"]
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  args  --password=(hidden) -> --password=(hidden)",
+        "mesh-proxy  args  1 -> (absent)",
+        "mesh-proxy  args  (absent) -> 2",
+    ]
+
+
+def test_a_flag_that_comes_more_than_once_loses_no_difference(tool):
+    live, fresh = with_env(), with_env()
+    live["spec"]["containers"][0]["args"] = ["-x=1", "-y=1"]
+    fresh["spec"]["containers"][0]["args"] = ["-x=2", "-x=3", "-y=1"]
+    assert differences(tool, live, fresh) == ["mesh-proxy  args  -x=1 -> -x=2", "mesh-proxy  args  (absent) -> -x=3"]
+
+
+def test_a_secret_that_looks_like_a_reference_is_masked(tool):
+    live, fresh = with_env(MY_SECRET='{"from": "hunter2"}'), with_env(MY_SECRET='{"from": "hunter3"}')
+    assert differences(tool, live, fresh) == ["mesh-proxy  env MY_SECRET.from  (hidden) -> (hidden)"]
+    assert "hunter" not in str(differences(tool, with_env(), with_env(MY_SECRET='{"from": {"a": "hunter2"}}')))
+
+
+def test_another_secret_that_is_referred_to_is_named(tool):
+    live, fresh = with_env(), with_env()
+    for pod, name in ((live, "old"), (fresh, "new")):
+        reference = {"name": "DB_PASSWORD", "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}}}
+        pod["spec"]["containers"][0]["env"] = [reference]
+    told = ["mesh-proxy  env DB_PASSWORD.from.secretKeyRef.name  old -> new"]
+    assert differences(tool, live, fresh) == told
+
+
 def test_references_to_secrets_are_shown_they_are_no_secrets(tool):
     live, fresh = with_env(), with_env()
     reference = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}

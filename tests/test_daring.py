@@ -601,6 +601,34 @@ def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start
     assert result["message"] == "2 of 2 Pods are still the old ones: the annotation was taken away by argocd-controller"
 
 
+EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"manager": "kubectl-annotate", "time": LATER, "fieldsV1": {"f:metadata": {}}}, ""),
+        ({"manager": "kubectl-label", "time": PATCH, "fieldsV1": {"f:metadata": {}}}, ""),
+        ({"manager": "keda", "time": LATER, "fieldsV1": {"f:spec": {"f:replicas": {}}}}, ""),
+        ({"manager": "someone", "time": EARLIER, "fieldsV1": {"f:spec": {"f:template": {}}}}, ""),
+        (
+            {"manager": "kubectl-rollout", "time": LATER, "fieldsV1": {"f:spec": {"f:template": {}}}},
+            "restarted again by kubectl-rollout meanwhile",
+        ),
+    ],
+)
+def test_only_who_changes_the_template_has_restarted_it(tool, entry, told):
+    def workload_with(*edits: dict) -> dict:
+        template = {"metadata": {"annotations": {"p.rollout.timestamp": PATCH}}}
+        return {"metadata": {"managedFields": list(edits)}, "spec": {"template": template}}
+
+    ours = {"manager": "sidecar-rollout", "time": PATCH, "fieldsV1": {"f:spec": {"f:template": {}}}}
+    obj = workload_with(ours)
+    patched = tool.patched_as(obj, PATCH)
+    assert patched.moment == tool.parse_time(PATCH)
+    assert tool.told_by_managers(workload_with(ours, entry), patched) == told
+
+
 def test_a_restart_by_somebody_else_meanwhile_is_told_not_blamed(cluster, start):
     from conftest import KUBECTL
 
