@@ -33,6 +33,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until Interrupts takes over: the imports take a while
 
 import argparse
+import fnmatch
 import os
 import re
 import sys
@@ -159,8 +160,9 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
 def refuse_contradictions(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if not options.kinds:
         parser.error("--exclude-deployment leaves nothing: add --include-statefulset or --include-daemonset")
-    if options.include_namespace and set(options.include_namespace) <= set(options.exclude_namespace):
-        parser.error("each --include-namespace is also an --exclude-namespace, which wins: nothing is left")
+    included, excluded = options.include_namespace, options.exclude_namespace
+    if included and all(name in excluded or (not is_pattern(name) and matches(name, excluded)) for name in included):
+        parser.error("each --include-namespace is excluded by an --exclude-namespace, which wins: nothing is left")
     if options.confirm_each and options.confirm is False:
         parser.error("--confirm-each does it, --confirm=false does not")
     if options.confirm_each and not (sys.stdin and sys.stdin.isatty()):
@@ -253,6 +255,10 @@ def is_pattern(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def moment(text: str) -> datetime:
     """A point in time with a zone. dateutil fills in what is missing, from today: so ask it twice, from two days."""
     import warnings
@@ -309,7 +315,6 @@ if __name__ == "__main__":
         sys.exit(without_package(error))
 
 import enum
-import fnmatch
 import functools
 import json
 import logging
@@ -1187,10 +1192,6 @@ def find_kubectl(path: str) -> str:
 
 
 # Selecting: pure functions; a "no" is a Skip, which the report prints
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_chosen(namespace: str, filters: Filters) -> bool:

@@ -119,7 +119,17 @@ A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 charact
         ),
         (
             [NAME, "--include-namespace=a", "--exclude-namespace=a"],
-            "each --include-namespace is also an --exclude-namespace, which wins: nothing is left",
+            "each --include-namespace is excluded by an --exclude-namespace, which wins: nothing is left",
+        ),
+        (
+            [
+                NAME,
+                "--include-namespace=prod",
+                "--include-namespace=x-*",
+                "--exclude-namespace=p*d",
+                "--exclude-namespace=x-*",
+            ],
+            "each --include-namespace is excluded by an --exclude-namespace, which wins: nothing is left",
         ),
         ([NAME, "--log-level=loud"], None),
         ([NAME, "--log-format=xml"], None),

@@ -56,7 +56,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_flight(three, start
     assert not [pid for pid in left if int(pid) != os.getpid()]
 
 
-@pytest.mark.parametrize("module", ["argparse", "fnmatch"])
+@pytest.mark.parametrize("module", ["argparse", "dataclasses"])
 def test_ctrl_c_while_it_still_imports_ends_it_without_a_word(start, cluster, tmp_path, module):
     stub = "import sys, time\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(60)\n"
     (tmp_path / f"{module}.py").write_text(stub)
