@@ -334,8 +334,8 @@ log = logging.getLogger(PROGRAM)
 # Types
 
 
-class Workload(NamedTuple):
-    """What a rollout restarts; in a Skip it may be a Pod."""
+class Identity(NamedTuple):
+    """What tells objects of a cluster apart."""
 
     kind: str
     namespace: str
@@ -343,6 +343,14 @@ class Workload(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class Workload(Identity):
+    """What a rollout restarts; in a Skip it may be a Pod."""
+
+
+class Config(Identity):
+    """A ConfigMap or Secret that a sidecar uses."""
 
 
 class Kind(NamedTuple):
@@ -444,17 +452,6 @@ class Census:
 class Skip:
     subject: Workload
     reason: str
-
-
-class Config(NamedTuple):
-    """A ConfigMap or Secret that a sidecar uses."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 class Fresh(NamedTuple):
@@ -797,6 +794,15 @@ class Cluster:
     def get(self, path: str, query: dict | None = None, accept: str = JSON) -> dict:
         return decoded(self.request("GET", path, query=query, accept=accept))
 
+    def find(self, path: str, accept: str = JSON) -> dict | None:
+        """The object there; None where there is none."""
+        try:
+            return self.get(path, accept=accept)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     def request(self, method: str, path: str, retried: Sequence[int] = RETRIED, **parts: Any) -> bytes:
         """The body of a successful answer. ApiError for any other, after retries: all that is sent may be repeated."""
         import random
@@ -927,14 +933,9 @@ class Cluster:
 
     def controller_of_replica_set(self, owner: Owner) -> Owner | None:
         """A ReplicaSet's controller; None where it has none or is gone. Metadata only: the rest may be large."""
-        try:
-            path = f"/apis/apps/v1/namespaces/{owner.namespace}/replicasets/{owner.name}"
-            metadata = self.get(path, accept=METADATA_ONLY)["metadata"]
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return controller_of(metadata)
+        path = f"/apis/apps/v1/namespaces/{owner.namespace}/replicasets/{owner.name}"
+        found = self.find(path, METADATA_ONLY)
+        return found and controller_of(found["metadata"])
 
     def workloads(self, kind: str, namespaces: Sequence[str]) -> Iterator[tuple[Workload, dict]]:
         """All workloads of a kind, whole as the API server has them."""
@@ -943,12 +944,7 @@ class Cluster:
 
     def workload(self, workload: Workload) -> dict | None:
         """The workload as it is now; None where there is none."""
-        try:
-            return self.get(path_of(workload))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self.find(path_of(workload))
 
     def pods_of(self, workload: Workload, obj: dict) -> list[dict]:
         """The Pods that a workload's selector selects."""
@@ -1267,14 +1263,16 @@ def template_annotations(obj: dict) -> dict[str, str]:
     return ((obj["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
 
 
+def running_along(spec: dict) -> Iterator[tuple[str, dict]]:
+    """The containers that run beside each other, each with where it stands: ordinary ones and native sidecars."""
+    yield from (("containers", container) for container in spec["containers"])
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            yield "initContainers", container
+
+
 def sidecars_of(spec: dict) -> list[Sidecar]:
-    """The containers that run beside each other: ordinary ones, and init containers that are native sidecars."""
-    natives = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
-    return [
-        Sidecar(container["name"], container.get("image", ""), native)
-        for native, found in ((False, spec["containers"]), (True, natives))
-        for container in found
-    ]
+    return [Sidecar(c["name"], c.get("image", ""), position != "containers") for position, c in running_along(spec)]
 
 
 def parse_time(text: str) -> datetime:
@@ -1619,11 +1617,7 @@ def pod_to_create(workload: Workload, obj: dict, sample: dict) -> dict:
 
 def named_containers(pod: dict, names: Sequence[str]) -> Iterator[tuple[str, dict]]:
     """The named sidecars of a Pod, each with where it stands."""
-    for position in ("containers", "initContainers"):
-        for container in pod["spec"].get(position) or ():
-            runs_along = position == "containers" or container.get("restartPolicy") == "Always"
-            if runs_along and matches(container["name"], names):
-                yield position, container
+    return ((position, c) for position, c in running_along(pod["spec"]) if matches(c["name"], names))
 
 
 def view_of(pod: dict, names: Sequence[str]) -> str:
