@@ -182,6 +182,15 @@ def prepare_streams() -> None:
         sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
 
 
+def leave_at_once(code: int) -> None:
+    """Ends the process without taking it apart, which is 0.004 s of those."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        pass  # nobody reads it, or the disk is full: there is no more to say
+    os._exit(code)
+
+
 def without_package(error: ModuleNotFoundError) -> int:
     """Says what to install; the exit code."""
     missing = f"the Python package {error.name} is missing; pip install -r requirements.txt"
@@ -307,12 +316,14 @@ def annotation_prefix(text: str) -> str:
 
 
 if __name__ == "__main__":
-    # Here and not in main(), before the rest is imported: --help and a wrong option take 0.055 s instead of 0.09.
+    # Here and not in main(), before the rest is imported: --help and a wrong option take 0.054 s instead of 0.09.
     prepare_streams()
     try:
         OPTIONS = parse_args(sys.argv[1:])
     except ModuleNotFoundError as error:
         sys.exit(without_package(error))
+    except SystemExit as ended:
+        leave_at_once(ended.code)
 
 import enum
 import functools

@@ -153,6 +153,17 @@ def test_what_needs_no_cluster_waits_for_no_import(option):
     assert not imported & {"kubernetes", "dateutil", "logging", "dataclasses", "typing", "json", "shutil", "inspect"}
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_that_nobody_reads_is_no_traceback(option):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, str(SCRIPT), option]
+    ended = subprocess.run(words, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
 def test_a_stream_that_is_closed_is_one_that_nobody_reads(cluster, closed):
     """As with >&- in a shell: Python has no object for such a stream."""

@@ -1,6 +1,6 @@
 """A long run: memory, file descriptors and threads stay flat, and the benchmark works.
 
-In full, some ten minutes on 2 cores: pytest tests/test_scale.py --workloads 5000
+In full, 48 minutes on 2 cores (the embedded cluster takes most of them): pytest tests/test_scale.py --workloads 5000
 """
 
 from __future__ import annotations
