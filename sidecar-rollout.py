@@ -69,12 +69,13 @@ def last_line(text: str) -> str:
 
 
 def columns(stream: Any, otherwise: int) -> int:
-    """How wide a stream's terminal is; COLUMNS, where it is set, knows better. Some terminals say that it is 0."""
+    """How wide a stream's terminal is; where there is none, or one that says 0, COLUMNS tells."""
     try:
-        width = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+        width = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         width = 0
-    return width if width > 0 else otherwise
+    told = os.environ.get("COLUMNS", "")
+    return width or (int(told) if told.isdecimal() else 0) or otherwise
 
 
 # Command line

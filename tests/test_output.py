@@ -281,6 +281,16 @@ def test_ages_count_from_the_oldest_pod(cluster, run):
     assert 7190 < (datetime.now(timezone.utc) - oldest).total_seconds() < 7300
 
 
+def test_the_terminal_knows_its_columns_better(tool, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    own, theirs = pty.openpty()
+    with open(theirs, "w") as stream:
+        for columns, width in ((42, 42), (0, 200)):
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            assert tool.columns(stream, 77) == width
+    os.close(own)
+
+
 @pytest.mark.parametrize(("said", "width"), [("100", 100), ("0", 77), ("-5", 77), ("wide", 77), ("", 77)])
 def test_columns_that_say_nothing_are_not_believed(tool, monkeypatch, tmp_path, said, width):
     monkeypatch.setenv("COLUMNS", said)
