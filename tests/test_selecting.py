@@ -154,6 +154,13 @@ def test_no_pod_makes_the_reading_crash(tool, value):
             assert str(error).startswith("expected a Pod, got ")
 
 
+def test_what_is_kept_of_a_workload_is_not_the_workload_once_more(tool):
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{" * 4000, "team": "shop"}
+    obj = {"metadata": {"name": "web", "annotations": annotations}, "spec": {"template": {}, "replicas": 1}}
+    kept = tool.lean(obj, with_template=False)
+    assert kept["metadata"] == {"annotations": {"team": "shop"}} and len(json.dumps(kept)) < 300
+
+
 # For real
 
 
