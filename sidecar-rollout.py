@@ -2525,11 +2525,11 @@ def sidecar_text(sidecars: Iterable[Sidecar]) -> str:
     return "; ".join(f"{name} {', '.join(found)}" for name, found in versions.items())
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need, two spaces apart."""
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of columns as wide as they need, two spaces apart."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 class Report:
@@ -2553,9 +2553,10 @@ class Report:
             self.write(json.dumps({"record": record, **fields}))
             self.progress.draw()
 
-    def print(self, text: str = "") -> None:
+    def print(self, *lines: str) -> None:
+        """Lines of the text; whatever is in one of them, it stays one."""
         if not self.as_json:
-            self.write(text)
+            self.write("\n".join(map(printable, lines)))
 
     def write(self, text: str) -> None:
         try:
@@ -2605,18 +2606,16 @@ class Report:
         self.print(f"{plural(len(group), 'workload')} drifted{note}:")
         width = columns(sys.stdout, 120) - 2
         for difference in drift.differences:
-            self.print("  " + printable(difference_text(difference, width)))
+            self.print("  " + difference_text(difference, width))
         if drift.also:
-            self.print("  " + shortened("also changes: " + printable(", ".join(drift.also)), width))
-        self.print(re.sub("^", "    ", plan_table(group), flags=re.MULTILINE) + "\n")
+            self.print("  " + shortened("also changes: " + ", ".join(drift.also), width))
+        self.print(*("    " + line for line in plan_table(group)), "")
 
     def show_verdicts(self, verdict: Verdict, told: str) -> None:
         found = [one for one in self.judged if one.drift.verdict is verdict]
         if found:
             self.print(f"{plural(len(found), 'workload')} {verdict.value}: {told}:")
-            for one in found:
-                self.print(f"  {one.workload}: {printable(one.drift.message)}")
-            self.print()
+            self.print(*(f"  {one.workload}: {one.drift.message}" for one in found), "")
 
     def show_plan(self, plan: list[Planned], skips: list[Skip], census: Census) -> None:
         """The plan as a table, or as JSON; below it the skipped by reason and the totals."""
@@ -2636,7 +2635,7 @@ class Report:
                 unhealthy=one.trouble,
             )
         if plan and not self.judged:
-            self.print(plan_table(plan) + "\n")
+            self.print(*plan_table(plan), "")
         self.show_skips()
         up_to_date = sum(one.drift.verdict is Verdict.UP_TO_DATE for one in self.judged)
         current = f"; {up_to_date} up to date" if self.judged else ""
@@ -2656,8 +2655,8 @@ class Report:
             self.print("Skipped:")
             for (kind, reason), names in sorted(by_reason.items()):
                 more = [f"{len(names) - 3} more (--log-level=debug names all)"] if len(names) > 3 else []
-                self.print(f"  {plural(len(names), kind)}: {printable(reason)}: {', '.join(names[:3] + more)}")
-            self.print()
+                self.print(f"  {plural(len(names), kind)}: {reason}: {', '.join(names[:3] + more)}")
+            self.print("")
 
     def finish(self, result: Result) -> None:
         """Takes a workload's result."""
@@ -2680,7 +2679,7 @@ class Report:
     def show_question(self, planned: Planned) -> None:
         """A workload's line of the plan, and its differences, where the question about it is asked."""
         self.progress.show("")
-        self.progress.write("\n" + plan_table([planned]) + "\n")
+        self.progress.write("\n" + "\n".join(plan_table([planned])) + "\n")
         for difference in planned.drift.differences if planned.drift else ():
             self.progress.write("  " + printable(difference_text(difference, 120)) + "\n")
 
@@ -2707,7 +2706,7 @@ class Report:
         seconds = round(time.monotonic() - self.began, 1)
         order = list(Outcome)
         for result in sorted(self.unsuccessful, key=lambda result: order.index(result.outcome)):
-            told = f": {printable(result.message)}" if result.message else ""
+            told = f": {result.message}" if result.message else ""
             self.print(f"{result.outcome.value}: {result.planned.workload}{told}")
         outcomes = {outcome: self.outcomes[outcome] for outcome in order if self.outcomes[outcome]}
         verdicts = Counter(one.drift.verdict.value for one in self.judged)
@@ -2743,8 +2742,8 @@ class Report:
         return 1 if bad or not_done or drifted else 0
 
 
-def plan_table(plan: Sequence[Planned]) -> str:
-    """Kind, namespace, name, Pods concerned of all, sidecars, the oldest Pod's age, and the state."""
+def plan_table(plan: Sequence[Planned]) -> list[str]:
+    """A table, line by line: kind, namespace, name, Pods concerned of all, sidecars, the oldest Pod's age, state."""
     now = datetime.now(timezone.utc)
     rows = [["KIND", "NAMESPACE", "NAME", "PODS", "SIDECAR", "OLDEST", "STATE"]]
     for one in plan:

@@ -372,6 +372,22 @@ def test_hostile_conditions_and_annotations(cluster, run):
     assert not any(line.startswith("fake") for line in shown.splitlines())
 
 
+@pytest.mark.parametrize("owner", ["StatefulSet", EVIL, None])
+def test_hostile_names(cluster, run, owner):
+    """No API server takes such names; one that means harm may say them all the same."""
+    metadata = {"name": EVIL, "namespace": EVIL, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    if owner:
+        metadata["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": owner, "name": EVIL, "controller": True}]
+    pod = {"metadata": metadata, "spec": {"containers": [{"name": "istio-proxy", "image": EVIL}]}}
+    listed = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}
+    cluster.fault(path="/api/v1/pods", status=200, body=listed)
+    ended = run(cluster, TEXT, "--log-level=debug")
+    shown = ended.stdout + ended.stderr
+    assert ended.code == 0 and "Skipped:" in ended.stdout
+    assert not set(shown) & set("\x1b\x07\r\u202e") and "\\x1b[2J" in shown
+    assert not any(line.startswith("fake") for line in shown.splitlines())
+
+
 @pytest.mark.parametrize(
     "body",
     [
