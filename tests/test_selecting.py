@@ -36,7 +36,7 @@ BOTH = ("--include-statefulset", "--include-daemonset")
     ],
 )
 def test_native_sidecars_count_and_other_init_containers_do_not(tool, spec, found):
-    assert [s.name for s in tool.sidecars_of(spec) if tool.matches(s.name, ["istio-proxy"])] == found
+    assert [s.name for s in tool.sidecars_of(spec) if tool.matches(s.name, ("istio-proxy",))] == found
 
 
 @pytest.mark.parametrize(
