@@ -793,12 +793,12 @@ class Cluster:
     """An API server: raw JSON over the client's own connections, with retries."""
 
     def __init__(
-        self, configuration: Any, context: str | None, load_again: Callable[[Any], None] | None = None
+        self, configuration: Any, kubectl_flags: Sequence[str] = (), load_again: Callable[[Any], None] | None = None
     ) -> None:
         from kubernetes.client import ApiClient
 
         self.configuration = configuration
-        self.context = context  # by its name, as the current one may change while this runs; None: in-cluster
+        self.kubectl_flags = kubectl_flags  # what makes kubectl talk to this one
         self.load_again = load_again  # the credentials, into the configuration
         self.pool = ApiClient(configuration).rest_client.pool_manager
         self.answered = False  # a server that has not answered yet is not there, rather than in trouble
@@ -1094,15 +1094,19 @@ def connect(kubeconfig: str | None, context: str | None, connections: int) -> Cl
     # As kubectl reads them: --kubeconfig is one file, KUBECONFIG a list, and in neither is a ~ expanded but by us.
     path = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     files = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    flags = []
     if kubeconfig or not files:
         files = [os.path.expanduser(path)]
+        flags = ["--kubeconfig", *files]  # the default, too: k3s' kubectl has another one
     if kubeconfig or context or any(map(os.path.exists, files)):
-        return Cluster(configuration, *load_kubeconfig(configuration, files, context))
+        name, load_again = load_kubeconfig(configuration, files, context)
+        # The context by its name, as the current one may change while this runs.
+        return Cluster(configuration, [*flags, "--context", name], load_again)
     try:
         load_incluster_config(configuration)
     except ConfigException:
         raise CannotStart(f"no cluster: {path} does not exist; name a kubeconfig with --kubeconfig") from None
-    return Cluster(configuration, None)
+    return Cluster(configuration)
 
 
 def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -> tuple[str, Callable[[Any], None]]:
@@ -1122,7 +1126,8 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
         if merger.config is None:
             raise CannotStart(f"no cluster: {named} does not exist; name a kubeconfig with --kubeconfig")
         known = [entry["name"] for entry in merger.config.value.get("contexts") or ()]
-        name = context or merger.config.value.get("current-context")
+        # Of several files kubectl takes the first that names one; the client takes the last.
+        name = context or next(filter(None, (part.get("current-context") for part in merger.config_files.values())), "")
         if name not in known:
             which = f"context {name!r} is not in {named}" if name else f"{named} has no current context"
             raise CannotStart(f"{which}; --context may be {listed(known, 'or') or 'nothing: there is none'}")
@@ -1166,14 +1171,17 @@ def user_of(config: dict, context: str) -> dict:
 
 
 def check_rights(cluster: Cluster, kinds: Iterable[str], namespaces: Sequence[str], confirm: bool) -> None:
-    """CannotStart, naming what is missing, where the user may not do what is about to be done."""
+    """CannotStart, naming what is missing, where the user may not do what is about to be done.
+
+    kubectl rollout status watches; an older one lists first.
+    """
     rights = []
     for namespace in namespaces or [""]:
         rights.append(Right("list", "", "pods", namespace))
         if "Deployment" in kinds:
             rights.append(Right("get", "apps", "replicasets", namespace))
         for kind in sorted(kinds):
-            verbs = ("get", "patch", "watch") if confirm else ("get",)  # kubectl rollout status watches
+            verbs = ("get", "list", "patch", "watch") if confirm else ("get",)
             rights += [Right(verb, "apps", KINDS[kind].plural, namespace) for verb in verbs]
     missing = [str(right) for right, allowed in each(rights, cluster.may).items() if not allowed]
     if missing:
@@ -1184,21 +1192,42 @@ def check_rights(cluster: Cluster, kinds: Iterable[str], namespaces: Sequence[st
 def find_kubectl(path: str) -> str:
     """The path of a kubectl that runs. CannotStart where there is none."""
     import shutil
-    import subprocess
 
     found = shutil.which(path)
     hint = "install it (https://kubernetes.io/docs/tasks/tools/) or name it with --kubectl"
     if not found:
         raise CannotStart(f"no kubectl: {path!r} is not found or cannot be executed; {hint}")
-    try:
-        version = subprocess.run(
-            [found, "version", "--client"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotStart(f"{found} does not run: {cause_of(error)}; {hint}") from None
-    if version.returncode:
-        raise CannotStart(f"{found} does not run: {last_line(version.stderr) or version.returncode}; {hint}")
+    trouble = trouble_with([found, "version", "--client"])
+    if trouble:
+        raise CannotStart(f"{found} does not run: {trouble}; {hint}")
     return found
+
+
+def check_kubectl(path: str, cluster: Cluster) -> None:
+    """CannotStart where kubectl does not reach the cluster: credentials and proxies are its own to find.
+
+    Without this each workload would be patched, and none of them waited for.
+    """
+    import shlex
+
+    command = [path, *cluster.kubectl_flags, "version"]
+    for _ in range(3):
+        trouble = trouble_with(command)
+        if not trouble or "Forbidden" in trouble:  # that is an answer, too
+            return
+        time.sleep(1)
+    raise CannotStart(f"kubectl does not reach the cluster: {trouble}; see: {shlex.join(command)}")
+
+
+def trouble_with(command: Sequence[str]) -> str:
+    """Why a command does not succeed, in a line; empty: it does."""
+    import subprocess
+
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return cause_of(error)
+    return "" if ended.returncode == 0 else last_line(ended.stderr) or f"exit code {ended.returncode}"
 
 
 # Selecting: pure functions; a "no" is a Skip, which the report prints
@@ -1995,10 +2024,8 @@ KUBECTL_GRACE = 60.0  # seconds beyond its timeout: a network that swallows pack
 class Kubectl:
     """kubectl, for its judgement whether a rollout succeeded."""
 
-    def __init__(self, path: str, kubeconfig: str | None, context: str | None) -> None:
-        self.command = [path]
-        self.command += ["--kubeconfig", os.path.expanduser(kubeconfig)] if kubeconfig else []
-        self.command += ["--context", context] if context else []
+    def __init__(self, path: str, flags: Sequence[str] = ()) -> None:
+        self.command = [path, *flags]
 
     def rollout_status(self, planned: Planned, seconds: float, tell: Callable[[Event], None]) -> tuple[int, str]:
         """Waits for a rollout; kubectl's exit code and its last line, which says why where that is not 0.
@@ -2881,6 +2908,8 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
     workers = options.parallel_rollouts
     cluster = connect(options.kubeconfig, options.context, connections=max(workers.number, 100))
     check_rights(cluster, filters.kinds, namespaces_to_list(filters), options.confirm)
+    if options.confirm:
+        check_kubectl(kubectl_path, cluster)
 
     injection = None
     if options.only_drifted:
@@ -2895,7 +2924,7 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
     if options.confirm:
         brake = Brake(interrupts, options.max_failures)
         brake.ask = options.confirm_each
-        kubectl = Kubectl(kubectl_path, options.kubeconfig, cluster.context)
+        kubectl = Kubectl(kubectl_path, cluster.kubectl_flags)
         words = options.annotation_prefix, options.rollout_reason
         rollout = Rollout(cluster, kubectl, filters, options.timeout, *words, brake, injection)
         canary = first_of(plan, options.max_rollouts)

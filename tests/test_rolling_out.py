@@ -251,6 +251,7 @@ def test_kubectl_gets_the_same_kubeconfig_and_context(cluster, run, tmp_path):
     assert ended.outcomes.keys() == {"shop/web"}  # how it ends depends on when its Pods are looked at
     assert seen.read_text().splitlines() == [
         "version --client",
+        f"--kubeconfig {path} --context embedded version",
         f"--kubeconfig {path} --context embedded rollout status deployments/web --namespace shop --timeout 90.000s",
     ]
 
@@ -263,7 +264,7 @@ def test_what_a_kubectl_leaves_behind_is_not_waited_for(tool, tmp_path, agent):
     kubectl.write_text(f"#!/bin/sh\nsetsid {agent} &\necho Warning: slow >&2\nprintf 'all \\377 well'\nexit 1\n")
     kubectl.chmod(0o755)
     began, told = time.monotonic(), []
-    ended = tool.Kubectl(str(kubectl), None, None).rollout_status(a_planned(tool), 600.0, told.append)
+    ended = tool.Kubectl(str(kubectl)).rollout_status(a_planned(tool), 600.0, told.append)
     assert ended == (1, "all \ufffd well") and time.monotonic() - began < 15
     assert [event.line for event in told if event.line] == ["Warning: slow", "all \ufffd well"]
 
@@ -282,7 +283,7 @@ def test_kubectls_last_line_says_why(tool, tmp_path, script, code, said):
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(f"#!/bin/sh\n{script}\n")
     kubectl.chmod(0o755)
-    ended = tool.Kubectl(str(kubectl), None, None).rollout_status(a_planned(tool), 60.0, lambda event: None)
+    ended = tool.Kubectl(str(kubectl)).rollout_status(a_planned(tool), 60.0, lambda event: None)
     assert ended == (code, said)
 
 
@@ -293,8 +294,6 @@ def test_a_kubectl_that_hangs_is_ended(cluster, tool, tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "KUBECTL_GRACE", 0.1)
     planned = a_planned(tool)
     children = []
-    code, error = tool.Kubectl(str(kubectl), None, None).rollout_status(
-        planned, 0.1, lambda event: children.append(event.child)
-    )
+    code, error = tool.Kubectl(str(kubectl)).rollout_status(planned, 0.1, lambda event: children.append(event.child))
     assert (code, error) == (1, "kubectl did not come back after its timeout")
     assert children[0].poll() == -signal.SIGKILL

@@ -188,8 +188,9 @@ def test_a_dry_run_needs_no_patch_right(cluster, run):
     assert run(viewer, *BOTH).planned == ["shop/web"]
     said = only_error(run(viewer, TEXT, CONFIRM))
     assert said == (
-        "missing rights: patch deployments.apps in all namespaces, watch deployments.apps in all namespaces; ask for "
-        "them (the README lists them); or name your namespaces with --include-namespace"
+        "missing rights: list deployments.apps in all namespaces, patch deployments.apps in all namespaces, "
+        "watch deployments.apps in all namespaces; ask for them (the README lists them); "
+        "or name your namespaces with --include-namespace"
     )
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
@@ -224,7 +225,7 @@ def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypa
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
     found = tool.connect(None, None, 8)
-    assert found.context is None
+    assert found.kubectl_flags == ()
     assert found.get("/api/v1/pods")["kind"] == "PodList"
 
 
@@ -242,6 +243,70 @@ def test_a_context_that_impersonates_is_refused(cluster, run):
     path = cluster.write_kubeconfig("as", {"token": "admin-token", "as": "jane"})
     said = only_error(run(path, TEXT))
     assert said == "context embedded impersonates (as), which only kubectl would do"
+
+
+@pytest.mark.parametrize("first", ["embedded", ""])
+def test_of_several_kubeconfigs_the_first_that_names_a_context_says_which(cluster, run, tmp_path, first):
+    """As kubectl has it; the client takes the last one's."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    here, elsewhere = cluster.kubeconfig_for(), cluster.kubeconfig_for()
+    here["current-context"] = first
+    if first:
+        elsewhere["current-context"] = elsewhere["contexts"][0]["name"] = "elsewhere"
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path, config in zip(paths, (here, elsewhere), strict=True):
+        path.write_text(json.dumps(config))
+    assert run(":".join(map(str, paths)), CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
+def test_kubectl_is_handed_the_default_kubeconfig_too(cluster, run, tmp_path):
+    """k3s' kubectl has another default, in which each cluster's context is called `default`."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text(json.dumps(cluster.kubeconfig_for()))
+    elsewhere = cluster.kubeconfig_for()
+    elsewhere["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "k3s.yaml").write_text(json.dumps(elsewhere))
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f'#!/bin/sh\nexport KUBECONFIG="${{KUBECONFIG:-{tmp_path}/k3s.yaml}}"\nexec {KUBECTL} "$@"\n')
+    kubectl.chmod(0o755)
+    assert run(None, CONFIRM, f"--kubectl={kubectl}", HOME=str(tmp_path)).outcomes == {"shop/web": "succeeded"}
+
+
+def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_is_changed(cluster, run, tmp_path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f'#!/bin/sh\nexec {KUBECTL} --server=https://127.0.0.1:1 "$@"\n')
+    kubectl.chmod(0o755)
+    assert run(cluster, f"--kubectl={kubectl}").code == 0  # a dry run needs it for nothing
+    said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
+    assert said.startswith("kubectl does not reach the cluster: ") and "connection" in said and "refused" in said
+    assert said.endswith(f"; see: {kubectl} --context embedded version")
+    assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (9, 3)])
+def test_a_kubectl_that_fails_to_reach_the_cluster_gets_another_try(cluster, run, times, code):
+    placed = cluster.fault(path="/version", times=times, status=503, user_agent="kubectl")
+    assert run(cluster, CONFIRM).code == code
+    assert placed.reached.is_set()
+
+
+def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
+    body = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: x"}
+    placed = cluster.fault(path="/version", times=9, status=403, body=body, user_agent="kubectl")
+    assert run(cluster, CONFIRM).code == 0
+    assert placed.reached.is_set()
+
+
+def test_a_right_that_only_kubectl_needs_is_asked_for(cluster, run):
+    """An older kubectl lists before it watches."""
+    rules = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "list"]} for rule in ROLLOUT_RULES[1:]]
+    said = only_error(run(cluster.kubeconfig_of("x", [*PLAN_RULES, *rules]), TEXT, CONFIRM))
+    assert said.startswith("missing rights: list deployments.apps in all namespaces; ask for them")
 
 
 def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):
