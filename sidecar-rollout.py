@@ -544,6 +544,14 @@ class Tally(NamedTuple):
     updated_and_ready: int = 0
 
 
+class Seen(NamedTuple):
+    """A workload's Pods after a rollout."""
+
+    old: list[dict]  # from before the patch, with a named sidecar
+    new: list[dict]  # with one or without
+    tally: Tally
+
+
 class Patched(NamedTuple):
     """What is to be known of a patch when it is asked later what became of it."""
 
@@ -2163,7 +2171,11 @@ class Rollout:
             return self.prove(planned, patched)
         message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
         outcome = Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED
-        return Result(planned, outcome, message=message, patched=patched)
+        try:
+            tally = self.look_at_pods(planned, patched).tally
+        except ApiError:
+            tally = None
+        return Result(planned, outcome, message=message, patched=patched, tally=tally)
 
     def patch(self, planned: Planned, tell: Callable[[Event], None]) -> Patched | str:
         """Patches the workload as it is now, or says why not.
@@ -2203,7 +2215,10 @@ class Rollout:
             return f"another run has restarted it meanwhile, at {max(younger)}"
         if not self.injection and planned.version and obj["metadata"].get("resourceVersion") == planned.version:
             return None  # nothing has changed since the plan: a Pod that is replaced changes its workload's status
-        pods = [pod for pod in self.pods_of(planned, obj) if started_at(pod) < self.filters.started_before]
+        pods = self.with_sidecar(self.pods_of(planned, obj))
+        if not pods:
+            return "none of its Pods has the sidecar any more"
+        pods = [pod for pod in pods if started_at(pod) < self.filters.started_before]
         if not pods:
             return "its Pods are all newer than the cut-off"
         return "is up to date meanwhile" if self.injection and not self.injection.remaining(planned, pods) else None
@@ -2222,14 +2237,12 @@ class Rollout:
         return code, error
 
     def pods_of(self, planned: Planned, obj: dict) -> list[dict]:
-        """The workload's own Pods as they are now, with a named sidecar, less those that are ending or have ended."""
-        return [
-            pod
-            for pod in self.cluster.pods_of(planned.workload, obj)
-            if self.owns(planned.workload, pod)
-            and not is_ending(pod)
-            and any(named_containers(pod, self.filters.sidecars))
-        ]
+        """The workload's own Pods as they are now, less those that are ending or have ended."""
+        pods = self.cluster.pods_of(planned.workload, obj)
+        return [pod for pod in pods if not is_ending(pod) and self.owns(planned.workload, pod)]
+
+    def with_sidecar(self, pods: Iterable[dict]) -> list[dict]:
+        return [pod for pod in pods if any(named_containers(pod, self.filters.sidecars))]
 
     def owns(self, workload: Workload, pod: dict) -> bool:
         """Whether a Pod that the selector selects is the workload's: a Job's or a canary's may have the same labels."""
@@ -2241,25 +2254,34 @@ class Rollout:
             owner = self.cluster.controller_of_replica_set(owner)
         return bool(owner) and owner.group in APPS and (owner.kind, owner.name) == (workload.kind, workload.name)
 
+    def look_at_pods(self, planned: Planned, patched: Patched) -> Seen:
+        pods = self.pods_of(planned, patched.obj)
+        old = self.with_sidecar(pod for pod in pods if is_old(pod, patched))
+        new = [pod for pod in pods if not is_old(pod, patched)]
+        updated = self.with_sidecar(new)
+        ready, ready_before = (sum(is_ready(pod.get("status") or {}) for pod in some) for some in (updated, old))
+        return Seen(old, new, Tally(len(old) + len(updated), len(updated), ready + ready_before, ready))
+
     def prove(self, planned: Planned, patched: Patched) -> Result:
         """What kubectl calls a success, believed only if the Pods do not contradict."""
         try:
-            pods = self.pods_of(planned, patched.obj)
-            old = [pod for pod in pods if is_old(pod, patched)]
-            new = [pod for pod in pods if not is_old(pod, patched)]
+            old, new, tally = self.look_at_pods(planned, patched)
             doubts = old or not all(is_of_template(pod, patched.obj) for pod in new)
             told = told_by_managers(self.cluster.workload(planned.workload) or {}, patched) if doubts else ""
         except ApiError as error:
-            return Result(planned, Outcome.SUCCEEDED, message=f"its Pods could not be looked at: {error}")
-        ready = [is_ready(pod.get("status") or {}) for pod in new]
-        tally = Tally(len(pods), len(new), sum(ready) + sum(is_ready(p.get("status") or {}) for p in old), sum(ready))
+            told = f"its Pods could not be looked at: {error}"
+            return Result(planned, Outcome.SUCCEEDED, message=told, patched=patched)
         left = self.injection.remaining(planned, new) if self.injection else []
+        bare = len(new) - tally.updated
+        without = f"{bare} of {plural(len(new), 'new Pod')} came without the sidecar; is the injector well?"
         outcome = Outcome.SUCCEEDED
         if old:
-            outcome, told = Outcome.INCOMPLETE, reason_for_old_pods(patched.obj, len(old), len(pods), told)
+            outcome, told = Outcome.INCOMPLETE, reason_for_old_pods(patched.obj, len(old), tally.matched, told)
         elif left:
-            outcome = Outcome.STILL_DRIFTED
-            told = "the new Pods differ, too: " + "; ".join(difference_text(difference) for difference in left)
+            what = "; ".join(difference_text(difference) for difference in left)
+            outcome, told = Outcome.STILL_DRIFTED, without if bare else f"the new Pods differ, too: {what}"
+        elif bare and not self.injection:
+            outcome, told = Outcome.INCOMPLETE, "; ".join(filter(None, (without, told)))
         return Result(planned, outcome, message=told, patched=patched, tally=tally)
 
     def told_by_kubernetes(self, planned: Planned) -> str:
@@ -2583,6 +2605,7 @@ class Report:
         self.withheld: list[Planned] = []  # of these, what --confirm leaves alone though it is not up to date
         self.unsuccessful: list[Result] = []
         self.tally: Counter[str] = Counter()
+        self.not_seen = 0  # how many were rolled out without their Pods being looked at afterwards
 
     def record(self, record: str, **fields: Any) -> None:
         if self.as_json:
@@ -2700,6 +2723,8 @@ class Report:
         self.outcomes[result.outcome] += 1
         tally = result.tally or Tally(result.planned.pods_concerned, ready=result.planned.ready)
         self.tally.update(tally._asdict())
+        was_patched = result.patched is not None or result.outcome is Outcome.INTERRUPTED
+        self.not_seen += was_patched and result.tally is None
         if result.outcome not in GOOD:
             self.unsuccessful.append(replace(result, patched=None))  # less the whole workload
         self.record(
@@ -2758,7 +2783,8 @@ class Report:
                 self.print(f"{plural(len(self.planned), 'workload')} in {human_duration(seconds)}: {', '.join(ended)}.")
             if self.tally:
                 counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.tally.items())
-                self.print(f"Pods: {counts}.")
+                before = f"; those of {plural(self.not_seen, 'workload')} as before" if self.not_seen else ""
+                self.print(f"Pods: {counts}{before}.")
         self.record(
             "summary",
             outcomes={outcome.snake_case: count for outcome, count in outcomes.items()},

@@ -689,6 +689,32 @@ def test_the_four_numbers_count_all_of_the_plan(letters, run):
     assert "Pods: 6 matched, 6 updated, 6 ready, 6 updated and ready.\n" in text
 
 
+def test_the_four_numbers_are_those_after_a_failure(cluster, run):
+    """With the strategy Recreate, what fails to come up leaves nothing behind."""
+    cluster.create("shop", {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "web"}})
+    spec = pod_spec(container("app"), serviceAccountName="web")
+    recreate = {"strategy": {"type": "Recreate"}, "progressDeadlineSeconds": 1}
+    cluster.create("shop", workload("Deployment", "web", spec, replicas=2, **recreate))
+    cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "web")
+    ended = run(cluster, CONFIRM)
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    assert ended.summary["pods"] == {"matched": 0, "updated": 0, "ready": 0, "updated_and_ready": 0}
+
+
+def test_numbers_that_are_not_known_are_said_to_be_old(letters, start):
+    """What nobody waited for was not looked at again."""
+    letters.controllers.ready_after = 30
+    running = start(letters, CONFIRM, TEXT)
+    running.wait_for_log("Waiting for deployment")
+    running.signal(signal.SIGINT)
+    running.wait_for_log("again to stop waiting")
+    running.signal(signal.SIGINT)
+    ended = running.finish()
+    counts = "Pods: 6 matched, 0 updated, 6 ready, 0 updated and ready; those of 1 workload as before.\n"
+    assert counts in ended.stdout
+
+
 def test_a_rollout_costs_three_requests_besides_kubectls(letters, run):
     run(letters, CONFIRM, "--max-rollouts=1")
     ours = [r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")]

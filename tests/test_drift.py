@@ -400,6 +400,35 @@ def test_the_revision_is_written_and_tells_what_a_pod_got(mesh, run, tool):
     )
 
 
+@pytest.fixture
+def dying_injector(mesh, monkeypatch):
+    """One that answers dry runs, and that is gone when Pods are created, with failurePolicy Ignore."""
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    inject = type(mesh.injector).__call__
+
+    def only_in_dry_runs(injector, pod, namespace, dry_run):
+        if dry_run:
+            inject(injector, pod, namespace, dry_run)
+
+    monkeypatch.setattr(type(mesh.injector), "__call__", only_in_dry_runs)
+    return mesh
+
+
+def test_pods_that_come_without_the_sidecar_are_still_drifted(dying_injector, run):
+    ended = run(dying_injector, DRIFTED, CONFIRM)
+    assert ended.code == 1 and ended.outcomes == {"shop/web": "still_drifted", "shop/native": "still_drifted"}
+    messages = {r["name"]: r["message"] for r in ended.of("result")}
+    assert messages["web"] == "3 of 3 new Pods came without the sidecar; is the injector well?"
+
+
+def test_pods_that_come_without_the_sidecar_are_incomplete_where_nothing_is_compared(dying_injector, run):
+    ended = run(dying_injector, CONFIRM)
+    assert ended.code == 1 and ended.outcomes == {"shop/web": "incomplete", "shop/native": "incomplete"}
+    messages = {r["name"]: r["message"] for r in ended.of("result")}
+    assert messages["web"] == "3 of 3 new Pods came without the sidecar; is the injector well?"
+    assert ended.summary["pods"] == {"matched": 0, "updated": 0, "ready": 0, "updated_and_ready": 0}
+
+
 def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(mesh, run):
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     real = mesh.injector.inject

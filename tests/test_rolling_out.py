@@ -161,6 +161,11 @@ def test_a_workload_that_was_failing_before_is_marked_and_its_failure_is_a_warni
     assert '"level": "WARNING", "message": "rollout failed"' in ended.stderr and '"ERROR"' not in ended.stderr
 
 
+def scaled_to_zero(cluster):
+    cluster.change("Deployment", "shop", "web", {"spec": {"replicas": 0}})
+    cluster.wait_for(lambda: cluster.pods("shop", "web") == [])
+
+
 @pytest.mark.parametrize(
     ("meanwhile", "reason"),
     [
@@ -175,6 +180,7 @@ def test_a_workload_that_was_failing_before_is_marked_and_its_failure_is_a_warni
             ),
             "is being deleted",
         ),
+        (scaled_to_zero, "none of its Pods has the sidecar any more"),
     ],
 )
 def test_a_workload_that_changed_since_the_plan_is_skipped(cluster, start, meanwhile, reason):
