@@ -427,7 +427,7 @@ class LivePod(NamedTuple):
     name: str
     created: datetime
     view: str  # its sidecars in their normal form, see view_of
-    resized: bool  # somebody has changed its resources in place
+    resized: tuple[str, ...]  # the containers whose resources somebody has changed in place
 
 
 @dataclass(slots=True)
@@ -1651,10 +1651,19 @@ REFERENCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef",
 
 
 def live_pod(pod: dict, names: Sequence[str]) -> LivePod:
-    managers = pod["metadata"].get("managedFields") or ()
-    resized = any(entry.get("subresource") == "resize" for entry in managers)
     created = parse_time(pod["metadata"]["creationTimestamp"])
-    return LivePod(pod["metadata"]["name"], created, view_of(pod, names), resized)
+    return LivePod(pod["metadata"]["name"], created, view_of(pod, names), resized_in_place(pod))
+
+
+def resized_in_place(pod: dict) -> tuple[str, ...]:
+    """The containers whose resources somebody, or an autoscaler, has changed: `k:{"name":"app"}` in managedFields."""
+    found = set()
+    for entry in pod["metadata"].get("managedFields") or ():
+        if entry.get("subresource") == "resize":
+            fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+            keys = {**(fields.get("f:containers") or {}), **(fields.get("f:initContainers") or {})}
+            found |= {json.loads(key[2:])["name"] for key in keys if key.startswith("k:")}
+    return tuple(sorted(found))
 
 
 def pod_to_create(workload: Workload, obj: dict, sample: dict) -> dict:
@@ -1665,7 +1674,8 @@ def pod_to_create(workload: Workload, obj: dict, sample: dict) -> dict:
     has its sidecar already. A StatefulSet's controller adds the volumes of its claims.
     """
     template, live = obj["spec"]["template"], sample["metadata"]
-    metadata = dict(template.get("metadata") or {})
+    own = template.get("metadata") or {}
+    metadata = {key: own[key] for key in ("labels", "annotations", "finalizers") if key in own}  # no name, no namespace
     labels = {key: value for key, value in (live.get("labels") or {}).items() if key in CONTROLLER_LABELS}
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
     metadata["generateName"] = live.get("generateName") or f"{workload.name}-"
@@ -1962,12 +1972,12 @@ def lacks_right(error: ApiError) -> bool:
     return error.status == 403 and 'cannot create resource "pods"' in str(error)
 
 
-def sidecar_differences(live: str, fresh: str, resized: bool) -> Iterator[Difference]:
-    """What differs between two views. Resources changed in place (by hand or an autoscaler) are meant to differ."""
+def sidecar_differences(live: str, fresh: str, resized: Sequence[str]) -> Iterator[Difference]:
+    """What differs between two views. Resources that were changed in place are meant to differ."""
     if live == fresh:
         return
     for difference in differences(json.loads(live), json.loads(fresh)):
-        if not (resized and difference.path[1:2] == ("resources",)):
+        if not (difference.path[0] in resized and difference.path[1:2] == ("resources",)):
             yield difference
 
 
@@ -1975,7 +1985,7 @@ def compare(pods: Iterable[LivePod], view: str, changed: dict[Config, datetime])
     """The names of the Pods that differ from today's sidecars or are older than their configuration, and in what."""
     drifted: set[str] = set()
     found: dict[str, Difference] = {}
-    by_view: dict[tuple[str, bool], list[LivePod]] = {}
+    by_view: dict[tuple[str, tuple[str, ...]], list[LivePod]] = {}
     for pod in pods:
         by_view.setdefault((pod.view, pod.resized), []).append(pod)
     for (live, resized), same in sorted(by_view.items()):
@@ -2913,6 +2923,9 @@ def find_plan(
     plan, left_out = make_plan(found, objects, serving_pods(found, namespaces, cluster), filters.annotations)
     if injection:
         plan = injection.judge_all(plan, found, objects)
+        ending = {one.workload for one in plan if "because it is being terminated" in one.drift.message}
+        left_out += [Skip(workload, "its namespace is being deleted") for workload in sorted(ending)]
+        plan = [one for one in plan if one.workload not in ending]
     return plan, skips + opted_out + left_out, census
 
 

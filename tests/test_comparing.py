@@ -30,7 +30,7 @@ def recorded(name: str) -> list[dict]:
 
 def differences(tool, live: dict, fresh: dict, names=MESH) -> list[str]:
     """The differences between two Pods' sidecars, as an operator reads them."""
-    found = tool.sidecar_differences(tool.view_of(live, names), tool.view_of(fresh, names), False)
+    found = tool.sidecar_differences(tool.view_of(live, names), tool.view_of(fresh, names), ())
     return [tool.difference_text(difference) for difference in found]
 
 
@@ -250,7 +250,7 @@ FIELDS = ("image", "args", "env", "resources", "ports", "volumeMounts", "securit
 @given(SIDECARS, st.sampled_from(FIELDS), st.randoms(use_true_random=False))
 def test_any_one_real_change_is_found_and_named(tool, sidecar, field, chance):
     live, fresh = pod_of(sidecar), shuffled(pod_of(change(sidecar, field, chance)), chance)
-    found = list(tool.sidecar_differences(tool.view_of(live, MESH), tool.view_of(fresh, MESH), False))
+    found = list(tool.sidecar_differences(tool.view_of(live, MESH), tool.view_of(fresh, MESH), ()))
     touched = {difference.path[1] for difference in found}
     expected = {field, "volumes"} if field == "volumeMounts" else {field}
     assert field in touched and touched <= expected
@@ -371,10 +371,21 @@ def test_references_to_secrets_are_shown_they_are_no_secrets(tool):
 def test_resources_changed_in_place_are_no_drift(tool):
     live, fresh = pod_of(SIDECAR), pod_of({**SIDECAR, "resources": {"requests": {"cpu": "1"}}, "image": "x:2"})
     views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
-    assert [d.path[1] for d in tool.sidecar_differences(*views, resized=False)] == ["image", "resources"]
-    assert [d.path[1] for d in tool.sidecar_differences(*views, resized=True)] == ["image"]
-    live["metadata"] |= {"managedFields": [{"subresource": "resize"}], "creationTimestamp": "2026-01-01T00:00:00Z"}
-    assert tool.live_pod(live, MESH).resized is True
+    found = {name: [d.path[1] for d in tool.sidecar_differences(*views, [name])] for name in ("app", "mesh-proxy")}
+    assert found == {"app": ["image", "resources"], "mesh-proxy": ["image"]}
+
+
+@pytest.mark.parametrize("position", ["f:containers", "f:initContainers"])
+def test_which_containers_were_changed_in_place(tool, position):
+    """As the API server writes it: an entry of the subresource, with the containers' names as keys."""
+    changed = {"f:spec": {position: {'k:{"name":"mesh-proxy"}': {"f:resources": {"f:requests": {"f:cpu": {}}}}}}}
+    created = {"f:spec": {position: {'k:{"name":"app"}': {".": {}, "f:name": {}}}}}
+    live = pod_of(SIDECAR)
+    live["metadata"] |= {
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
+    }
+    assert tool.live_pod(live, MESH).resized == ("mesh-proxy",)
 
 
 SIDECAR = {"name": "mesh-proxy", "image": "x:1", "volumeMounts": []}
@@ -422,7 +433,7 @@ def test_the_configuration_that_a_sidecar_uses(tool):
 def judged(tool, changed: object, required: bool = True):
     view = tool.view_of(pod_of(SIDECAR), MESH)
     config = tool.Config("configmap", "shop", "proxy-config")
-    pods = [tool.LivePod("a", NOW - timedelta(days=3), view, False), tool.LivePod("b", NOW, view, False)]
+    pods = [tool.LivePod("a", NOW - timedelta(days=3), view, ()), tool.LivePod("b", NOW, view, ())]
     return tool.judge(pods, tool.Fresh(view, {config: required}, ()), {config: changed})
 
 
@@ -449,6 +460,20 @@ def test_values_are_shortened_to_the_width(tool):
     for columns in (60, 80, 200):
         assert len(tool.difference_text(difference, columns)) <= columns
     assert len(tool.difference_text(difference)) > 600
+
+
+def test_a_templates_own_name_and_namespace_are_not_those_of_its_pods(tool):
+    """Controllers take labels, annotations and finalizers over, and ignore the rest."""
+    metadata = {"name": "web", "namespace": "elsewhere", "labels": {"app": "web"}, "finalizers": ["x/y"]}
+    obj = {"spec": {"template": {"metadata": metadata, "spec": {"containers": []}}}}
+    live = {"metadata": {"name": "web-7d-x2", "generateName": "web-7d-"}}
+    made = tool.pod_to_create(tool.Workload("Deployment", "shop", "web"), obj, live)["metadata"]
+    assert made == {
+        "generateName": "web-7d-",
+        "labels": {"app": "web"},
+        "finalizers": ["x/y"],
+        "ownerReferences": [],
+    }
 
 
 def test_a_pod_to_create_is_made_from_the_template_and_what_the_controller_adds(tool):

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from cluster.manifests import container
+from cluster.manifests import pod
 from cluster.manifests import pod_spec
 from cluster.manifests import workload
 
@@ -310,6 +311,41 @@ def test_an_injector_in_trouble(mesh, run, state, verdict, message):
     assert (dry.code, done.code) == (1 if verdict == "refused" else 0, 1)
     assert patch_names(mesh) == [] and done.planned == []
     assert len(mesh.injector.seen) == 4  # a webhook in trouble is not asked again
+
+
+def test_a_namespace_that_is_being_deleted_is_left_out(mesh, run):
+    """Its Pods would not be admitted today either, but they are not to come back."""
+    mesh.namespace("leaving", inject=True)
+    mesh.create("leaving", workload("Deployment", "web"))
+    mesh.settle()
+    namespace = mesh.store.get("namespaces", "", "leaving")
+    ending = {**namespace["metadata"], "deletionTimestamp": "2026-11-01T00:00:00Z"}
+    mesh.store.change("namespaces", namespace, metadata=ending)
+    ended = run(mesh, DRIFTED, CONFIRM)
+    assert ended.code == 0 and set(verdicts(ended)) == {"shop/web", "shop/native"}
+    assert ended.skipped["Deployment leaving/web"] == "its namespace is being deleted"
+
+
+def test_resources_of_another_container_changed_in_place_excuse_nothing(mesh, run):
+    (found, *_) = mesh.pods("shop", "web")
+    resized = {"f:spec": {"f:containers": {'k:{"name":"app"}': {"f:resources": {}}}}}
+    entry = {"manager": "vpa", "operation": "Update", "subresource": "resize", "fieldsV1": resized}
+    managers = [*found["metadata"].get("managedFields", []), entry]
+    mesh.store.change("pods", found, metadata={**found["metadata"], "managedFields": managers})
+    mesh.injector.container["resources"] = {"requests": {"cpu": "4"}, "limits": {"memory": "1Gi"}}
+    ended = run(mesh, DRIFTED)
+    (plan,) = [record for record in ended.of("plan") if record["name"] == "web"]
+    assert plan["pods_concerned"] == 3
+    assert lines(ended, "web") == ["istio-proxy.resources.requests.cpu: 1 -> 4"]
+
+
+def test_a_templates_own_name_and_namespace_are_not_its_pods(mesh, run):
+    named = workload("Deployment", "named")
+    named["spec"]["template"]["metadata"] |= {"name": "taken", "namespace": "elsewhere"}
+    mesh.create("shop", named)
+    mesh.create("shop", pod("taken", pod_spec(container("app"))))
+    mesh.settle()
+    assert verdicts(run(mesh, DRIFTED))["shop/named"] == "up_to_date"
 
 
 def test_an_exceeded_quota_is_a_warning_and_unknown(mesh, run):

@@ -105,6 +105,9 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
     if namespace is None:
         details = {"name": metadata["namespace"], "kind": "namespaces"}
         raise Refused(404, "NotFound", f'namespaces "{metadata["namespace"]}" not found', details)
+    if namespace["metadata"].get("deletionTimestamp"):
+        ending = f"unable to create new content in namespace {metadata['namespace']} because it is being terminated"
+        raise _forbidden(name, ending)
     account = pod["spec"].get("serviceAccountName", "default")
     if account != "default" and not store.get("serviceaccounts", metadata["namespace"], account):
         whose = f'{metadata["namespace"]}/{account}: serviceaccount "{account}" not found'

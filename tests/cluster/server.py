@@ -690,6 +690,9 @@ def create_object(
     store = server.store
     obj = copy.deepcopy(obj)
     metadata = obj.setdefault("metadata", {})
+    if resource.namespaced and namespace not in (None, metadata.get("namespace", namespace)):
+        message = "the namespace of the provided object does not match the namespace sent on the request"
+        raise Refused(400, "BadRequest", message)
     if resource.namespaced:
         metadata["namespace"] = namespace or metadata.get("namespace", "default")
     fields = field_set(managed(obj))
