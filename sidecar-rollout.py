@@ -330,6 +330,7 @@ if __name__ == "__main__":
 
 import enum
 import functools
+import itertools
 import json
 import logging
 import math
@@ -783,6 +784,7 @@ STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
 LARGEST = 256_000_000  # bytes of an answer; a page of 500 Pods takes 4 MB
 ATTEMPTS = 5
+PATIENCE = 30  # seconds for which more are made between rollouts: a restarted API server is away for 10 to 20
 RETRIED = (0, 429, 500, 502, 503, 504)  # 0: no answer at all
 
 
@@ -809,6 +811,7 @@ class Cluster:
         self.kubectl_flags = kubectl_flags  # what makes kubectl talk to this one
         self.load_again = load_again  # the credentials, into the configuration
         self.pool = ApiClient(configuration).rest_client.pool_manager
+        self.patience = 0  # seconds; until something is changed nobody is to be kept waiting
         self.answered = False  # a server that has not answered yet is not there, rather than in trouble
         self.lock = threading.Lock()
         self.token, self.token_is_good_until, self.was_refused = None, 0.0, False
@@ -827,18 +830,18 @@ class Cluster:
 
     def request(self, method: str, path: str, retried: Sequence[int] = RETRIED, **parts: Any) -> bytes:
         """The body of a successful answer. ApiError for any other, after retries: all that is sent may be repeated."""
-        import random
-
         passing = {*retried, 401}
-        for attempt in range(1, ATTEMPTS + 1):
+        began = time.monotonic()
+        for attempt in itertools.count(1):
             try:
                 return self.send(method, path, **parts)
             except ApiError as error:
-                if attempt == ATTEMPTS or error.status not in passing or not self.answered:
+                enough = attempt >= ATTEMPTS and time.monotonic() - began >= self.patience
+                if enough or error.status not in passing or not self.answered:
                     raise
                 if error.status == 401:
                     passing.remove(401)  # a token that has just ended is renewed, once
-                seconds = error.retry_after or random.uniform(0.5, 1.0) * 2 ** (attempt - 1) / 2
+                seconds = error.retry_after or pause(attempt)
                 log.debug("trying again", extra={"request": f"{method} {path}", "reason": str(error), "in": seconds})
                 time.sleep(min(seconds, 30))
         raise AssertionError("unreachable")
@@ -1023,6 +1026,13 @@ class Cluster:
                 return True
             raise
         return decoded(answer).get("status", {}).get("allowed") is not False
+
+
+def pause(attempt: int) -> float:
+    """Seconds before the next attempt: longer each time, up to 8, and never the same for all workers."""
+    import random
+
+    return random.uniform(0.5, 1.0) * min(2 ** (attempt - 2), 8)
 
 
 def selector_text(selector: dict) -> str:
@@ -2106,16 +2116,20 @@ JUDGEMENTS = re.compile(
     "timed out waiting|exceeded its progress deadline|has been deleted|NotFound|Forbidden|only available for"
     "|did not come back|is different from the running revision"
 )  # of kubectl rollout status about a rollout; what else it says is about its own trouble
+OUTAGE = re.compile(
+    "connection .*refused|connection reset|EOF|i/o timeout|TLS handshake|no route to host|unreachable|connection lost"
+)
 
 
 class Brake:
-    """What keeps workers from starting something new: a signal, too many failures, `quit`, or a pause."""
+    """What keeps workers from starting something new: a signal, failures, a lost API server, `quit`, or a pause."""
 
     def __init__(self, interrupts: Interrupts, max_failures: int | None) -> None:
         self.began = interrupts.began
         self.interrupts, self.max_failures = interrupts, max_failures
         self.failures: list[Workload] = []  # appended by the worker that saw it, before it asks for more
         self.has_quit = False
+        self.lost = ""  # why the API server is of no use any more; nothing else could be rolled out either
         self.ask = False  # with --confirm-each, until somebody answers "all"
 
     def may_start(self) -> bool:
@@ -2127,8 +2141,8 @@ class Brake:
     def reason_to_stop(self) -> str:
         if self.interrupts.received:
             return "interrupted"
-        if self.has_quit:
-            return "quit"
+        if self.has_quit or self.lost:
+            return self.lost or "quit"
         spent = self.max_failures is not None and len(self.failures) >= self.max_failures
         return plural(len(self.failures), "failure") if spent else ""
 
@@ -2156,6 +2170,8 @@ class Rollout:
         except Exception as error:
             log.debug("rollout broke off", exc_info=True, extra={"workload": str(planned.workload)})
             result = Result(planned, Outcome.FAILED, message=str(error) or repr(error))
+            if isinstance(error, ApiError) and error.status in (0, 401):
+                self.brake.lost = str(error)
         result = replace(result, seconds=round(time.monotonic() - began, 1))
         if result.outcome in BAD and planned.trouble:
             result = replace(result, message=f"{result.message} (was failing before: {planned.trouble})")
@@ -2179,6 +2195,8 @@ class Rollout:
         code, error = self.wait(planned, tell)
         if code == 0:
             return self.prove(planned, patched)
+        if OUTAGE.search(error):  # there is nobody to ask
+            return Result(planned, Outcome.TIMED_OUT, message=error, patched=patched)
         message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
         outcome = Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED
         try:
@@ -2210,7 +2228,7 @@ class Rollout:
                 version = obj["metadata"].get("resourceVersion")
                 return patched_as(self.cluster.patch_template(planned.workload, keys, version), stamp)
             except ApiError as error:
-                if error.status != 409:
+                if error.status not in (404, 409):  # those are told apart by reading it again
                     raise
         return "others keep changing it; it was not patched"
 
@@ -2234,15 +2252,19 @@ class Rollout:
         return "is up to date meanwhile" if self.injection and not self.injection.remaining(planned, pods) else None
 
     def wait(self, planned: Planned, tell: Callable[[Event], None]) -> tuple[int, str]:
-        """kubectl's judgement. Where it ends without one (killed, a connection that breaks), it is run again."""
+        """kubectl's judgement. Where it ends without one (killed, a connection that breaks), it is run again.
+
+        An API server that is away is waited for as long as the rollout itself.
+        """
         deadline = time.monotonic() + self.timeout
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in itertools.count(1):
             left = deadline - time.monotonic()
             code, error = self.kubectl.rollout_status(planned, max(left, 1.0), tell)
-            if code == 0 or JUDGEMENTS.search(error) or attempt == ATTEMPTS or left <= 1:
+            enough = attempt >= ATTEMPTS and not OUTAGE.search(error)
+            if code == 0 or JUDGEMENTS.search(error) or enough or left <= 1:
                 break
             log.debug("kubectl ended without a judgement", extra={"workload": str(planned.workload), "code": code})
-            time.sleep(2**attempt / 4)
+            time.sleep(pause(attempt))
             tell(Event(planned))  # raises where nobody waits any more
         return code, error
 
@@ -2963,6 +2985,7 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
     if options.confirm:
         brake = Brake(interrupts, options.max_failures)
         brake.ask = options.confirm_each
+        cluster.patience = PATIENCE
         kubectl = Kubectl(kubectl_path, cluster.kubectl_flags)
         words = options.annotation_prefix, options.rollout_reason
         rollout = Rollout(cluster, kubectl, filters, options.timeout, *words, brake, injection)

@@ -199,6 +199,74 @@ def test_a_workload_that_changed_since_the_plan_is_skipped(cluster, start, meanw
     assert [r.path.rpartition("/")[2] for r in patches(cluster)] == ["api"]
 
 
+def test_a_workload_that_is_deleted_just_before_its_patch_is_skipped(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(method="PATCH", release=threading.Event())
+    running = start(cluster, CONFIRM)
+    assert held.reached.wait(20)
+    cluster.delete("Deployment", "shop", "web")
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "skipped"})
+    assert ended.of("result")[0]["message"] == "is gone"
+
+
+def test_an_api_server_that_is_away_is_waited_for_as_long_as_a_rollout(cluster, start):
+    """Whether the rollout succeeded nobody can say until it is back."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(user_agent="kubectl", path="deployments", release=threading.Event())
+    running = start(cluster, CONFIRM, "--log-level=debug", "--timeout=60s")
+    assert held.reached.wait(20)
+    cluster.vanish()
+    held.release.set()
+    running.wait_for_log("kubectl ended without a judgement", times=5, timeout=40)
+    cluster.reappear()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_between_rollouts_an_api_server_gets_more_time_than_at_the_start(cluster, run):
+    """Where the start gives up after five attempts, see test_retries_honour_retry_after_and_are_bounded."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    busy = cluster.fault(method="PATCH", times=6, status=503, headers={"Retry-After": "1"})
+    assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert busy.times == 0
+
+
+def test_an_api_server_that_stays_away_makes_no_failure_of_a_rollout(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(user_agent="kubectl", path="deployments", release=threading.Event())
+    running = start(cluster, CONFIRM, "--timeout=2s", "--log-level=debug")
+    assert held.reached.wait(20)
+    cluster.vanish()
+    held.release.set()
+    running.wait_for_log("rollout timed out, it may still succeed")
+    cluster.reappear()
+    assert running.finish().outcomes == {"shop/web": "completed_late"}
+
+
+def test_once_the_credentials_are_gone_nothing_more_is_tried(cluster, start):
+    """All the rest could not be patched either."""
+    for name in ("a", "b", "c", "d"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    held = cluster.fault(method="PATCH", path="deployments/b", release=threading.Event())
+    running = start(cluster, CONFIRM)
+    assert held.reached.wait(20)
+    cluster.server.tokens.clear()
+    held.release.set()
+    ended = running.finish()
+    assert ended.code == 1
+    assert [ended.outcomes[f"shop/{name}"] for name in "abcd"] == ["succeeded", "failed", "not_started", "not_started"]
+    reason = "401 Unauthorized: the credentials were not accepted, or have expired; log in again"
+    assert {r["name"]: r["message"] for r in ended.of("result")}["d"] == reason
+    assert f"{reason}: nothing new starts" in ended.stderr
+
+
 def test_a_workload_that_is_deleted_while_it_is_waited_for_fails(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
