@@ -996,8 +996,9 @@ class Cluster:
         return max(map(parse_time, times or [metadata["creationTimestamp"]]))
 
     def annotations_of_namespace(self, namespace: str) -> dict[str, str]:
-        metadata = self.get(f"/api/v1/namespaces/{namespace}", accept=METADATA_ONLY)["metadata"]
-        return metadata.get("annotations") or {}
+        """Those of a namespace; none where it is gone by now."""
+        found = self.find(f"/api/v1/namespaces/{namespace}", METADATA_ONLY)
+        return (found or {}).get("metadata", {}).get("annotations") or {}
 
     def patch_template(self, workload: Workload, annotations: dict[str, str], version: str | None) -> dict:
         """Changes the Pod template's annotations, which makes the controller replace the Pods; the new workload.
@@ -1188,17 +1189,20 @@ def user_of(config: dict, context: str) -> dict:
 # Before anything is changed
 
 
-def check_rights(cluster: Cluster, kinds: Iterable[str], namespaces: Sequence[str], confirm: bool) -> None:
+def check_rights(cluster: Cluster, filters: Filters, confirm: bool) -> None:
     """CannotStart, naming what is missing, where the user may not do what is about to be done.
 
     kubectl rollout status watches; an older one lists first.
     """
     rights = []
+    namespaces = namespaces_to_list(filters)
     for namespace in namespaces or [""]:
         rights.append(Right("list", "", "pods", namespace))
-        if "Deployment" in kinds:
+        if filters.annotations.exclude:
+            rights.append(Right("get", "", "namespaces", namespace))
+        if "Deployment" in filters.kinds:
             rights.append(Right("get", "apps", "replicasets", namespace))
-        for kind in sorted(kinds):
+        for kind in sorted(filters.kinds):
             verbs = ("get", "list", "patch", "watch") if confirm else ("get",)
             rights += [Right(verb, "apps", KINDS[kind].plural, namespace) for verb in verbs]
     missing = [str(right) for right, allowed in each(rights, cluster.may).items() if not allowed]
@@ -1540,9 +1544,16 @@ class Reading:
         # (name, selector) by namespace and one of the selector's labels; tuples, as 10,000 dicts take 1 MB more
         self.deployments: dict[tuple, tuple[tuple[str, str], ...]] = {}
 
-    def owners_of_replica_sets(self, candidates: dict[Owner, Candidate]) -> dict[Owner, Owner | None]:
+    def owners_of_replica_sets(
+        self, candidates: dict[Owner, Candidate], kinds: Iterable[str]
+    ) -> dict[Owner, Owner | None]:
         """The ReplicaSets among the owners, each with its controller; None where it has none."""
         replica_sets = [owner for owner in candidates if owner.kind == "ReplicaSet" and owner.group in APPS]
+        if "Deployment" not in kinds:  # they are left out: their names are enough, and no right is needed
+            named = {owner: name_by_hash(owner, candidates[owner].labels) for owner in replica_sets}
+            return {
+                rs: Owner("apps", "Deployment", rs.namespace, name) for rs, name in named.items() if name != rs.name
+            }
         if len(replica_sets) > MANY:
             names = {(owner, name_by_hash(owner, candidates[owner].labels)) for owner in replica_sets}
             self.list("Deployment", {Workload("Deployment", owner.namespace, name) for owner, name in names})
@@ -2939,7 +2950,8 @@ def find_plan(
     namespaces = namespaces_to_list(filters)
     candidates, census = cluster.read_list(lambda: read_candidates(cluster.pods(namespaces, filters.selector), filters))
     reading = Reading(cluster, namespaces, with_templates=filters.only_drifted)
-    found, skips = find_workloads(candidates, filters.kinds, reading.owners_of_replica_sets(candidates))
+    owners = reading.owners_of_replica_sets(candidates, filters.kinds)
+    found, skips = find_workloads(candidates, filters.kinds, owners)
     found, opted_out = leave_out_namespaces(found, filters.annotations, cluster)
     objects = reading.workloads(found)
     plan, left_out = make_plan(found, objects, serving_pods(found, namespaces, cluster), filters.annotations)
@@ -2968,7 +2980,7 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
     kubectl_path = find_kubectl(options.kubectl)
     workers = options.parallel_rollouts
     cluster = connect(options.kubeconfig, options.context, connections=max(workers.number, 100))
-    check_rights(cluster, filters.kinds, namespaces_to_list(filters), options.confirm)
+    check_rights(cluster, filters, options.confirm)
     if options.confirm:
         check_kubectl(kubectl_path, cluster)
 

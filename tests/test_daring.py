@@ -563,6 +563,22 @@ def test_who_opts_out_after_the_plan_was_made_is_skipped(letters, start):
     assert ended.outcomes["shop/b"] == "skipped" and patched(letters) == ["a"]
 
 
+def test_a_namespace_that_is_gone_by_then_has_not_opted_out(cluster, start):
+    cluster.namespace("preview", inject=True)
+    for namespace in ("shop", "preview"):
+        cluster.create(namespace, workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(path="/api/v1/namespaces/preview$", user_agent="sidecar-rollout", release=threading.Event())
+    running = start(cluster, "--exclude-annotation=example.com/restart=never")
+    assert held.reached.wait(20)
+    cluster.store.delete("namespaces", "", "preview")
+    cluster.delete("Deployment", "preview", "web")
+    held.release.set()
+    ended = running.finish()
+    assert ended.code == 0 and ended.planned == ["shop/web"]
+    assert ended.skipped == {"Deployment preview/web": "is gone"}
+
+
 # Proof
 
 

@@ -203,6 +203,27 @@ def test_the_rights_of_the_readme_suffice(cluster, run):
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
 
 
+def test_who_leaves_out_deployments_needs_no_right_on_replica_sets(cluster, run):
+    for kind in ("Deployment", "StatefulSet"):
+        cluster.create("shop", workload(kind, kind.lower()))
+    cluster.settle()
+    rules = [
+        {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
+        {"verbs": ["get", "list", "patch", "watch"], "apiGroups": ["apps"], "resources": ["statefulsets"]},
+    ]
+    only = ("--exclude-deployment", "--include-statefulset")
+    ended = run(cluster.kubeconfig_of("somebody", rules), CONFIRM, *only)
+    assert (ended.code, ended.outcomes) == (0, {"shop/statefulset": "succeeded"})
+    assert ended.skipped == {"Deployment shop/deployment": "not asked for; drop --exclude-deployment"}
+
+
+def test_the_right_to_read_namespaces_is_asked_for_where_it_is_needed(cluster, run):
+    viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
+    assert run(viewer, *BOTH).code == 0
+    said = only_error(run(viewer, TEXT, "--exclude-annotation=example.com/restart=never"))
+    assert said.startswith("missing rights: get namespaces in all namespaces; ask for them")
+
+
 def test_rights_on_the_named_namespaces_suffice(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()

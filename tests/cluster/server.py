@@ -336,10 +336,12 @@ class Handler(BaseHTTPRequestHandler):
     def _authorize(self, request: Request, target: Target) -> None:
         resource = target.resource
         what = resource.plural + (f"/{target.subresource}" if target.subresource else "")
-        if self.server.may(request.user, request.verb, resource.group, what, target.namespace):
+        # A namespace counts as being in itself: a Role in it may allow to read it.
+        namespace = target.name if resource.plural == "namespaces" else target.namespace
+        if self.server.may(request.user, request.verb, resource.group, what, namespace):
             return
         named = f' "{target.name}"' if target.name else ""
-        where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
+        where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
         message = (
             f'{resource.qualified}{named} is forbidden: User "{request.user}" cannot {request.verb} resource '
             f'"{what}" in API group "{resource.group}" {where}'
