@@ -340,7 +340,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -812,6 +812,7 @@ class Cluster:
         self.load_again = load_again  # the credentials, into the configuration
         self.pool = ApiClient(configuration).rest_client.pool_manager
         self.patience = 0  # seconds; until something is changed nobody is to be kept waiting
+        self.clock_ahead = timedelta(0)  # by how much this machine's clock is ahead of the API server's
         self.answered = False  # a server that has not answered yet is not there, rather than in trouble
         self.lock = threading.Lock()
         self.token, self.token_is_good_until, self.was_refused = None, 0.0, False
@@ -862,6 +863,7 @@ class Cluster:
         token = self.authorization()
         if token:
             headers["Authorization"] = token
+        asked = datetime.now(timezone.utc)
         try:
             response = self.pool.request(
                 method,
@@ -880,6 +882,8 @@ class Cluster:
             response.release_conn()
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"no answer from {self.configuration.host}: {cause_of(error)}") from error
+        if not self.answered:
+            self.clock_ahead = clock_ahead(asked, response.headers.get("Date"))
         self.answered = True
         if 200 <= response.status < 300:
             return data
@@ -1027,6 +1031,18 @@ class Cluster:
                 return True
             raise
         return decoded(answer).get("status", {}).get("allowed") is not False
+
+
+def clock_ahead(asked: datetime, date: str | None) -> timedelta:
+    """By how much this machine's clock is ahead of the one that dated an answer; 0 where both may be right."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        told, now = parsedate_to_datetime(date or ""), datetime.now(timezone.utc)
+        doubt = timedelta(seconds=2)  # a date has whole seconds
+        return timedelta(0) if asked - doubt <= told <= now + doubt else now - told
+    except (TypeError, ValueError):
+        return timedelta(0)
 
 
 def pause(attempt: int) -> float:
@@ -2248,12 +2264,12 @@ class Rollout:
         reason = reason_to_skip(obj, self.filters.annotations)
         if reason:
             return reason
+        if not self.injection and planned.version and obj["metadata"].get("resourceVersion") == planned.version:
+            return None  # nothing has changed since the plan: a Pod that is replaced changes its workload's status
         stamps = [value for key, value in template_annotations(obj).items() if key.endswith(".rollout.timestamp")]
         younger = [stamp for stamp in stamps if is_younger(stamp, self.brake.began)]
         if younger:
             return f"another run has restarted it meanwhile, at {max(younger)}"
-        if not self.injection and planned.version and obj["metadata"].get("resourceVersion") == planned.version:
-            return None  # nothing has changed since the plan: a Pod that is replaced changes its workload's status
         pods = self.with_sidecar(self.pods_of(planned, obj))
         if not pods:
             return "none of its Pods has the sidecar any more"
@@ -2963,10 +2979,24 @@ def find_plan(
     return plan, skips + opted_out + left_out, census
 
 
+def cut_off(options: argparse.Namespace, began: datetime, cluster: Cluster) -> datetime:
+    """--only-started-before; without it when this began, by the API server's clock, as the creation of Pods is."""
+    now = datetime.now(timezone.utc) - cluster.clock_ahead
+    moment = options.only_started_before or began - cluster.clock_ahead
+    if cluster.clock_ahead:
+        told = "ahead of" if cluster.clock_ahead > timedelta(0) else "behind"
+        off = human_duration(abs(cluster.clock_ahead.total_seconds()))
+        log.warning(f"this machine's clock is {off} {told} the API server's, which is the one that counts")
+    log.info("looking for Pods", extra={"started_before": moment.isoformat(timespec="seconds")})
+    if moment > now:
+        log.warning("--only-started-before is in the future: each run restarts what the one before has restarted")
+    return moment
+
+
 def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interrupts) -> int:
     filters = Filters(
         sidecars=tuple(options.sidecar_container_name),
-        started_before=options.only_started_before or datetime.now(timezone.utc),
+        started_before=interrupts.began,
         include_namespaces=tuple(options.include_namespace),
         exclude_namespaces=tuple(options.exclude_namespace),
         selector=options.selector,
@@ -2974,15 +3004,13 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         kinds=options.kinds,
         only_drifted=options.only_drifted,
     )
-    log.info("looking for Pods", extra={"started_before": filters.started_before.isoformat(timespec="seconds")})
-    if filters.started_before > datetime.now(timezone.utc):
-        log.warning("--only-started-before is in the future: each run restarts what the one before has restarted")
     kubectl_path = find_kubectl(options.kubectl)
     workers = options.parallel_rollouts
     cluster = connect(options.kubeconfig, options.context, connections=max(workers.number, 100))
     check_rights(cluster, filters, options.confirm)
     if options.confirm:
         check_kubectl(kubectl_path, cluster)
+    filters = replace(filters, started_before=cut_off(options, interrupts.began, cluster))
 
     injection = None
     if options.only_drifted:

@@ -6,8 +6,11 @@ import copy
 import functools
 import json
 import operator
+import re
 from datetime import datetime
+from datetime import timedelta
 from datetime import timezone
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -303,6 +306,35 @@ def test_only_pods_that_were_created_before_the_cut_off(cluster, run):
     assert f'"started_before": "{cut_off:%Y-%m-%dT%H:%M:%S}+00:00"' in ended.stderr
     exactly = cluster.pods("shop", "new")[0]["metadata"]["creationTimestamp"]
     assert "shop/new" not in run(cluster, f"--only-started-before={exactly}").planned
+
+
+@pytest.mark.parametrize(("ahead", "told"), [(300, "ahead of"), (-300, "behind")])
+def test_the_cut_off_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahead, told):
+    """With a clock that is ahead, the next run would restart once more what this one has restarted."""
+    from cluster.server import Handler
+
+    there = datetime.now(timezone.utc) - timedelta(seconds=ahead)
+    monkeypatch.setattr(
+        Handler, "date_time_string", lambda handler, timestamp=None: format_datetime(there, usegmt=True)
+    )
+    for name, seconds in (("old", 60), ("new", -60)):
+        cluster.create("shop", workload("Deployment", name))
+        cluster.settle()
+        (found,) = cluster.pods("shop", name)
+        cluster.backdate(found, ahead + seconds)
+    ended = run(cluster)
+    assert ended.planned == ["shop/old"]
+    assert abs(datetime.fromisoformat(ended.summary["started_before"].replace("Z", "+00:00")) - there).seconds < 30
+    assert re.search(rf"this machine's clock is [45]m\w* {told} the API server's, which is the one", ended.stderr)
+    named = run(cluster, f"--only-started-before={there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}")
+    assert named.summary["started_before"] == f"{there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_an_answer_without_a_date_tells_nothing_of_clocks(tool):
+    now = datetime.now(timezone.utc)
+    for date in (None, "", "yesterday", format_datetime(now, usegmt=True)):
+        assert tool.clock_ahead(now, date) == timedelta(0)
+    assert tool.clock_ahead(now, format_datetime(now - timedelta(minutes=1), usegmt=True)) >= timedelta(seconds=60)
 
 
 def test_started_before_it_was_created_counts_as_started(tool):
