@@ -1,28 +1,37 @@
 #!/usr/bin/env python3
-"""Restart the workloads whose Pods carry a named sidecar, so that they get the sidecar that is injected today.
+"""Restart the workloads whose Pods carry a named sidecar, so that they get the
+sidecar that is injected today.
 
-A sidecar injector adds a container to a Pod when it is created and never looks again. After its template has changed,
-this command shows the Deployments, StatefulSets and DaemonSets whose running Pods still have the old one and, with
---confirm, patches an annotation of each Pod template and waits for `kubectl rollout status`.
+A sidecar injector adds a container to a Pod when it is created and never looks
+again. This command shows the Deployments, StatefulSets and DaemonSets whose
+Pods have that container (with --only-drifted: whose Pods would get another one
+today) and, with --confirm, patches an annotation of each Pod template and
+waits for `kubectl rollout status`.
 
     arguments -> Pods -> candidates -> plan -> queue -> results -> report
 
 Examples:
   sidecar-rollout.py --sidecar-container-name=istio-proxy
       show what would be rolled out; nothing is changed
-  sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true --parallel-rollouts=10
-      roll it out, ten workloads at a time
-  sidecar-rollout.py --sidecar-container-name='linkerd-*' --include-statefulset --include-namespace='team-*'
+  sidecar-rollout.py --sidecar-container-name=istio-proxy --only-drifted \\
+          --confirm=true --parallel-rollouts=10 --max-failures=3
+      roll out what would be different, ten workloads at a time
+  sidecar-rollout.py --sidecar-container-name='linkerd-*' \\
+          --include-statefulset --include-namespace='team-*'
       wildcards, and StatefulSets too
-  sidecar-rollout.py --sidecar-container-name=istio-proxy --only-started-before='2026-05-01 13:00' --confirm=true
-      only Pods from before that moment; run it again to go on where it was interrupted
+  sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
+          --only-started-before='2026-05-01 13:00'
+      only Pods from before that moment; run it again to go on
 
 Exit codes:
   0         done, or nothing to do
-  1         at least one workload failed, timed out, was refused or is still not up to date
+  1         at least one workload failed, timed out, was refused or is still
+            not up to date
   2         bad usage
-  3         could not start: no cluster, no permission, no kubectl; nothing was changed
-  130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in flight is listed
+  3         could not start: no cluster, no permission, no kubectl; nothing was
+            changed
+  130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in flight is
+            listed
 """
 
 from __future__ import annotations
@@ -278,7 +287,7 @@ def moment(text: str) -> datetime:
 
     from dateutil import parser
 
-    wanted = "a time with year, month and day like '2026-05-01 13:00'"
+    wanted = "a time with year, month and day like '2026-05-01 13:00', in UTC or with a zone like +02:00"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an unknown zone such as 'CEST' would silently be read as none
@@ -686,8 +695,10 @@ def set_up_logging(level: str, as_json: bool) -> ProgressLine:
         from pythonjsonlogger.json import JsonFormatter
 
         names = {"asctime": "time", "levelname": "level"}
-        layout = {"fmt": "%(asctime)s %(levelname)s %(message)s", "datefmt": "%Y-%m-%dT%H:%M:%S%z"}
-        handler.setFormatter(JsonFormatter(**layout, rename_fields=names, json_default=str, json_ensure_ascii=True))
+        layout = {"fmt": "%(asctime)s %(levelname)s %(message)s", "datefmt": "%Y-%m-%dT%H:%M:%SZ"}
+        formatter = JsonFormatter(**layout, rename_fields=names, json_default=str, json_ensure_ascii=True)
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
     else:
         handler.setFormatter(TextFormatter(colored=handler.on_terminal and not os.environ.get("NO_COLOR")))
     logging.raiseExceptions = False  # a closed standard error is no reason to stop
@@ -1165,12 +1176,14 @@ def load_kubeconfig(configuration: Any, files: list[str], context: str | None) -
         name = context or next(filter(None, (part.get("current-context") for part in merger.config_files.values())), "")
         if name not in known:
             which = f"context {name!r} is not in {named}" if name else f"{named} has no current context"
-            raise CannotStart(f"{which}; --context may be {listed(known, 'or') or 'nothing: there is none'}")
+            others = f"--context may be {listed(known, 'or')}" if known else "it has no contexts; name another file"
+            raise CannotStart(f"{which}; {others}")
         loader = KubeConfigLoader(merger.config, name, config_base_path=None, config_persister=merger.save_changes)
         user = user_of(merger.config.value, name)
         impersonated = sorted(key for key in user if key == "as" or key.startswith("as-"))
         if impersonated:
-            raise CannotStart(f"context {name} impersonates ({', '.join(impersonated)}), which only kubectl would do")
+            what = f"context {name} impersonates ({', '.join(impersonated)}), which only kubectl would do"
+            raise CannotStart(f"{what}; name one that does not, with --context")
         loader.load_and_set(configuration)
         has_credentials = configuration.api_key or configuration.cert_file
         if "exec" in user and not has_credentials:
@@ -1380,7 +1393,12 @@ def is_ready(status: dict) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
 
 
-STUCK = ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError")
+STUCK = ("CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError") + (
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+)
 
 
 def trouble_of(status: dict) -> str:
@@ -2082,6 +2100,13 @@ class Kubectl:
     def __init__(self, path: str, flags: Sequence[str] = ()) -> None:
         self.command = [path, *flags]
 
+    def by_hand(self, workload: Workload) -> str:
+        """What to type to see how a rollout ends."""
+        import shlex
+
+        what = ["rollout", "status", f"{workload.kind.lower()}/{workload.name}", "--namespace", workload.namespace]
+        return shlex.join(["kubectl", *self.command[1:], *what])
+
     def rollout_status(self, planned: Planned, seconds: float, tell: Callable[[Event], None]) -> tuple[int, str]:
         """Waits for a rollout; kubectl's exit code and its last line, which says why where that is not 0.
 
@@ -2510,7 +2535,8 @@ def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Re
         if one.child:
             end(one.child)
         seconds = round(time.monotonic() - one.began, 1)
-        report.finish(Result(one.planned, Outcome.INTERRUPTED, seconds, how_to_look(one.planned.workload)))
+        told = f"not waited for; look with: {rollout.kubectl.by_hand(one.planned.workload)}"
+        report.finish(Result(one.planned, Outcome.INTERRUPTED, seconds, told))
     look_again_at(timed_out, rollout, threads, report)
     for planned in not_started.values():
         report.finish(Result(planned, Outcome.NOT_STARTED, message=brake.reason_to_stop()))
@@ -2547,6 +2573,7 @@ def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
             brake.interrupts.asking = True
             answer = report.answer("roll out? [y]es [n]o [a]ll [q]uit ")
         except Interrupted:
+            report.progress.write("\n")
             answer = "quit"
         finally:
             brake.interrupts.asking = False
@@ -2604,11 +2631,6 @@ def end(child: Any) -> None:
         pass  # it has ended already
 
 
-def how_to_look(workload: Workload) -> str:
-    target = f"{workload.kind.lower()}/{workload.name}"
-    return f"not waited for; look with: kubectl rollout status {target} --namespace {workload.namespace}"
-
-
 # Reporting
 
 
@@ -2653,11 +2675,14 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 class Report:
     """Counts, prints to standard output as text or JSON lines, and computes the exit code."""
 
-    def __init__(self, as_json: bool, progress: ProgressLine, started_before: datetime) -> None:
-        self.as_json, self.progress = as_json, progress
+    def __init__(self, options: argparse.Namespace, progress: ProgressLine, started_before: datetime) -> None:
+        self.as_json, self.progress = options.log_format == "json", progress
+        self.dry_run, self.fail_on_drift = not options.confirm, options.fail_on_drift
         self.started_before = started_before.strftime("%Y-%m-%dT%H:%M:%SZ")  # whole seconds, as creation times are
         self.began = time.monotonic()
         self.planned: list[Planned] = []
+        self.first = 0  # how many of these --max-rollouts leaves
+        self.lost_output = False
         self.skips: list[Skip] = []
         self.outcomes: Counter[Outcome] = Counter()
         self.judged: list[Planned] = []  # with --only-drifted: all that were asked about
@@ -2674,7 +2699,7 @@ class Report:
 
     def print(self, *lines: str) -> None:
         """Lines of the text; whatever is in one of them, it stays one."""
-        if not self.as_json:
+        if lines and not self.as_json:
             self.write("\n".join(map(printable, lines)))
 
     def write(self, text: str) -> None:
@@ -2683,6 +2708,7 @@ class Report:
         except OSError as error:  # the rollouts matter more than the text
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):  # that is | head, which has read enough
+                self.lost_output = True
                 log.error(f"cannot write to standard output: {error.strerror}")
 
     def show_drift(self, judged: list[Planned], allow_removal: bool) -> list[Planned]:
@@ -2736,9 +2762,9 @@ class Report:
             self.print(f"{plural(len(found), 'workload')} {verdict.value}: {told}:")
             self.print(*(f"  {one.workload}: {one.drift.message}" for one in found), "")
 
-    def show_plan(self, plan: list[Planned], skips: list[Skip], census: Census) -> None:
+    def show_plan(self, plan: list[Planned], first: int, skips: list[Skip], census: Census) -> None:
         """The plan as a table, or as JSON; below it the skipped by reason and the totals."""
-        self.planned, self.skips = plan, sorted(skips, key=lambda skip: skip.subject[1:])
+        self.planned, self.first, self.skips = plan, first, sorted(skips, key=lambda skip: skip.subject[1:])
         for skip in self.skips:
             level = logging.INFO if skip.reason == BARE else logging.DEBUG
             log.log(level, "left out", extra={"workload": str(skip.subject), "reason": skip.reason})
@@ -2756,12 +2782,12 @@ class Report:
         if plan and not self.judged:
             self.print(*plan_table(plan), "")
         self.show_skips()
-        up_to_date = sum(one.drift.verdict is Verdict.UP_TO_DATE for one in self.judged)
-        current = f"; {up_to_date} up to date" if self.judged else ""
+        current = "".join(f"; {count} {word}" for word, count in self.left_alone(Verdict.UP_TO_DATE).items())
         newer = f", {census.newer} newer than the cut-off" if census.newer else ""
         pods = sum(one.pods_concerned for one in plan)
         what = f"{plural(len(plan), 'workload')} with {plural(pods, 'Pod')}" if plan else "Nothing"
-        self.print(f"{what} to roll out{current}; {plural(census.pods, 'Pod')} read{newer}.")
+        canary = f", the first {first} with --max-rollouts" if first < len(plan) else ""
+        self.print(f"{what} to roll out{canary}{current}; {plural(census.pods, 'Pod')} read{newer}.")
 
     def show_skips(self) -> None:
         for skip in self.skips:
@@ -2795,6 +2821,7 @@ class Report:
         )
         surprising = result.outcome is Outcome.FAILED and not result.planned.trouble
         level = logging.INFO if result.outcome in GOOD else logging.ERROR if surprising else logging.WARNING
+        level = logging.DEBUG if result.outcome is Outcome.NOT_STARTED else level  # there may be thousands
         log.log(level, f"rollout {result.outcome.value}", extra=facts(result))
 
     def show_question(self, planned: Planned) -> None:
@@ -2818,37 +2845,44 @@ class Report:
         names = ", ".join(f"{workload.namespace}/{workload.name}" for workload in running)
         elapsed = human_duration(time.monotonic() - self.began)
         failures = f"{failed} failed, " if failed else ""
-        state = f"{self.outcomes.total()}/{len(self.planned)} done, {failures}{elapsed}{', paused' if paused else ''}"
+        state = f"{self.outcomes.total()}/{self.first} done, {failures}{elapsed}{', paused' if paused else ''}"
         self.progress.show(f"{state}; {len(running)} running: {names}")
 
-    def show_summary(self, exit_code: int, dry_run: bool = False) -> None:
-        """A line for each workload that did not succeed, then counts and time."""
+    def left_alone(self, *verdicts: Verdict) -> dict[str, int]:
+        """How many of those that were judged are not in the plan, and why; those of some verdicts, and the rest."""
+        found = Counter(one.drift.verdict for one in self.judged)
+        words = {v.value.replace("_", " "): found[v] for v in (*verdicts, Verdict.REFUSED, Verdict.UNKNOWN)}
+        return {word: count for word, count in {**words, "left alone": len(self.withheld)}.items() if count}
+
+    def show_summary(self, exit_code: int) -> None:
+        """A line for each workload that did not succeed, then counts and time, and how to go on."""
         self.progress.show("")
         seconds = round(time.monotonic() - self.began, 1)
         order = list(Outcome)
-        for result in sorted(self.unsuccessful, key=lambda result: order.index(result.outcome)):
-            told = f": {result.message}" if result.message else ""
-            self.print(f"{result.outcome.value}: {result.planned.workload}{told}")
+        self.print(*self.lines_of_unsuccessful())
         outcomes = {outcome: self.outcomes[outcome] for outcome in order if self.outcomes[outcome]}
         verdicts = Counter(one.drift.verdict.value for one in self.judged)
-        if dry_run:
-            to_do_it = f" To do it: --confirm=true --only-started-before={self.started_before}" if self.planned else ""
+        cut_off = f"--only-started-before={self.started_before}"
+        if self.dry_run:
+            how = "To do it, in place of --fail-on-drift:" if self.fail_on_drift else "To do it:"
+            to_do_it = f" {how} --confirm=true {cut_off}" if self.planned else ""
             self.print(f"Dry run: nothing was changed.{to_do_it}")
         else:
-            ended = [f"{count} {outcome.value}" for outcome, count in outcomes.items()]
-            ended += [f"{verdicts[v.value]} {v.value}" for v in (Verdict.REFUSED, Verdict.UNKNOWN) if verdicts[v.value]]
-            ended += [f"{len(self.withheld)} left alone"] if self.withheld else []
+            ended = {outcome.value: count for outcome, count in outcomes.items()} | self.left_alone()
             if ended:
-                self.print(f"{plural(len(self.planned), 'workload')} in {human_duration(seconds)}: {', '.join(ended)}.")
+                counts = ", ".join(f"{count} {word}" for word, count in ended.items())
+                self.print(f"{plural(sum(ended.values()), 'workload')} in {human_duration(seconds)}: {counts}.")
             if self.tally:
                 counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.tally.items())
                 before = f"; those of {plural(self.not_seen, 'workload')} as before" if self.not_seen else ""
                 self.print(f"Pods: {counts}{before}.")
+            if not self.judged and outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}:
+                self.print(f"To go on: the same with {cut_off}")
         self.record(
             "summary",
             outcomes={outcome.snake_case: count for outcome, count in outcomes.items()},
             **({"verdicts": dict(verdicts)} if self.judged else {}),
-            **({} if dry_run else {"pods": {name: self.tally[name] for name in Tally._fields}}),
+            **({} if self.dry_run else {"pods": {name: self.tally[name] for name in Tally._fields}}),
             started_before=self.started_before,
             planned=len(self.planned),
             skipped=len(self.skips),
@@ -2856,12 +2890,34 @@ class Report:
             exit_code=exit_code,
         )
 
-    def exit_code(self, dry_run: bool, fail_on_drift: bool) -> int:
+    def lines_of_unsuccessful(self) -> Iterator[str]:
+        """A line each, in the order of the outcomes; many that were not started for the same reason share one."""
+
+        def line(result: Result) -> str:
+            told = f": {result.message}" if result.message else ""
+            return f"{result.outcome.value}: {result.planned.workload}{told}"
+
+        order = list(Outcome)
+        not_started: dict[str, list[Result]] = {}
+        for result in sorted(self.unsuccessful, key=lambda result: order.index(result.outcome)):
+            if result.outcome is Outcome.NOT_STARTED:
+                not_started.setdefault(result.message, []).append(result)
+            else:
+                yield line(result)
+        for message, results in not_started.items():
+            if len(results) <= 10:
+                yield from map(line, results)
+            else:
+                names = [f"{one.workload.namespace}/{one.workload.name}" for one in (r.planned for r in results[:3])]
+                names.append(f"{len(results) - 3} more (--log-level=debug names all)")
+                yield f"not started: {plural(len(results), 'workload')}: {message}: {', '.join(names)}"
+
+    def exit_code(self) -> int:
         verdicts = {one.drift.verdict for one in self.judged}
-        not_done = not dry_run and (bool(self.withheld) or Verdict.UNKNOWN in verdicts)
-        drifted = fail_on_drift and bool(verdicts - {Verdict.UP_TO_DATE})
+        not_done = not self.dry_run and (bool(self.withheld) or Verdict.UNKNOWN in verdicts)
+        drifted = self.fail_on_drift and bool(verdicts - {Verdict.UP_TO_DATE})
         bad = any(self.outcomes[outcome] for outcome in BAD) or Verdict.REFUSED in verdicts
-        return 1 if bad or not_done or drifted else 0
+        return 1 if bad or not_done or drifted or self.lost_output else 0
 
 
 def plan_table(plan: Sequence[Planned]) -> list[str]:
@@ -3017,10 +3073,11 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         injection = Injection(cluster, filters.sidecars, tuple(options.ignore_config))
     plan, skips, census = find_plan(cluster, filters, injection)
     warn_about_names(filters, census)
-    report = Report(options.log_format == "json", progress, filters.started_before)
+    report = Report(options, progress, filters.started_before)
     if injection:
         plan = report.show_drift(plan, options.allow_removal)
-    report.show_plan(plan, skips, census)
+    canary = first_of(plan, options.max_rollouts)
+    report.show_plan(plan, len(canary), skips, census)
 
     if options.confirm:
         brake = Brake(interrupts, options.max_failures)
@@ -3029,13 +3086,12 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         kubectl = Kubectl(kubectl_path, cluster.kubectl_flags)
         words = options.annotation_prefix, options.rollout_reason
         rollout = Rollout(cluster, kubectl, filters, options.timeout, *words, brake, injection)
-        canary = first_of(plan, options.max_rollouts)
         roll_out_all(canary, rollout, max(int(options.parallel_rollouts.of(len(plan))), 1), report)
         for planned in plan[len(canary) :]:
             report.finish(Result(planned, Outcome.NOT_STARTED, message="beyond --max-rollouts"))
-    exit_code = interrupts.exit_code or report.exit_code(not options.confirm, options.fail_on_drift)
-    report.show_summary(exit_code, dry_run=not options.confirm)
-    return exit_code
+    exit_code = interrupts.exit_code or report.exit_code()
+    report.show_summary(exit_code)
+    return exit_code or report.exit_code()
 
 
 if __name__ == "__main__":

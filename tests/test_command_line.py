@@ -41,7 +41,7 @@ def refused(tool, capsys):
 A_NAME = "a name of at most 63 of a-z, 0-9 and -, or one with the wildcards * ? [...]"
 AN_AMOUNT = "a whole number above 0, or a percentage like 25%"
 A_KEY = "KEY or KEY=VALUE, like example.com/restart=never"
-A_TIME = "a time with year, month and day like '2026-05-01 13:00'"
+A_TIME = "a time with year, month and day like '2026-05-01 13:00', in UTC or with a zone like +02:00"
 A_PREFIX = "a prefix like myCompany or example.com/team, with at most 45 characters after the /"
 
 
@@ -294,6 +294,7 @@ def test_help_and_version():
     shown = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True)
     assert shown.returncode == 0 and "--sidecar-container-name" in shown.stdout and "Exit codes:" in shown.stdout
     version = subprocess.run([sys.executable, str(SCRIPT), "--version"], capture_output=True, text=True)
+    assert max(map(len, shown.stdout.splitlines())) < 80
     assert re.fullmatch(r"sidecar-rollout \d+\.\d+\.\d+\n", version.stdout)
 
 

@@ -157,6 +157,36 @@ def test_a_canary_is_the_first_of_the_plan(letters, run, limit, count):
     assert beyond == dict.fromkeys("abcdef"[count:], "beyond --max-rollouts")
 
 
+def test_a_dry_run_tells_how_far_a_canary_goes(letters, run):
+    text = run(letters, TEXT, "--max-rollouts=25%").stdout
+    assert "\n6 workloads with 6 Pods to roll out, the first 2 with --max-rollouts; 6 Pods read.\n" in text
+    assert "max-rollouts" not in run(letters, TEXT, "--max-rollouts=6").stdout
+
+
+def test_how_to_go_on_is_the_last_line_where_something_was_left_out(letters, run):
+    for found in letters.pods("shop"):
+        letters.backdate(found, 3600)
+    canary = run(letters, TEXT, CONFIRM, "--max-rollouts=1")
+    again = canary.stdout.splitlines()[-1].removeprefix("To go on: the same with ")
+    assert again.startswith("--only-started-before=20")
+    rest = run(letters, TEXT, CONFIRM, again).stdout
+    assert "5 succeeded." in rest and "To go on" not in rest
+    assert "To go on" not in run(letters, TEXT, again).stdout
+
+
+def test_many_that_were_not_started_share_a_line(cluster, run):
+    for number in range(13):
+        cluster.create("shop", workload("Deployment", f"web-{number:02}"))
+    cluster.settle()
+    ended = run(cluster, TEXT, CONFIRM, "--max-rollouts=1")
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("not started: ")]
+    names = "shop/web-01, shop/web-02, shop/web-03, 9 more (--log-level=debug names all)"
+    assert line == f"not started: 12 workloads: beyond --max-rollouts: {names}"
+    assert "not started" not in ended.stderr
+    all_of_them = run(cluster, TEXT, CONFIRM, "--max-rollouts=1", "--log-level=debug").stderr
+    assert all_of_them.count("rollout not started") == 12
+
+
 def test_after_the_canary_the_same_command_goes_on_where_it_ended(letters, run):
     for found in letters.pods("shop"):
         letters.backdate(found, 3600)
@@ -435,6 +465,7 @@ def test_ctrl_c_at_the_question_ends_it(letters):
     typed.process.send_signal(signal.SIGINT)
     code, shown = typed.end()
     assert code == 130 and patched(letters) == [] and "6 not started." in shown
+    assert not any("[q]uit" in line and "interrupted" in line for line in typed.text.splitlines())
 
 
 def test_the_differences_stand_above_the_question(letters):
@@ -485,7 +516,8 @@ def test_the_progress_line_says_that_it_is_paused(tool):
             self.text = text
 
     line = Line()
-    report = tool.Report(False, line, datetime.now(timezone.utc))
+    options = tool.parse_args(["--sidecar-container-name=x"])
+    report = tool.Report(options, line, datetime.now(timezone.utc))
     report.show_progress([tool.Workload("Deployment", "shop", "web")], paused=True)
     assert line.text == "0/0 done, 0s, paused; 1 running: shop/web"
 

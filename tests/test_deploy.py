@@ -369,6 +369,17 @@ def test_fail_on_drift_is_a_gate(cluster, run, state, code):
     assert ended.code == ended.summary["exit_code"] == code and patched(cluster) == []
 
 
+def test_what_a_gate_says_to_do_can_be_done(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.backdate(*cluster.pods("shop"), 3600)
+    cluster.injector.container["image"] = "istio/proxyv2:2"
+    shown = run(cluster, "--only-drifted", "--fail-on-drift", "--log-format=text").stdout.splitlines()[-1]
+    hint = "Dry run: nothing was changed. To do it, in place of --fail-on-drift: "
+    assert shown.startswith(hint)
+    assert run(cluster, "--only-drifted", *shown.removeprefix(hint).split()).outcomes == {"shop/web": "succeeded"}
+
+
 # Several clusters
 
 

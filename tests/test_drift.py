@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 
@@ -268,7 +269,8 @@ def test_pods_that_would_not_be_admitted_are_refused_and_never_restarted(mesh, r
     done = run(mesh, DRIFTED, CONFIRM, TEXT)
     assert done.code == 1 and "bomb" not in patch_names(mesh) and sorted(patch_names(mesh)) == ["native", "web"]
     assert "1 workload refused: would not be admitted today, and not come back if a node failed:\n" in done.stdout
-    assert "2 succeeded, 1 refused." in done.stdout
+    assert re.search(r"^3 workloads in \d+s: 2 succeeded, 1 refused\.$", done.stdout, re.MULTILINE)
+    assert re.search(r"^Nothing to roll out; 2 up to date; 1 refused; ", run(mesh, DRIFTED, TEXT).stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -475,5 +475,5 @@ def test_standard_output_that_is_full(cluster, layout):
     words, environment = command(cluster.kubeconfig, f"--log-format={layout}", CONFIRM)
     with open("/dev/full", "w") as full:
         ended = subprocess.run(words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 0 and "rollout succeeded" in ended.stderr
+    assert ended.returncode == 1 and "rollout succeeded" in ended.stderr
     assert "cannot write to standard output: No space left on device" in ended.stderr

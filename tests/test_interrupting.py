@@ -49,7 +49,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_flight(three, start
     ended = running.finish(timeout=10)
     assert ended.code == 130
     assert ended.outcomes == {"shop/a": "interrupted", "shop/b": "interrupted", "shop/c": "not_started"}
-    look = "not waited for; look with: kubectl rollout status deployment/a --namespace shop"
+    look = "not waited for; look with: kubectl --context embedded rollout status deployment/a --namespace shop"
     ((told, seconds),) = [(r["message"], r["seconds"]) for r in ended.of("result") if r["name"] == "a"]
     assert told == look and 0 < seconds < ended.summary["seconds"] + 0.1
     left = subprocess.run(["pgrep", "-f", three.kubeconfig], capture_output=True, text=True).stdout.split()
@@ -77,7 +77,7 @@ def test_nothing_is_patched_after_the_second_signal(three, start):
     running.signal(signal.SIGINT)
     running.wait_for_log("again to stop waiting")
     running.signal(signal.SIGINT)
-    running.wait_for_log("rollout not started")
+    running.wait_for_log("rollout interrupted")
     before_the_patch.release.set()
     ended = running.finish(timeout=10)
     assert ended.outcomes == {"shop/a": "interrupted", "shop/b": "not_started", "shop/c": "not_started"}

@@ -104,7 +104,8 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
     }
     for line in map(json.loads, ended.stderr.splitlines()):
         assert {"time", "level", "message"} <= line.keys()
-        datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S%z")
+        age = datetime.now(timezone.utc) - datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S%z")
+        assert line["time"].endswith("Z") and abs(age.total_seconds()) < 60
 
 
 class Terminal:

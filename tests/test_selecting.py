@@ -337,6 +337,18 @@ def test_an_answer_without_a_date_tells_nothing_of_clocks(tool):
     assert tool.clock_ahead(now, format_datetime(now - timedelta(minutes=1), usegmt=True)) >= timedelta(seconds=60)
 
 
+@pytest.mark.parametrize("field", ["containerStatuses", "initContainerStatuses"])
+def test_why_a_pod_does_not_run(tool, field):
+    def waiting(reason: str) -> dict:
+        return {field: [{"state": {"running": {}}}, {"state": {"waiting": {"reason": reason}}}]}
+
+    for reason in ("CrashLoopBackOff", "ErrImagePull", "ErrImageNeverPull", "CreateContainerError"):
+        assert tool.trouble_of(waiting(reason)) == reason
+    assert tool.trouble_of(waiting("ContainerCreating")) == tool.trouble_of(waiting("PodInitializing")) == ""
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    assert tool.trouble_of({"conditions": [unscheduled]}) == "Unschedulable"
+
+
 def test_started_before_it_was_created_counts_as_started(tool):
     filters = tool.Filters(("istio-proxy",), datetime(2026, 1, 2, tzinfo=timezone.utc))
     metadata = {"name": "x", "namespace": "y", "creationTimestamp": "2026-01-03T00:00:00Z"}

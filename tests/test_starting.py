@@ -55,7 +55,7 @@ def test_no_kubeconfig_at_all(run, tmp_path):
         ("[1, 2]", "{path} is not a kubeconfig: TypeError"),
         ("a: b: c", "{path} is not a kubeconfig: ScannerError (line 1)"),
         ("\x00\x01", "{path} is not a kubeconfig: ReaderError"),
-        ("{}", "{path} has no current context; --context may be nothing: there is none"),
+        ("{}", "{path} has no current context; it has no contexts; name another file"),
     ],
 )
 def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
@@ -263,7 +263,10 @@ def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, 
 def test_a_context_that_impersonates_is_refused(cluster, run):
     path = cluster.write_kubeconfig("as", {"token": "admin-token", "as": "jane"})
     said = only_error(run(path, TEXT))
-    assert said == "context embedded impersonates (as), which only kubectl would do"
+    assert (
+        said
+        == "context embedded impersonates (as), which only kubectl would do; name one that does not, with --context"
+    )
 
 
 @pytest.mark.parametrize("first", ["embedded", ""])
