@@ -1675,16 +1675,6 @@ def leave_out_namespaces(
     return {workload: one for workload, one in found.items() if workload.namespace not in out}, skips
 
 
-def serving_pods(
-    found: dict[Workload, Candidate], namespaces: Sequence[str], cluster: Cluster
-) -> set[tuple[str, str]] | None:
-    """The Pods that serve behind a Service; None where it is not known, and all count as live."""
-    serving = cluster.serving_pods(namespaces) if found else set()
-    if serving is None:
-        log.warning("EndpointSlices may not be listed: every healthy workload counts as live")
-    return serving
-
-
 def first_of(plan: list[Planned], limit: Amount | None) -> list[Planned]:
     """The first of the plan: a percentage is rounded up."""
     return plan if limit is None else plan[: math.ceil(limit.of(len(plan)))]
@@ -3026,7 +3016,10 @@ def find_plan(
     found, skips = find_workloads(candidates, filters.kinds, owners)
     found, opted_out = leave_out_namespaces(found, filters.annotations, cluster)
     objects = reading.workloads(found)
-    plan, left_out = make_plan(found, objects, serving_pods(found, namespaces, cluster), filters.annotations)
+    serving = cluster.serving_pods(namespaces) if found else set()
+    if serving is None:
+        log.warning("EndpointSlices may not be listed: every healthy workload counts as live")
+    plan, left_out = make_plan(found, objects, serving, filters.annotations)
     if injection:
         plan = injection.judge_all(plan, found, objects)
         ending = {one.workload for one in plan if "because it is being terminated" in one.drift.message}

@@ -212,19 +212,37 @@ def test_a_workload_that_is_deleted_just_before_its_patch_is_skipped(cluster, st
     assert ended.of("result")[0]["message"] == "is gone"
 
 
-def test_an_api_server_that_is_away_is_waited_for_as_long_as_a_rollout(cluster, start):
+@pytest.fixture
+def start_and_lose(cluster, start):
+    """start_and_lose(*options): a run whose API server vanishes between its patch and kubectl's first look."""
+
+    def start_it(*options: str):
+        cluster.create("shop", workload("Deployment", "web"))
+        cluster.settle()
+        held = cluster.fault(user_agent="kubectl", path="deployments", release=threading.Event())
+        running = start(cluster, CONFIRM, "--log-level=debug", *options)
+        assert held.reached.wait(20)
+        cluster.vanish()
+        held.release.set()
+        return running
+
+    return start_it
+
+
+def test_an_api_server_that_is_away_is_waited_for_as_long_as_a_rollout(cluster, start_and_lose):
     """Whether the rollout succeeded nobody can say until it is back."""
-    cluster.create("shop", workload("Deployment", "web"))
-    cluster.settle()
-    held = cluster.fault(user_agent="kubectl", path="deployments", release=threading.Event())
-    running = start(cluster, CONFIRM, "--log-level=debug", "--timeout=60s")
-    assert held.reached.wait(20)
-    cluster.vanish()
-    held.release.set()
+    running = start_and_lose("--timeout=60s")
     running.wait_for_log("kubectl ended without a judgement", times=5, timeout=40)
     cluster.reappear()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_an_api_server_that_stays_away_makes_no_failure_of_a_rollout(cluster, start_and_lose):
+    running = start_and_lose("--timeout=2s")
+    running.wait_for_log("rollout timed out, it may still succeed")
+    cluster.reappear()
+    assert running.finish().outcomes == {"shop/web": "completed_late"}
 
 
 def test_between_rollouts_an_api_server_gets_more_time_than_at_the_start(cluster, run):
@@ -234,19 +252,6 @@ def test_between_rollouts_an_api_server_gets_more_time_than_at_the_start(cluster
     busy = cluster.fault(method="PATCH", times=6, status=503, headers={"Retry-After": "1"})
     assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
     assert busy.times == 0
-
-
-def test_an_api_server_that_stays_away_makes_no_failure_of_a_rollout(cluster, start):
-    cluster.create("shop", workload("Deployment", "web"))
-    cluster.settle()
-    held = cluster.fault(user_agent="kubectl", path="deployments", release=threading.Event())
-    running = start(cluster, CONFIRM, "--timeout=2s", "--log-level=debug")
-    assert held.reached.wait(20)
-    cluster.vanish()
-    held.release.set()
-    running.wait_for_log("rollout timed out, it may still succeed")
-    cluster.reappear()
-    assert running.finish().outcomes == {"shop/web": "completed_late"}
 
 
 def test_once_the_credentials_are_gone_nothing_more_is_tried(cluster, start):
