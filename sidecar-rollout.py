@@ -843,12 +843,14 @@ class Cluster:
     def request(self, method: str, path: str, retried: Sequence[int] = RETRIED, **parts: Any) -> bytes:
         """The body of a successful answer. ApiError for any other, after retries: all that is sent may be repeated."""
         passing = {*retried, 401}
-        began = time.monotonic()
-        for attempt in itertools.count(1):
+        began, attempt = time.monotonic(), 0
+        while True:
+            attempt += 1
             try:
                 return self.send(method, path, **parts)
             except ApiError as error:
-                enough = attempt >= ATTEMPTS and time.monotonic() - began >= self.patience
+                patience = 0 if error.status == 500 else self.patience  # that is about one object: a webhook's trouble
+                enough = attempt >= ATTEMPTS and time.monotonic() - began >= patience
                 if enough or error.status not in passing or not self.answered:
                     raise
                 if error.status == 401:
@@ -856,7 +858,6 @@ class Cluster:
                 seconds = error.retry_after or pause(attempt)
                 log.debug("trying again", extra={"request": f"{method} {path}", "reason": str(error), "in": seconds})
                 time.sleep(min(seconds, 30))
-        raise AssertionError("unreachable")
 
     def send(
         self, method: str, path: str, query: dict | None = None, body: dict | None = None, accept: str = JSON
@@ -1255,7 +1256,7 @@ def find_kubectl(path: str) -> str:
 
 
 def check_kubectl(path: str, cluster: Cluster) -> None:
-    """CannotStart where kubectl does not reach the cluster: credentials and proxies are its own to find.
+    """CannotStart where kubectl does not reach the cluster: proxies, plugins and certificates are its own to deal with.
 
     Without this each workload would be patched, and none of them waited for.
     """
@@ -1275,7 +1276,9 @@ def trouble_with(command: Sequence[str]) -> str:
     import subprocess
 
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return cause_of(error)
     return "" if ended.returncode == 0 else last_line(ended.stderr) or f"exit code {ended.returncode}"
@@ -1393,7 +1396,11 @@ def is_ready(status: dict) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
 
 
-STUCK = ("CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError") + (
+STUCK = (
+    "CrashLoopBackOff",
+    "RunContainerError",
+    "CreateContainerError",
+    "CreateContainerConfigError",
     "ImagePullBackOff",
     "ErrImagePull",
     "ErrImageNeverPull",
@@ -2013,6 +2020,9 @@ class Injection:
         return compare(lives, planned.drift.view, planned.drift.changed)[1]
 
 
+ENDING = "because it is being terminated"  # of a namespace, in a dry run's refusal
+
+
 def lacks_right(error: ApiError) -> bool:
     return error.status == 403 and 'cannot create resource "pods"' in str(error)
 
@@ -2159,8 +2169,14 @@ JUDGEMENTS = re.compile(
     "|did not come back|is different from the running revision"
 )  # of kubectl rollout status about a rollout; what else it says is about its own trouble
 OUTAGE = re.compile(
-    "connection .*refused|connection reset|EOF|i/o timeout|TLS handshake|no route to host|unreachable|connection lost"
+    "refused|connection reset|connection lost|closed network connection|EOF|dial tcp|no such host|timeout|timed out"
+    "|deadline exceeded|unreachable|ServiceUnavailable|TooManyRequests|unable to handle the request|etcdserver"
 )
+
+
+def is_outage(error: str) -> bool:
+    """Whether kubectl failed as the API server is away, or so busy that it might as well be: that passes."""
+    return bool(OUTAGE.search(error)) and not JUDGEMENTS.search(error)
 
 
 class Brake:
@@ -2183,8 +2199,10 @@ class Brake:
     def reason_to_stop(self) -> str:
         if self.interrupts.received:
             return "interrupted"
-        if self.has_quit or self.lost:
-            return self.lost or "quit"
+        if self.lost:
+            return self.lost
+        if self.has_quit:
+            return "quit"
         spent = self.max_failures is not None and len(self.failures) >= self.max_failures
         return plural(len(self.failures), "failure") if spent else ""
 
@@ -2237,14 +2255,14 @@ class Rollout:
         code, error = self.wait(planned, tell)
         if code == 0:
             return self.prove(planned, patched)
-        if OUTAGE.search(error):  # there is nobody to ask
+        if is_outage(error):  # there is nobody to ask
             return Result(planned, Outcome.TIMED_OUT, message=error, patched=patched)
-        message = "; ".join(filter(None, (error or f"kubectl exited with {code}", self.told_by_kubernetes(planned))))
-        outcome = Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED
         try:
-            tally = self.look_at_pods(planned, patched).tally
+            tally, told = self.look_at_pods(planned, patched).tally, self.told_by_kubernetes(planned)
         except ApiError:
-            tally = None
+            tally, told = None, ""  # what kubectl said is told anyway
+        message = "; ".join(filter(None, (error or f"kubectl exited with {code}", told)))
+        outcome = Outcome.TIMED_OUT if "timed out waiting for the condition" in error else Outcome.FAILED
         return Result(planned, outcome, message=message, patched=patched, tally=tally)
 
     def patch(self, planned: Planned, tell: Callable[[Event], None]) -> Patched | str:
@@ -2270,7 +2288,9 @@ class Rollout:
                 version = obj["metadata"].get("resourceVersion")
                 return patched_as(self.cluster.patch_template(planned.workload, keys, version), stamp)
             except ApiError as error:
-                if error.status not in (404, 409):  # those are told apart by reading it again
+                if error.status == 404 and not self.cluster.workload(planned.workload):
+                    return "is gone"
+                if error.status != 409:
                     raise
         return "others keep changing it; it was not patched"
 
@@ -2279,11 +2299,13 @@ class Rollout:
         reason = reason_to_skip(obj, self.filters.annotations)
         if reason:
             return reason
-        if not self.injection and planned.version and obj["metadata"].get("resourceVersion") == planned.version:
-            return None  # nothing has changed since the plan: a Pod that is replaced changes its workload's status
+        # Nothing has changed since the plan? A Pod that is replaced changes its workload's status.
+        unchanged = bool(planned.version) and obj["metadata"].get("resourceVersion") == planned.version
+        if unchanged and not self.injection:
+            return None
         stamps = [value for key, value in template_annotations(obj).items() if key.endswith(".rollout.timestamp")]
         younger = [stamp for stamp in stamps if is_younger(stamp, self.brake.began)]
-        if younger:
+        if younger and not unchanged:
             return f"another run has restarted it meanwhile, at {max(younger)}"
         pods = self.with_sidecar(self.pods_of(planned, obj))
         if not pods:
@@ -2302,8 +2324,7 @@ class Rollout:
         for attempt in itertools.count(1):
             left = deadline - time.monotonic()
             code, error = self.kubectl.rollout_status(planned, max(left, 1.0), tell)
-            enough = attempt >= ATTEMPTS and not OUTAGE.search(error)
-            if code == 0 or JUDGEMENTS.search(error) or enough or left <= 1:
+            if code == 0 or JUDGEMENTS.search(error) or left <= 1 or (attempt >= ATTEMPTS and not is_outage(error)):
                 break
             log.debug("kubectl ended without a judgement", extra={"workload": str(planned.workload), "code": code})
             time.sleep(pause(attempt))
@@ -2360,10 +2381,7 @@ class Rollout:
 
     def told_by_kubernetes(self, planned: Planned) -> str:
         """Why a rollout does not get on, as the workload's own conditions have it; empty where they say nothing."""
-        try:
-            obj = self.cluster.workload(planned.workload)
-        except ApiError:
-            return ""  # what kubectl said is told anyway
+        obj = self.cluster.workload(planned.workload)
         conditions = {c["type"]: c for c in (obj or {}).get("status", {}).get("conditions") or ()}
         for kind, status in (("ReplicaFailure", "True"), ("Progressing", "False")):
             condition = conditions.get(kind, {})
@@ -2848,9 +2866,8 @@ class Report:
         """A line for each workload that did not succeed, then counts and time, and how to go on."""
         self.progress.show("")
         seconds = round(time.monotonic() - self.began, 1)
-        order = list(Outcome)
         self.print(*self.lines_of_unsuccessful())
-        outcomes = {outcome: self.outcomes[outcome] for outcome in order if self.outcomes[outcome]}
+        outcomes = {outcome: self.outcomes[outcome] for outcome in Outcome if self.outcomes[outcome]}
         verdicts = Counter(one.drift.verdict.value for one in self.judged)
         cut_off = f"--only-started-before={self.started_before}"
         if self.dry_run:
@@ -2898,7 +2915,7 @@ class Report:
             if len(results) <= 10:
                 yield from map(line, results)
             else:
-                names = [f"{one.workload.namespace}/{one.workload.name}" for one in (r.planned for r in results[:3])]
+                names = ["/".join(result.planned.workload[1:]) for result in results[:3]]
                 names.append(f"{len(results) - 3} more (--log-level=debug names all)")
                 yield f"not started: {plural(len(results), 'workload')}: {message}: {', '.join(names)}"
 
@@ -3022,9 +3039,9 @@ def find_plan(
     plan, left_out = make_plan(found, objects, serving, filters.annotations)
     if injection:
         plan = injection.judge_all(plan, found, objects)
-        ending = {one.workload for one in plan if "because it is being terminated" in one.drift.message}
-        left_out += [Skip(workload, "its namespace is being deleted") for workload in sorted(ending)]
-        plan = [one for one in plan if one.workload not in ending]
+        ending = [one for one in plan if ENDING in one.drift.message]
+        left_out += [Skip(one.workload, "its namespace is being deleted") for one in ending]
+        plan = [one for one in plan if one not in ending]
     return plan, skips + opted_out + left_out, census
 
 

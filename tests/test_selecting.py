@@ -324,8 +324,9 @@ def test_the_cut_off_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahea
         cluster.backdate(found, ahead + seconds)
     ended = run(cluster)
     assert ended.planned == ["shop/old"]
-    assert abs(datetime.fromisoformat(ended.summary["started_before"].replace("Z", "+00:00")) - there).seconds < 30
-    assert re.search(rf"this machine's clock is [45]m\w* {told} the API server's, which is the one", ended.stderr)
+    moment = datetime.fromisoformat(ended.summary["started_before"].replace("Z", "+00:00"))
+    assert abs((moment - there).total_seconds()) < 30
+    assert re.search(rf"this machine's clock is \d+m\w* {told} the API server's, which is the one", ended.stderr)
     named = run(cluster, f"--only-started-before={there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}")
     assert named.summary["started_before"] == f"{there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
 

@@ -42,6 +42,13 @@ def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
     assert said.startswith(f"{kubectl} does not run: wrong architecture; install it")
 
 
+def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\nprintf 'pr\\374fe\\n' >&2\nexec {KUBECTL} \"$@\"\n")
+    kubectl.chmod(0o755)
+    assert run(cluster, CONFIRM, f"--kubectl={kubectl}").code == 0
+
+
 def test_no_kubeconfig_at_all(run, tmp_path):
     said = only_error(run(None, TEXT, HOME=str(tmp_path)))
     assert said == "no cluster: ~/.kube/config does not exist; name a kubeconfig with --kubeconfig"
