@@ -410,13 +410,6 @@ class Sidecar(NamedTuple):
     native: bool
 
 
-class Annotations(NamedTuple):
-    """Opt-in and opt-out: (key, pattern of the value)."""
-
-    include: tuple[tuple[str, str], ...] = ()
-    exclude: tuple[tuple[str, str], ...] = ()
-
-
 @dataclass(frozen=True)
 class Filters:
     """Which Pods are meant."""
@@ -426,7 +419,8 @@ class Filters:
     include_namespaces: tuple[str, ...] = ()
     exclude_namespaces: tuple[str, ...] = ()
     selector: str | None = None
-    annotations: Annotations = Annotations()
+    include_annotations: tuple[tuple[str, str], ...] = ()  # (key, pattern of the value)
+    exclude_annotations: tuple[tuple[str, str], ...] = ()
     kinds: frozenset[str] = frozenset({"Deployment"})
     only_drifted: bool = False  # then what is needed to compare the Pods is kept
 
@@ -1228,7 +1222,7 @@ def check_rights(cluster: Cluster, filters: Filters, confirm: bool) -> None:
     namespaces = namespaces_to_list(filters)
     for namespace in namespaces or [""]:
         rights.append(Right("list", "", "pods", namespace))
-        if filters.annotations.exclude:
+        if filters.exclude_annotations:
             rights.append(Right("get", "", "namespaces", namespace))
         if "Deployment" in filters.kinds:
             rights.append(Right("get", "apps", "replicasets", namespace))
@@ -1449,16 +1443,16 @@ def reason_to_skip_owner(owner: Owner, kinds: Iterable[str]) -> str | None:
     }.get(owner.kind, f"owned by a {owner.kind} ({owner.group or 'v1'}), which its own controller rolls out")
 
 
-def reason_to_skip(obj: dict | None, annotations: Annotations) -> str | None:
+def reason_to_skip(obj: dict | None, filters: Filters) -> str | None:
     """Why this workload is not restarted, or a patch would not restart it, with the next step; None: it would."""
     if obj is None:
         return "is gone"
     if obj["metadata"].get("deletionTimestamp"):
         return "is being deleted"
     own, templates = obj["metadata"].get("annotations") or {}, template_annotations(obj)
-    if has_any(annotations.exclude, own, templates):
+    if has_any(filters.exclude_annotations, own, templates):
         return "has an annotation of --exclude-annotation"
-    if annotations.include and not has_any(annotations.include, own, templates):
+    if filters.include_annotations and not has_any(filters.include_annotations, own, templates):
         return "has no annotation of --include-annotation"
     if obj["spec"].get("paused"):
         return "is paused; resume it first (kubectl rollout resume)"
@@ -1515,13 +1509,13 @@ def make_plan(
     found: dict[Workload, Candidate],
     objects: dict[Workload, str],
     serving: set[tuple[str, str]] | None,
-    annotations: Annotations,
+    filters: Filters,
 ) -> tuple[list[Planned], list[Skip]]:
     """What is to be rolled out, and the workloads that a patch would not restart or that opted out."""
     plan, skips = [], []
     for workload, candidate in found.items():
         obj = json.loads(objects[workload])
-        reason = reason_to_skip(obj, annotations)
+        reason = reason_to_skip(obj, filters)
         if reason is None and not selects(obj["spec"]["selector"], candidate.labels):
             reason = "its selector does not match its Pods; look at both"
         if reason:
@@ -1670,13 +1664,13 @@ def lean(obj: dict, with_template: bool) -> dict:
 
 
 def leave_out_namespaces(
-    found: dict[Workload, Candidate], annotations: Annotations, cluster: Cluster
+    found: dict[Workload, Candidate], filters: Filters, cluster: Cluster
 ) -> tuple[dict[Workload, Candidate], list[Skip]]:
     """Leaves out the workloads of namespaces that have opted out; namespaces are read only where that is asked for."""
-    if not annotations.exclude:
+    if not filters.exclude_annotations:
         return found, []
     namespaces = each({workload.namespace for workload in found}, cluster.annotations_of_namespace)
-    out = {name for name, own in namespaces.items() if has_any(annotations.exclude, own)}
+    out = {name for name, own in namespaces.items() if has_any(filters.exclude_annotations, own)}
     reason = "its namespace has an annotation of --exclude-annotation"
     skips = [Skip(workload, reason) for workload in sorted(found) if workload.namespace in out]
     return {workload: one for workload, one in found.items() if workload.namespace not in out}, skips
@@ -2189,6 +2183,22 @@ class Brake:
         self.has_quit = False
         self.lost = ""  # why the API server is of no use any more; nothing else could be rolled out either
         self.ask = False  # with --confirm-each, until somebody answers "all"
+        self.logged = False, ""  # whether it was paused, and the reason to stop
+
+    @property
+    def is_paused(self) -> bool:
+        return not self.interrupts.goes_on.is_set()
+
+    def log(self, in_flight: int) -> None:
+        """Logs, once each, what keeps new rollouts from starting."""
+        paused, reason = self.is_paused, self.reason_to_stop()
+        if paused != self.logged[0]:
+            how = {"go_on": f"kill -USR2 {os.getpid()}"} if paused else {}
+            log.warning("paused: nothing new starts" if paused else "going on", extra=how)
+        if reason and not self.logged[1]:
+            again = "; again to stop waiting" if reason == "interrupted" else ""
+            log.warning(f"{reason}: nothing new starts{again}", extra={"in_flight": in_flight})
+        self.logged = paused, reason or self.logged[1]
 
     def may_start(self) -> bool:
         """Waits while paused; False once nothing new may start."""
@@ -2296,7 +2306,7 @@ class Rollout:
 
     def reason_to_leave(self, planned: Planned, obj: dict | None) -> str | None:
         """Why the workload is not, or no longer, to be restarted."""
-        reason = reason_to_skip(obj, self.filters.annotations)
+        reason = reason_to_skip(obj, self.filters)
         if reason:
             return reason
         # Nothing has changed since the plan? A Pod that is replaced changes its workload's status.
@@ -2510,8 +2520,7 @@ class Interrupts:
     def exit_code(self) -> int:
         return 128 + self.received[0] if self.received else 0
 
-    @property
-    def stop_waiting(self) -> bool:
+    def ends_waiting(self) -> bool:
         return len(self.received) > 1
 
 
@@ -2524,49 +2533,53 @@ class InFlight:
 
 
 def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Report) -> None:
-    """Rolls out the plan, some workloads at a time, and reports each result; every one of the plan gets one."""
+    """Rolls out the plan, some workloads at a time, and reports each result; every one of the plan gets one.
+
+    After the last one those that timed out are looked at once more: they may have succeeded meanwhile.
+    """
     brake, interrupts = rollout.brake, rollout.brake.interrupts
     interrupts.rolling_out = True
     not_started = {planned.workload: planned for planned in plan}
-    in_flight: dict[Workload, InFlight] = {}
-    timed_out: list[Result] = []
-    signs = Signs(brake)
-    for event in drain(plan, rollout, threads, brake.may_start, lambda: interrupts.stop_waiting):
-        if event is not None and event.question:
-            event.question.put(ask(event.planned, brake, report))
-        elif event is not None:
-            not_started.pop(event.planned.workload, None)
-            take(event, in_flight, timed_out, report)
-        signs.log(len(in_flight))
-        report.show_progress(list(in_flight), paused=not interrupts.goes_on.is_set())
-    for one in in_flight.values():
-        if one.child:
-            end(one.child)
-        seconds = round(time.monotonic() - one.began, 1)
-        told = f"not waited for; look with: {rollout.kubectl.by_hand(one.planned.workload)}"
-        report.finish(Result(one.planned, Outcome.INTERRUPTED, seconds, told))
-    look_again_at(timed_out, rollout, threads, report)
+    timed_out: dict[Workload, Result] = {}
+    for result in results_of(drain(plan, rollout, threads, brake.may_start, interrupts.ends_waiting), rollout, report):
+        not_started.pop(result.planned.workload, None)
+        if result.outcome is Outcome.TIMED_OUT:
+            log.warning("rollout timed out, it may still succeed", extra=facts(result))
+            timed_out[result.planned.workload] = result
+        else:
+            report.finish(result)
+    looks = drain(timed_out.values(), rollout.look_again, threads, stop=interrupts.ends_waiting)
+    for result in results_of(looks, rollout, report):
+        if result.outcome is not Outcome.INTERRUPTED:
+            del timed_out[result.planned.workload]
+            report.finish(result)
+    for result in timed_out.values():
+        report.finish(result)
     for planned in not_started.values():
         report.finish(Result(planned, Outcome.NOT_STARTED, message=brake.reason_to_stop()))
 
 
-class Signs:
-    """Logs, once each, what keeps new rollouts from starting."""
-
-    def __init__(self, brake: Brake) -> None:
-        self.brake, self.stopped, self.paused = brake, False, False
-
-    def log(self, in_flight: int) -> None:
-        paused = not self.brake.interrupts.goes_on.is_set()
-        if paused != self.paused:
-            how = f"kill -USR2 {os.getpid()}"
-            log.warning("paused: nothing new starts" if paused else "going on", extra={"go_on": how} if paused else {})
-            self.paused = paused
-        reason = self.brake.reason_to_stop()
-        if reason and not self.stopped:
-            again = "; again to stop waiting" if reason == "interrupted" else ""
-            log.warning(f"{reason}: nothing new starts{again}", extra={"in_flight": in_flight})
-            self.stopped = True
+def results_of(events: Iterable[Event | None], rollout: Rollout, report: Report) -> Iterator[Result]:
+    """The results among what workers tell, and in the end those of the workloads that are no longer waited for."""
+    in_flight: dict[Workload, InFlight] = {}
+    for event in events:
+        if event is not None and event.question:
+            event.question.put(ask(event.planned, rollout.brake, report))
+        elif event is not None and event.result:
+            in_flight.pop(event.planned.workload, None)
+            yield event.result
+        elif event is not None:
+            one = in_flight.setdefault(event.planned.workload, InFlight(event.planned))
+            one.child = event.child or one.child
+            if event.line:
+                log.info("kubectl", extra={"workload": str(event.planned.workload), "line": event.line})
+        rollout.brake.log(len(in_flight))
+        report.show_progress(list(in_flight), paused=rollout.brake.is_paused)
+    for one in in_flight.values():
+        if one.child:
+            end(one.child)
+        told = f"not waited for; look with: {rollout.kubectl.by_hand(one.planned.workload)}"
+        yield Result(one.planned, Outcome.INTERRUPTED, round(time.monotonic() - one.began, 1), told)
 
 
 def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
@@ -2597,44 +2610,11 @@ def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
             return Outcome.NOT_STARTED
 
 
-def take(event: Event, in_flight: dict[Workload, InFlight], timed_out: list[Result], report: Report) -> None:
-    """Books what a worker told."""
-    workload, result = event.planned.workload, event.result
-    if result is None:
-        one = in_flight.setdefault(workload, InFlight(event.planned))
-        one.child = event.child or one.child
-        if event.line:
-            log.info("kubectl", extra={"workload": str(workload), "line": event.line})
-        return
-    in_flight.pop(workload, None)
-    if result.outcome is Outcome.TIMED_OUT:
-        log.warning("rollout timed out, it may still succeed", extra=facts(result))
-        timed_out.append(result)
-    else:
-        report.finish(result)
-
-
-def look_again_at(timed_out: list[Result], rollout: Rollout, threads: int, report: Report) -> None:
-    """After the last rollout: those that timed out may have succeeded meanwhile."""
-    pending = {result.planned.workload: result for result in timed_out}
-    children = []
-    for event in drain(timed_out, rollout.look_again, threads, stop=lambda: rollout.brake.interrupts.stop_waiting):
-        if event and event.child:
-            children.append(event.child)
-        if event and event.result:
-            report.finish(event.result)
-            del pending[event.planned.workload]
-    for child in children:
-        if child.poll() is None:
-            end(child)
-    for result in pending.values():
-        report.finish(result)
-
-
 def end(child: Any) -> None:
     """Ends kubectl and whatever it has started: it leads a session of its own."""
     try:
-        os.killpg(child.pid, signal.SIGKILL)
+        if child.poll() is None:  # else its number may be another's by now
+            os.killpg(child.pid, signal.SIGKILL)
     except OSError:
         pass  # it has ended already
 
@@ -3031,12 +3011,12 @@ def find_plan(
     reading = Reading(cluster, namespaces, with_templates=filters.only_drifted)
     owners = reading.owners_of_replica_sets(candidates, filters.kinds)
     found, skips = find_workloads(candidates, filters.kinds, owners)
-    found, opted_out = leave_out_namespaces(found, filters.annotations, cluster)
+    found, opted_out = leave_out_namespaces(found, filters, cluster)
     objects = reading.workloads(found)
     serving = cluster.serving_pods(namespaces) if found else set()
     if serving is None:
         log.warning("EndpointSlices may not be listed: every healthy workload counts as live")
-    plan, left_out = make_plan(found, objects, serving, filters.annotations)
+    plan, left_out = make_plan(found, objects, serving, filters)
     if injection:
         plan = injection.judge_all(plan, found, objects)
         ending = [one for one in plan if ENDING in one.drift.message]
@@ -3066,7 +3046,8 @@ def run(options: argparse.Namespace, progress: ProgressLine, interrupts: Interru
         include_namespaces=tuple(options.include_namespace),
         exclude_namespaces=tuple(options.exclude_namespace),
         selector=options.selector,
-        annotations=Annotations(tuple(options.include_annotation), tuple(options.exclude_annotation)),
+        include_annotations=tuple(options.include_annotation),
+        exclude_annotations=tuple(options.exclude_annotation),
         kinds=options.kinds,
         only_drifted=options.only_drifted,
     )
