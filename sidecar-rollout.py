@@ -34,18 +34,15 @@ Exit codes:
             listed
 """
 
-from __future__ import annotations
+import sys
 
-import signal
-
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until Interrupts takes over: the imports take a while
+if __name__ == "__main__":  # Ctrl-C while it starts ends it without a word
+    sys.excepthook = lambda kind, *rest: kind is KeyboardInterrupt or sys.__excepthook__(kind, *rest)
 
 import argparse
 import fnmatch
 import os
 import re
-import sys
 from collections import namedtuple
 from collections.abc import Sequence
 
@@ -79,7 +76,7 @@ def last_line(text: str) -> str:
     return printable((text.strip().splitlines() or [""])[-1])
 
 
-def columns(stream: Any, otherwise: int) -> int:
+def columns(stream: "Any", otherwise: int) -> int:
     """How wide a stream's terminal is; where there is none, or one that says 0, COLUMNS tells."""
     try:
         width = os.get_terminal_size(stream.fileno()).columns
@@ -108,11 +105,13 @@ class Amount(namedtuple("Amount", ("number", "is_percent"), defaults=(False,))):
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """The options, converted to what the rest of the program works with. Exits with 2 where one is wrong."""
     summary, _, epilog = __doc__.partition("Examples:")
+    width = columns(sys.stdout, 80) - 2
     parser = ArgumentParser(
         prog=PROGRAM,
+        usage="%(prog)s --sidecar-container-name NAME [OPTIONS]",
         description=summary,
         epilog="Examples:" + epilog,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=columns(sys.stdout, 80) - 2),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
         allow_abbrev=False,
     )
     switch = {"type": boolean, "nargs": "?", "const": True, "default": False, "metavar": "true|false"}
@@ -145,7 +144,7 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     add("--fail-on-drift", help="a dry run with --only-drifted exits with 1 if anything is not up to date", **switch)
     add("--max-failures", type=positive, metavar="N", help="start no more after so many failures")
     limit = "a rollout's time, like 90s or 1h30m (default: 300s)"
-    add("--timeout", type=duration, default="300s", metavar="DURATION", help=limit)
+    add("--timeout", type=duration, default=300.0, metavar="DURATION", help=limit)
     prefix = "of the annotations that are written (default: sidecarRollout)"
     add("--annotation-prefix", type=annotation_prefix, default="sidecarRollout", metavar="PREFIX", help=prefix)
     reason = "written beside the time (default: Update sidecars a and b)"
@@ -280,7 +279,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def moment(text: str) -> datetime:
+def moment(text: str) -> "datetime":
     """A point in time with a zone. dateutil fills in what is missing, from today: so ask it twice, from two days."""
     import warnings
     from datetime import datetime, timezone
@@ -336,6 +335,11 @@ if __name__ == "__main__":
         sys.exit(without_package(error))
     except SystemExit as ended:
         leave_at_once(ended.code)
+
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until Interrupts takes over: the imports take a while
 
 import enum
 import functools
@@ -447,7 +451,7 @@ class Candidate:
     trouble: str = ""  # why one of the Pods does not run, e.g. CrashLoopBackOff
     sample: str = ""  # with --only-drifted: one of the Pods, as JSON
 
-    def add(self, other: Candidate) -> None:
+    def add(self, other: "Candidate") -> None:
         self.oldest = min(self.oldest, other.oldest)
         self.names += other.names
         self.pods += other.pods
@@ -942,19 +946,19 @@ class Cluster:
 
     def pods(self, namespaces: Sequence[str], selector: str | None) -> Iterator[dict]:
         """Every Pod of the namespaces, of all where none is named."""
-        return self.list("/api/v1", "pods", namespaces, {"labelSelector": selector} if selector else {})
+        return self.items("/api/v1", "pods", namespaces, {"labelSelector": selector} if selector else {})
 
     def serving_pods(self, namespaces: Sequence[str]) -> set[tuple[str, str]] | None:
         """(namespace, name) of each Pod that serves behind a Service; None where that may not be read."""
         try:
-            slices = partial(self.list, "/apis/discovery.k8s.io/v1", "endpointslices", namespaces, {})
+            slices = partial(self.items, "/apis/discovery.k8s.io/v1", "endpointslices", namespaces, {})
             return self.read_list(lambda: {pod for piece in slices() for pod in serving_endpoints(piece)})
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
             return None
 
-    def list(self, group: str, plural: str, namespaces: Sequence[str], query: dict) -> Iterator[dict]:
+    def items(self, group: str, plural: str, namespaces: Sequence[str], query: dict) -> Iterator[dict]:
         """A list, read in pages; each item is dropped once it is yielded."""
         for path in [f"{group}/namespaces/{name}/{plural}" for name in namespaces] or [f"{group}/{plural}"]:
             query = {**query, "limit": PAGE}
@@ -974,7 +978,7 @@ class Cluster:
 
     def workloads(self, kind: str, namespaces: Sequence[str]) -> Iterator[tuple[Workload, dict]]:
         """All workloads of a kind, whole as the API server has them."""
-        for obj in self.list("/apis/apps/v1", KINDS[kind].plural, namespaces, {}):
+        for obj in self.items("/apis/apps/v1", KINDS[kind].plural, namespaces, {}):
             yield Workload(kind, sys.intern(obj["metadata"]["namespace"]), obj["metadata"]["name"]), obj
 
     def workload(self, workload: Workload) -> dict | None:
@@ -1591,7 +1595,7 @@ class Reading:
             }
         if len(replica_sets) > MANY:
             names = {(owner, name_by_hash(owner, candidates[owner].labels)) for owner in replica_sets}
-            self.list("Deployment", {Workload("Deployment", owner.namespace, name) for owner, name in names})
+            self.read("Deployment", {Workload("Deployment", owner.namespace, name) for owner, name in names})
         found = {owner: self.owner_by_hash(owner, candidates[owner].labels) for owner in replica_sets}
         rest = [owner for owner in replica_sets if found[owner] is None]
         return found | each(rest, self.cluster.controller_of_replica_set)
@@ -1612,12 +1616,12 @@ class Reading:
         wanted = list(found)
         for kind, count in Counter(workload.kind for workload in wanted).items():
             if count > MANY and kind not in self.listed:
-                self.list(kind, set(wanted))
+                self.read(kind, set(wanted))
         rest = [workload for workload in wanted if workload not in self.objects]
         self.objects |= each(rest, lambda workload: json.dumps(self.cluster.workload(workload)))
         return {workload: self.objects[workload] for workload in wanted}
 
-    def list(self, kind: str, wanted: set[Workload]) -> None:
+    def read(self, kind: str, wanted: set[Workload]) -> None:
         try:
             self.cluster.read_list(lambda: self.take(kind, wanted))
             self.listed.add(kind)
@@ -2176,7 +2180,7 @@ def is_outage(error: str) -> bool:
 class Brake:
     """What keeps workers from starting something new: a signal, failures, a lost API server, `quit`, or a pause."""
 
-    def __init__(self, interrupts: Interrupts, max_failures: int | None) -> None:
+    def __init__(self, interrupts: "Interrupts", max_failures: int | None) -> None:
         self.began = interrupts.began
         self.interrupts, self.max_failures = interrupts, max_failures
         self.failures: list[Workload] = []  # appended by the worker that saw it, before it asks for more
@@ -2532,7 +2536,7 @@ class InFlight:
         self.child: Any = None  # kubectl's Popen, once it runs
 
 
-def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Report) -> None:
+def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: "Report") -> None:
     """Rolls out the plan, some workloads at a time, and reports each result; every one of the plan gets one.
 
     After the last one those that timed out are looked at once more: they may have succeeded meanwhile.
@@ -2559,7 +2563,7 @@ def roll_out_all(plan: list[Planned], rollout: Rollout, threads: int, report: Re
         report.finish(Result(planned, Outcome.NOT_STARTED, message=brake.reason_to_stop()))
 
 
-def results_of(events: Iterable[Event | None], rollout: Rollout, report: Report) -> Iterator[Result]:
+def results_of(events: Iterable[Event | None], rollout: Rollout, report: "Report") -> Iterator[Result]:
     """The results among what workers tell, and in the end those of the workloads that are no longer waited for."""
     in_flight: dict[Workload, InFlight] = {}
     for event in events:
@@ -2582,7 +2586,7 @@ def results_of(events: Iterable[Event | None], rollout: Rollout, report: Report)
         yield Result(one.planned, Outcome.INTERRUPTED, round(time.monotonic() - one.began, 1), told)
 
 
-def ask(planned: Planned, brake: Brake, report: Report) -> Outcome | None:
+def ask(planned: Planned, brake: Brake, report: "Report") -> Outcome | None:
     """Shows a workload and asks whether to roll it out: None is yes, else the outcome that the answer makes."""
     if brake.reason_to_stop():
         return Outcome.NOT_STARTED
