@@ -164,6 +164,27 @@ def test_what_is_kept_of_a_workload_is_not_the_workload_once_more(tool):
     assert kept["metadata"] == {"annotations": {"team": "shop"}} and len(json.dumps(kept)) < 300
 
 
+def test_a_deployment_is_known_by_its_hash_only_if_no_other_selects_the_pods(tool):
+    """A ReplicaSet may have been adopted, and keep a name that another Deployment would have given it."""
+    labels = {"app": "web", "pod-template-hash": "7d"}
+
+    def reading(*names: str):
+        class Cluster:
+            def workloads(self, kind, namespaces):
+                for name in names:
+                    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": {}}
+                    yield tool.Workload(kind, "shop", name), {"metadata": {"name": name}, "spec": spec}
+
+        made = tool.Reading(Cluster(), [], with_templates=False)
+        made.take("Deployment", set())
+        return made
+
+    replica_set = tool.Owner("apps", "ReplicaSet", "shop", "web-7d")
+    assert reading("web").owner_by_hash(replica_set, labels) == tool.Owner("apps", "Deployment", "shop", "web")
+    assert reading("web", "api").owner_by_hash(replica_set, labels) is None
+    assert reading("api").owner_by_hash(replica_set, labels) is None
+
+
 # For real
 
 
@@ -429,3 +450,26 @@ def test_a_namespace_that_holds_no_pod_is_warned_about(three_namespaces, run):
     excluded = run(three_namespaces, "--exclude-namespace=kube-sytem", "--exclude-namespace=team-*")
     assert "namespace kube-sytem holds no Pod; is the name right?" in excluded.stderr
     assert "team-* holds" not in excluded.stderr
+
+
+def test_where_workloads_may_not_be_listed_they_are_read_one_by_one(cluster, run, tool):
+    """As many as would be listed otherwise."""
+    names = [f"web-{number}" for number in range(tool.MANY + 5)]
+    for name in names:
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    rules = [
+        {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
+        {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments", "replicasets"]},
+    ]
+    ended = run(cluster.kubeconfig_of("viewer", rules))
+    assert ended.code == 0 and sorted(ended.planned) == sorted(f"shop/{name}" for name in names)
+    asked = [r.path for r in cluster.server.requests if "/deployments" in r.path]
+    assert asked[0] == "/apis/apps/v1/deployments" and len(asked) > len(names)
+
+
+def test_a_cut_off_in_the_future_is_warned_about(cluster, run):
+    there = datetime.now(timezone.utc) + timedelta(hours=1)
+    warning = "--only-started-before is in the future"
+    assert warning in run(cluster, f"--only-started-before={there:%Y-%m-%dT%H:%M:%SZ}").stderr
+    assert warning not in run(cluster).stderr
