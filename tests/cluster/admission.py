@@ -13,17 +13,26 @@ import time
 from .store import Store
 
 DEFAULT_TOLERATIONS = [
-    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    {
+        "key": f"node.kubernetes.io/{key}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
     for key in ("not-ready", "unreachable")
 ]
 TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-RANDOM_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes' names have them: no vowels, no 0, 1, 3
+RANDOM_LETTERS = (
+    "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes' names have them: no vowels, no 0, 1, 3
+)
 
 
 class Refused(Exception):
     """An answer other than success, as the API server words it."""
 
-    def __init__(self, code: int, reason: str | None, message: str, details: dict | None = None) -> None:
+    def __init__(
+        self, code: int, reason: str | None, message: str, details: dict | None = None
+    ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message, self.details = code, reason, message, details
 
@@ -42,12 +51,18 @@ class Injector:
     container: dict = dataclasses.field(
         default_factory=lambda: {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2"}
     )
-    native: bool = False  # for all; one Pod asks for it by the annotation sidecar.istio.io/nativeSidecar
-    also: dict = dataclasses.field(default_factory=dict)  # more of a Pod's spec: volumes, initContainers
+    native: bool = (
+        False  # for all; one Pod asks for it by the annotation sidecar.istio.io/nativeSidecar
+    )
+    also: dict = dataclasses.field(
+        default_factory=dict
+    )  # more of a Pod's spec: volumes, initContainers
     state: str = "works"  # or: fails, denies, hangs, no-dry-run, ignored (failurePolicy: Ignore and no answer)
     hangs_for: float = 5.0
     takes: float = 0.0
-    seen: list[dict] = dataclasses.field(default_factory=list)  # the Pods it was asked about in dry runs
+    seen: list[dict] = dataclasses.field(
+        default_factory=list
+    )  # the Pods it was asked about in dry runs
 
     name = "inject.sidecar.example"
 
@@ -61,9 +76,13 @@ class Injector:
             time.sleep(self.takes)
         failing = f'failed calling webhook "{self.name}": failed to call webhook'
         if self.state == "fails":
-            raise _internal(f'{failing}: an error on the server ("sick") has prevented the request from succeeding')
+            raise _internal(
+                f'{failing}: an error on the server ("sick") has prevented the request from succeeding'
+            )
         if self.state == "denies":
-            raise Refused(403, None, f'admission webhook "{self.name}" denied the request: injector says no')
+            raise Refused(
+                403, None, f'admission webhook "{self.name}" denied the request: injector says no'
+            )
         if self.state == "hangs":
             time.sleep(self.hangs_for)
             url = f"https://127.0.0.1:18443/inject?timeout={self.hangs_for:g}s"
@@ -71,18 +90,27 @@ class Injector:
         if self.state == "no-dry-run" and dry_run:
             message = f'admission webhook "{self.name}" does not support dry run'
             raise Refused(400, "BadRequest", message)
-        if self.state == "ignored" or pod["metadata"].get("labels", {}).get("sidecar.istio.io/inject") == "false":
+        if (
+            self.state == "ignored"
+            or pod["metadata"].get("labels", {}).get("sidecar.istio.io/inject") == "false"
+        ):
             return
         self.inject(pod)
 
     def inject(self, pod: dict) -> None:
         spec = pod["spec"]
-        if any(c["name"] == self.container["name"] for c in spec["containers"] + spec.get("initContainers", [])):
+        if any(
+            c["name"] == self.container["name"]
+            for c in spec["containers"] + spec.get("initContainers", [])
+        ):
             return
         container = copy.deepcopy(self.container)
         asked = pod["metadata"].get("annotations", {}).get("sidecar.istio.io/nativeSidecar")
         if asked == "true" or (self.native and asked != "false"):
-            spec["initContainers"] = [{**container, "restartPolicy": "Always"}, *spec.get("initContainers", [])]
+            spec["initContainers"] = [
+                {**container, "restartPolicy": "Always"},
+                *spec.get("initContainers", []),
+            ]
         else:
             spec["containers"] = [*spec["containers"], container]
         for field, more in copy.deepcopy(self.also).items():
@@ -90,7 +118,12 @@ class Injector:
 
 
 def _internal(message: str) -> Refused:
-    return Refused(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})
+    return Refused(
+        500,
+        "InternalError",
+        f"Internal error occurred: {message}",
+        {"causes": [{"message": message}]},
+    )
 
 
 def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dict:
@@ -107,7 +140,16 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
         raise Refused(404, "NotFound", f'namespaces "{metadata["namespace"]}" not found', details)
     if namespace["metadata"].get("deletionTimestamp"):
         ending = f"unable to create new content in namespace {metadata['namespace']} because it is being terminated"
-        raise _forbidden(name, ending)
+        refused = _forbidden(name, ending)
+        cause = {
+            "reason": "NamespaceTerminating",
+            "message": f"namespace {metadata['namespace']} is being terminated",
+        }
+        refused.details = {
+            **(refused.details or {}),
+            "causes": [{**cause, "field": "metadata.namespace"}],
+        }
+        raise refused  # the cause is in kubernetes' plugin/pkg/admission/namespace/lifecycle, not in the recordings
     account = pod["spec"].get("serviceAccountName", "default")
     if account != "default" and not store.get("serviceaccounts", metadata["namespace"], account):
         whose = f'{metadata["namespace"]}/{account}: serviceaccount "{account}" not found'
@@ -115,22 +157,30 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
     priority = pod["spec"].get("priorityClassName")
     if priority and not priority.startswith("system-"):
         raise _forbidden(name, f"no PriorityClass with name {priority} was found")
-    mount_token(pod["spec"])  # the injector sees the service account's volume, as the ServiceAccount plugin runs first
+    mount_token(
+        pod["spec"]
+    )  # the injector sees the service account's volume, as the ServiceAccount plugin runs first
     injector(pod, namespace, dry_run)
     mount_token(pod["spec"])
     limit_ranges = store.list("limitranges", metadata["namespace"])
     set_pod_defaults(pod["spec"], limit_ranges)
     pod["spec"].setdefault("tolerations", [])
-    pod["spec"]["tolerations"] += [t for t in DEFAULT_TOLERATIONS if _tolerates_anew(pod["spec"], t)]
+    pod["spec"]["tolerations"] += [
+        t for t in DEFAULT_TOLERATIONS if _tolerates_anew(pod["spec"], t)
+    ]
     refuse_by_pod_security(pod, namespace, metadata["name"])
     for quota in store.list("resourcequotas", metadata["namespace"]):
         used = len(store.list("pods", metadata["namespace"]))
         limited = int(quota["spec"]["hard"]["pods"])
         if used >= limited:
             counted = f"requested: pods=1, used: pods={used}, limited: pods={limited}"
-            raise _forbidden(metadata["name"], f"exceeded quota: {quota['metadata']['name']}, {counted}")
+            raise _forbidden(
+                metadata["name"], f"exceeded quota: {quota['metadata']['name']}, {counted}"
+            )
     if named and store.get("pods", metadata["namespace"], named):
-        raise Refused(409, "AlreadyExists", f'pods "{named}" already exists', {"name": named, "kind": "pods"})
+        raise Refused(
+            409, "AlreadyExists", f'pods "{named}" already exists', {"name": named, "kind": "pods"}
+        )
     pod["status"] = {"phase": "Pending", "qosClass": quality_of_service(pod["spec"])}
     metadata["generation"] = 1
     return pod
@@ -146,16 +196,26 @@ def quality_of_service(spec: dict) -> str:
 
 
 def _forbidden(name: str, message: str) -> Refused:
-    return Refused(403, "Forbidden", f'pods "{name}" is forbidden: {message}', {"name": name, "kind": "pods"})
+    return Refused(
+        403, "Forbidden", f'pods "{name}" is forbidden: {message}', {"name": name, "kind": "pods"}
+    )
 
 
 def mount_token(spec: dict) -> None:
-    volume = next((v["name"] for v in spec.get("volumes", ()) if v["name"].startswith("kube-api-access-")), None)
+    volume = next(
+        (v["name"] for v in spec.get("volumes", ()) if v["name"].startswith("kube-api-access-")),
+        None,
+    )
     if volume is None:
         volume = f"kube-api-access-{random_suffix()}"
         sources = [
             {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {
+                "configMap": {
+                    "name": "kube-root-ca.crt",
+                    "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                }
+            },
             {
                 "downwardAPI": {
                     "items": [
@@ -167,7 +227,9 @@ def mount_token(spec: dict) -> None:
                 }
             },
         ]
-        spec.setdefault("volumes", []).append({"name": volume, "projected": {"sources": sources, "defaultMode": 420}})
+        spec.setdefault("volumes", []).append(
+            {"name": volume, "projected": {"sources": sources, "defaultMode": 420}}
+        )
     for container in spec["containers"] + spec.get("initContainers", []):
         mounts = container.setdefault("volumeMounts", [])
         if not any(mount["mountPath"] == TOKEN_MOUNT for mount in mounts):
@@ -180,11 +242,18 @@ def set_template_defaults(spec: dict) -> None:
         container.setdefault("resources", {})
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         container.setdefault("terminationMessagePolicy", "File")
-        tagged = ":" in container["image"].rpartition("/")[2] and not container["image"].endswith(":latest")
+        tagged = ":" in container["image"].rpartition("/")[2] and not container["image"].endswith(
+            ":latest"
+        )
         container.setdefault("imagePullPolicy", "IfNotPresent" if tagged else "Always")
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if probe in container:
-                defaults = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+                defaults = {
+                    "timeoutSeconds": 1,
+                    "periodSeconds": 10,
+                    "successThreshold": 1,
+                    "failureThreshold": 3,
+                }
                 container[probe] = {**defaults, **container[probe]}
         for port in container.get("ports", ()):
             port.setdefault("protocol", "TCP")
@@ -193,7 +262,10 @@ def set_template_defaults(spec: dict) -> None:
                 variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
         limits = container["resources"].get("limits", {})
         if limits:
-            container["resources"]["requests"] = {**limits, **container["resources"].get("requests", {})}
+            container["resources"]["requests"] = {
+                **limits,
+                **container["resources"].get("requests", {}),
+            }
     for volume in spec.get("volumes", ()):
         for source in ("configMap", "secret", "projected", "downwardAPI"):
             if source in volume:
@@ -230,9 +302,13 @@ def refuse_by_pod_security(pod: dict, namespace: dict, name: str) -> None:
         if container.get("securityContext", {}).get("allowPrivilegeEscalation") is not False
     ]
     if wrong:
-        named = ("container " if len(wrong) == 1 else "containers ") + ", ".join(f'"{w}"' for w in wrong)
+        named = ("container " if len(wrong) == 1 else "containers ") + ", ".join(
+            f'"{w}"' for w in wrong
+        )
         must = f"{named} must set securityContext.allowPrivilegeEscalation=false"
-        what = f'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false ({must})'
+        what = (
+            f'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false ({must})'
+        )
         raise _forbidden(name, what)
 
 
@@ -247,7 +323,10 @@ def set_workload_defaults(plural: str, obj: dict) -> None:
         spec.setdefault("strategy", {}).setdefault("type", "RollingUpdate")
         if spec["strategy"]["type"] == "RollingUpdate":
             rolling = {"maxUnavailable": "25%", "maxSurge": "25%"}
-            spec["strategy"]["rollingUpdate"] = {**rolling, **spec["strategy"].get("rollingUpdate", {})}
+            spec["strategy"]["rollingUpdate"] = {
+                **rolling,
+                **spec["strategy"].get("rollingUpdate", {}),
+            }
         spec.setdefault("progressDeadlineSeconds", 600)
         return
     strategy = spec.setdefault("updateStrategy", {})
@@ -255,8 +334,15 @@ def set_workload_defaults(plural: str, obj: dict) -> None:
     if plural == "statefulsets":
         spec.setdefault("serviceName", "")
         spec.setdefault("podManagementPolicy", "OrderedReady")
-        spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
+        spec.setdefault(
+            "persistentVolumeClaimRetentionPolicy",
+            {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        )
         if strategy["type"] == "RollingUpdate":
             strategy["rollingUpdate"] = {"partition": 0, **strategy.get("rollingUpdate", {})}
     elif strategy["type"] == "RollingUpdate":
-        strategy["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0, **strategy.get("rollingUpdate", {})}
+        strategy["rollingUpdate"] = {
+            "maxUnavailable": 1,
+            "maxSurge": 0,
+            **strategy.get("rollingUpdate", {}),
+        }
