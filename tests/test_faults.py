@@ -6,7 +6,6 @@ More seeds: pytest tests/test_faults.py --seeds 200 --kills 50
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import json
 import os
@@ -16,25 +15,33 @@ import signal
 import subprocess
 import threading
 import time
-from datetime import datetime
-from datetime import timezone
+from datetime import datetime, timezone
 
 import pytest
 from cluster import EmbeddedCluster
-from cluster.manifests import container
-from cluster.manifests import pod_spec
-from cluster.manifests import workload
+from cluster.manifests import container, pod_spec, workload
 from cluster.server import Fault
-from conftest import command
-from conftest import SCRIPT
+from conftest import SCRIPT, command
 from hypothesis import given
 from hypothesis import strategies as st
 
 CONFIRM = "--confirm=true"
 TEXT = "--log-format=text"
 ALL = ("--include-statefulset", "--include-daemonset")
-EXPIRED = {"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410}
-UNAUTHORIZED = {"kind": "Status", "status": "Failure", "reason": "Unauthorized", "message": "Unauthorized", "code": 401}
+EXPIRED = {
+    "kind": "Status",
+    "status": "Failure",
+    "reason": "Expired",
+    "message": "too old",
+    "code": 410,
+}
+UNAUTHORIZED = {
+    "kind": "Status",
+    "status": "Failure",
+    "reason": "Unauthorized",
+    "message": "Unauthorized",
+    "code": 401,
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -99,12 +106,18 @@ def pods_by_workload(cluster: EmbeddedCluster) -> dict[str, set[str]]:
 
 def generations(cluster: EmbeddedCluster) -> dict[str, int]:
     plurals = ("deployments", "statefulsets", "daemonsets")
-    return {w["metadata"]["name"]: w["metadata"]["generation"] for p in plurals for w in cluster.store.list(p, "shop")}
+    return {
+        w["metadata"]["name"]: w["metadata"]["generation"]
+        for p in plurals
+        for w in cluster.store.list(p, "shop")
+    }
 
 
 def kill_kubectls(running, chance: random.Random, stop: threading.Event) -> None:
     while not stop.wait(chance.uniform(0.5, 2)):
-        children = subprocess.run(["pgrep", "-P", str(running.process.pid)], capture_output=True, text=True)
+        children = subprocess.run(
+            ["pgrep", "-P", str(running.process.pid)], capture_output=True, text=True
+        )
         for pid in children.stdout.split()[:1]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -117,14 +130,18 @@ def test_nothing_is_lost_under_faults(cluster, start, seed):
     fill(cluster, 100)
     before = pods_by_workload(cluster)
     if seed % 2:
-        cluster.fault(method="PATCH", path="deployments/w-5[?]", times=99, status=403, body={"message": "no"})
+        cluster.fault(
+            method="PATCH", path="deployments/w-5[?]", times=99, status=403, body={"message": "no"}
+        )
     cluster.server.chaos = Chaos(seed)
-    running = start(cluster, CONFIRM, *ALL, "--parallel-rollouts=8", "--timeout=30s", "--log-level=debug")
+    running = start(
+        cluster, CONFIRM, *ALL, "--parallel-rollouts=8", "--timeout=30s", "--log-level=debug"
+    )
     stop = threading.Event()
     killer = threading.Thread(target=kill_kubectls, args=(running, chance, stop))
+    running.wait_for_log('"message": "kubectl"')
     killer.start()
     if chance.random() < 0.5:
-        running.wait_for_log('"message": "kubectl"')
         cluster.vanish()
         time.sleep(2)  # as long as the API server is away
         cluster.reappear()
@@ -133,11 +150,13 @@ def test_nothing_is_lost_under_faults(cluster, start, seed):
     killer.join()
     cluster.server.chaos = lambda *_: None
 
-    assert "Traceback" not in ended.stderr or '"message": "rollout broke off"' in ended.stderr
-    assert "unexpected error, please report" not in ended.stderr
+    assert "Traceback" not in ended.stderr or '"message": "rollout failed"' in ended.stderr
+    assert '"message": "error: unexpected' not in ended.stderr
     assert sorted(ended.planned) == sorted(f"shop/{name}" for name in before)
     outcomes = {r["name"]: r["outcome"] for r in ended.of("result")}
-    assert len(ended.of("result")) == len(outcomes) and outcomes.keys() == before.keys(), "each in exactly one outcome"
+    assert len(ended.of("result")) == len(outcomes) and outcomes.keys() == before.keys(), (
+        "each in exactly one outcome"
+    )
     assert max(generations(cluster).values()) <= 2, "each patched at most once"
     after = pods_by_workload(cluster)
     for name, outcome in outcomes.items():
@@ -166,7 +185,9 @@ def test_killed_and_run_again_until_nothing_is_left(cluster, start, run, kill):
     for _ in range(3):
         number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
         running = start(cluster, *words)
-        running.wait_for_log("looking for Pods")  # until then it is Python that starts: see test_interrupting.py
+        running.wait_for_log(
+            "scanning Pods"
+        )  # until then it is Python that starts: see test_interrupting.py
         try:
             running.process.wait(chance.uniform(0, 2.4))
         except subprocess.TimeoutExpired:
@@ -188,9 +209,12 @@ def test_a_list_that_expires_is_read_again_and_no_pod_counted_twice(cluster, run
     cluster.settle(60)
     expired = cluster.fault(path=r"/api/v1/pods\?.*continue=", status=410, body=EXPIRED)
     ended = run(cluster, "--log-level=debug")
-    assert expired.reached.is_set() and "the list expired, reading it again" in ended.stderr
-    assert ended.of("plan")[0]["pods_concerned"] == tool.PAGE + 10
-    assert [r.query.get("continue", "") for r in cluster.server.requests if r.path == "/api/v1/pods"].count("") == 2
+    assert expired.reached.is_set()
+    assert "the list expired; reading it again" in ended.stderr
+    assert ended.of("plan")[0]["pods_to_replace"] == tool.PAGE + 10
+    assert [
+        r.query.get("continue", "") for r in cluster.server.requests if r.path == "/api/v1/pods"
+    ].count("") == 2
 
 
 def test_long_lists_are_asked_for_compressed(cluster, run):
@@ -198,7 +222,7 @@ def test_long_lists_are_asked_for_compressed(cluster, run):
     cluster.create("shop", workload("Deployment", "web", replicas=200))
     cluster.settle(60)
     sent = cluster.server.compressed
-    assert run(cluster).of("plan")[0]["pods_concerned"] == 200
+    assert run(cluster).of("plan")[0]["pods_to_replace"] == 200
     assert sent == ["/api/v1/pods"]
 
 
@@ -206,7 +230,7 @@ def test_a_kubectl_that_is_killed_is_run_again(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.controllers.ready_after = 1.5
-    running = start(cluster, CONFIRM)
+    running = start(cluster, CONFIRM, "--log-level=debug")
     running.wait_for_log("Waiting for deployment")
     subprocess.run(["pkill", "-KILL", "-P", str(running.process.pid)], check=True)
     ended = running.finish()
@@ -224,7 +248,7 @@ def test_retries_honour_retry_after_and_are_bounded(cluster, run):
     always = cluster.fault(path="/api/v1/pods", times=99, **{**busy, "headers": {}})
     ended = run(cluster, TEXT)
     assert (ended.code, 99 - always.times) == (3, 5)
-    assert "could not start, nothing was changed: 429 slow down" in ended.stderr
+    assert "error: 429 slow down (nothing was changed)" in ended.stderr
 
 
 def test_a_token_that_expires_is_renewed_without_losing_a_rollout(cluster, run, tmp_path):
@@ -236,7 +260,8 @@ def test_a_token_that_expires_is_renewed_without_losing_a_rollout(cluster, run, 
     cluster.server.tokens = Tokens(cluster.server.tokens, 2)
     ended = run(cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 2)), CONFIRM)
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 4})
-    assert ended.summary["seconds"] > 3 and len(cluster.server.tokens.issued) > 4
+    assert ended.summary["seconds"] > 3
+    assert len(cluster.server.tokens.issued) > 4
     assert "short-" not in ended.stdout + ended.stderr
 
 
@@ -304,23 +329,26 @@ def test_a_token_file_is_read_again_when_its_token_is_refused(cluster, start, tm
     cluster.controllers.ready_after = 1.0
     token = tmp_path / "token"
     token.write_text("admin-token\n")
-    running = start(cluster, CONFIRM, f"--kubeconfig={cluster.write_kubeconfig('file', {'tokenFile': str(token)})}")
+    path = cluster.write_kubeconfig("file", {"tokenFile": str(token)})
+    running = start(cluster, CONFIRM, f"--kubeconfig={path}", "--log-level=debug")
     running.wait_for_log('"message": "kubectl"')
     cluster.server.tokens = {"next-token": "admin"}
     token.write_text("next-token\n")
     ended = running.finish()
-    assert ended.outcomes["shop/b"] == "succeeded" and "token" not in ended.stderr
+    assert ended.outcomes["shop/b"] == "succeeded"
+    assert "-token" not in ended.stderr
 
 
 @pytest.mark.parametrize("token", ["SECRET\nX-Other: header", "SECR\u20acT", "SECRET\x7f"])
 def test_a_token_that_is_none_is_refused_and_not_shown(cluster, run, token):
     ended = run(cluster.write_kubeconfig("odd", {"token": token}), TEXT, "--log-level=debug")
-    assert ended.code == 3 and "SECR" not in ended.stderr
-    assert "expected a token of printable ASCII characters, got others; look at the credentials" in ended.stderr
+    assert ended.code == 3
+    assert "SECR" not in ended.stderr
+    assert "the token must be printable ASCII; check the credentials" in ended.stderr
 
 
-def test_credentials_that_cannot_be_renewed_are_asked_for_again(tool, monkeypatch):
-    """An identity provider that is away for a moment is no failed rollout, and its words stay unsaid."""
+def test_credentials_that_cannot_be_renewed_are_asked_for_again(tool):
+    """What an identity provider says that is unavailable for a moment is not shown."""
     answers = [OSError("SECRET"), "Bearer good"]
 
     class Configuration:
@@ -330,14 +358,12 @@ def test_credentials_that_cannot_be_renewed_are_asked_for_again(tool, monkeypatc
                 raise answer
             return answer
 
-    cluster = object.__new__(tool.Cluster)
-    vars(cluster).update(configuration=Configuration(), lock=threading.Lock(), token_is_good_until=0.0)
-    vars(cluster).update(was_refused=False, load_again=None, answered=True)
+    credentials = tool.Credentials(tool.Connection(Configuration()))
     with pytest.raises(tool.ApiError) as told:
-        cluster.authorization()
-    assert (told.value.status, str(told.value)) == (0, "the credentials could not be renewed: OSError")
-    assert told.value.__suppress_context__ and 0 in tool.RETRIED
-    assert cluster.authorization() == "Bearer good"
+        credentials.token()
+    assert (told.value.status, str(told.value)) == (0, "cannot renew the credentials: OSError")
+    assert told.value.__suppress_context__
+    assert credentials.token() == credentials.token() == "Bearer good"
 
 
 def test_a_plugin_that_fails_in_mid_run_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
@@ -349,7 +375,8 @@ def test_a_plugin_that_fails_in_mid_run_and_what_it_wrote_stays_unsaid(cluster, 
     path = cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 60, fails))
     ended = run(path, "--log-level=debug")
     assert (tmp_path / "plugin.runs").read_text().count("run") > 1
-    assert ended.planned == ["shop/web"] and "SECRET" not in ended.stdout + ended.stderr
+    assert ended.planned == ["shop/web"]
+    assert "SECRET" not in ended.stdout + ended.stderr
 
 
 # Input that means harm
@@ -359,14 +386,17 @@ EVIL = "\x1b[2J\x1b]0;owned\x07\r\nfake: line\u202e" + "x" * 60_000
 
 
 def test_hostile_conditions_and_annotations(cluster, run):
-    cluster.create("shop", workload("Deployment", "web", progressDeadlineSeconds=1, annotations={"evil": EVIL}))
+    cluster.create(
+        "shop", workload("Deployment", "web", progressDeadlineSeconds=1, annotations={"evil": EVIL})
+    )
     cluster.settle()
     cluster.controllers.ready_after = 60
     cluster.fault(method="PATCH", path="deployments/web", status=422, body={"message": EVIL})
     ended = run(cluster, TEXT, CONFIRM)
     assert ended.code == 1
     shown = ended.stdout + ended.stderr
-    assert not set(shown) & set("\x1b\x07\r\u202e") and "\\x1b[2J" in shown
+    assert not set(shown) & set("\x1b\x07\r\u202e")
+    assert "\\x1b[2J" in shown
     assert not any(line.startswith("fake") for line in shown.splitlines())
 
 
@@ -375,14 +405,18 @@ def test_hostile_names(cluster, run, owner):
     """No API server takes such names; one that means harm may say them all the same."""
     metadata = {"name": EVIL, "namespace": EVIL, "creationTimestamp": "2026-01-01T00:00:00Z"}
     if owner:
-        metadata["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": owner, "name": EVIL, "controller": True}]
+        metadata["ownerReferences"] = [
+            {"apiVersion": "apps/v1", "kind": owner, "name": EVIL, "controller": True}
+        ]
     pod = {"metadata": metadata, "spec": {"containers": [{"name": "istio-proxy", "image": EVIL}]}}
     listed = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}
     cluster.fault(path="/api/v1/pods", status=200, body=listed)
     ended = run(cluster, TEXT, "--log-level=debug")
     shown = ended.stdout + ended.stderr
-    assert ended.code == 0 and "Skipped:" in ended.stdout
-    assert not set(shown) & set("\x1b\x07\r\u202e") and "\\x1b[2J" in shown
+    assert ended.code == 0
+    assert "Skipped:" in ended.stdout
+    assert not set(shown) & set("\x1b\x07\r\u202e")
+    assert "\\x1b[2J" in shown
     assert not any(line.startswith("fake") for line in shown.splitlines())
 
 
@@ -405,55 +439,50 @@ def test_hostile_names(cluster, run, owner):
 def test_hostile_answers(cluster, run, body):
     cluster.fault(path="/api/v1/pods", status=200, body=body)
     ended = run(cluster, TEXT)
-    assert (ended.code, ended.stdout) == (3, "")
+    assert (ended.code, ended.stdout.count("\n")) == (3, 1)
     wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
-    assert len(wrong) == 1 and "could not start, nothing was changed: expected a" in wrong[0] and len(wrong[0]) < 500
+    assert len(wrong) == 1
+    assert re.search(
+        "error: (unexpected|truncated) response: .* \\(nothing was changed\\)", wrong[0]
+    )
+    assert len(wrong[0]) < 500
     assert "\x1b" not in ended.stderr
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_an_answer_without_end(cluster, run, compressed):
-    """A server that sends a gigabyte of spaces is cut off, long before the memory is full."""
-    import resource
-
-    body, headers = b" " * 1_000_000, {}
-    if compressed:
-        body, headers = gzip.compress(body), {"Content-Encoding": "gzip"}
-    cluster.fault(path="/api/v1/pods", status=200, body=body, repeat=1000, headers=headers)
-    ended = run(cluster, TEXT)
-    assert ended.code == 3
-    assert "could not start, nothing was changed: expected an answer of at most 256 MB" in ended.stderr
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 900_000
-
-
-def test_a_kubeconfig_of_ten_megabytes(run, tmp_path):
-    path = tmp_path / "config"
-    path.write_text("contexts:\n" + "- name: x\n" * 1_000_000)
-    began = time.monotonic()
-    ended = run(None, TEXT, f"--kubeconfig={path}")
-    assert ended.code == 3 and time.monotonic() - began < 10
-    assert f"kubeconfig {path} cannot be used: expected at most 5 MB, got 10" in ended.stderr
-
-
-OPTIONS = sorted(set(re.findall(r'add\("(--[a-z-]+)"', SCRIPT.read_text())))
-NEARLY = st.from_regex(r"[0-9]{0,9}[-:. TZ+a-z0-9/,%=*]{0,25}", fullmatch=True)  # times, durations, names, amounts
+OPTIONS = sorted(
+    set(re.findall(r'"(--[a-z-]+[a-z])"', SCRIPT.read_text()))
+    - {"--flatten", "--raw", "--minify", "--namespace"}
+)
+NEARLY = st.from_regex(
+    r"[0-9]{0,9}[-:. TZ+a-z0-9/,%=*]{0,25}", fullmatch=True
+)  # times, durations, names, amounts
 
 
 def test_all_options_are_known_to_the_next_test():
-    assert {"--sidecar-container-name", "--only-started-before", "--timeout", "--log-format"} < set(OPTIONS)
-    assert len(OPTIONS) == 28
+    assert {"--sidecar-container-name", "--only-started-before", "--timeout", "--log-format"} < set(
+        OPTIONS
+    )
+    assert len(OPTIONS) == 31  # with the hidden plurals
 
 
-@given(st.lists(st.tuples(st.sampled_from(OPTIONS), st.text(max_size=30) | NEARLY | st.none()), max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(OPTIONS), st.text(max_size=30) | NEARLY | st.none()), max_size=4
+    )
+)
 def test_no_command_line_makes_it_crash(tool, given_options):
     words = [option if word is None else f"{option}={word}" for option, word in given_options]
-    with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(io.StringIO()):
+    with (
+        contextlib.redirect_stderr(io.StringIO()) as told,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         try:
             tool.parse_args(["--sidecar-container-name=x", *words])
         except SystemExit as ended:
             assert ended.code == (2 if told.getvalue() else 0)
         lines = told.getvalue().splitlines()
-        assert len(lines) <= 1 and all(map(str.isprintable, lines))
+        assert len(lines) in (0, 2)
+        assert all(map(str.isprintable, lines))
 
 
 def test_a_workload_of_a_strange_shape_fails_alone(cluster, run):
@@ -463,7 +492,7 @@ def test_a_workload_of_a_strange_shape_fails_alone(cluster, run):
     cluster.fault(method="PATCH", path="deployments/b", status=200, body=b"[]")
     ended = run(cluster, CONFIRM)
     assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "failed", "shop/c": "succeeded"}
-    assert "expected a Kubernetes object in JSON" in json.dumps(ended.of("result"))
+    assert "unexpected response: not a JSON object: " in json.dumps(ended.of("result"))
 
 
 @pytest.mark.parametrize("layout", ["text", "json"])
@@ -472,6 +501,9 @@ def test_standard_output_that_is_full(cluster, layout):
     cluster.settle()
     words, environment = command(cluster.kubeconfig, f"--log-format={layout}", CONFIRM)
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert ended.returncode == 1 and "rollout succeeded" in ended.stderr
+        ended = subprocess.run(
+            words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert "rollout succeeded" in ended.stderr
     assert "cannot write to standard output: No space left on device" in ended.stderr

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import threading
-from datetime import datetime
-from datetime import timezone
+from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
 
 CONFIRM = "--confirm=true"
+DEBUG = "--log-level=debug"
 
 
 @pytest.fixture
@@ -27,44 +27,52 @@ def three(cluster):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_flight(three, start, number, code):
+def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_flight(
+    three, start, number, code
+):
     three.controllers.ready_after = 1.0
-    running = start(three, CONFIRM)
+    running = start(three, CONFIRM, DEBUG)
     running.wait_for_log("Waiting for deployment")
     running.signal(number)
     ended = running.finish()
     assert ended.code == code
-    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "not_started", "shop/c": "not_started"}
-    assert ended.summary["exit_code"] == code and ended.summary["planned"] == 3
-    assert "interrupted: nothing new starts; again to stop waiting" in ended.stderr
+    assert ended.outcomes == {
+        "shop/a": "succeeded",
+        "shop/b": "not_started",
+        "shop/c": "not_started",
+    }
+    assert ended.summary["exit_code"] == code
+    assert ended.summary["planned"] == 3
+    assert (
+        "interrupted: no new rollouts will start; waiting for 1 in progress (interrupt again to stop waiting)"
+        in ended.stderr
+    )
 
 
 def test_the_second_signal_ends_kubectl_and_names_what_is_in_flight(three, start):
     three.controllers.ready_after = 60
-    running = start(three, CONFIRM, "--parallel-rollouts=2")
+    running = start(three, CONFIRM, DEBUG, "--parallel-rollouts=2")
     running.wait_for_log("Waiting for deployment", times=2)
     running.signal(signal.SIGINT)
-    running.wait_for_log("again to stop waiting")
+    running.wait_for_log("interrupt again to stop waiting")
     running.signal(signal.SIGINT)
     ended = running.finish(timeout=10)
     assert ended.code == 130
-    assert ended.outcomes == {"shop/a": "interrupted", "shop/b": "interrupted", "shop/c": "not_started"}
-    look = "not waited for; look with: kubectl --context embedded rollout status deployment/a --namespace shop"
-    ((told, seconds),) = [(r["message"], r["seconds"]) for r in ended.of("result") if r["name"] == "a"]
-    assert told == look and 0 < seconds < ended.summary["seconds"] + 0.1
-    left = subprocess.run(["pgrep", "-f", three.kubeconfig], capture_output=True, text=True).stdout.split()
+    assert ended.outcomes == {
+        "shop/a": "interrupted",
+        "shop/b": "interrupted",
+        "shop/c": "not_started",
+    }
+    look = "stopped waiting; check with: kubectl rollout status deployment/a --namespace shop --context embedded"
+    ((told, seconds),) = [
+        (r["message"], r["seconds"]) for r in ended.of("result") if r["name"] == "a"
+    ]
+    assert told == look
+    assert 0 < seconds < ended.summary["seconds"] + 0.1
+    left = subprocess.run(
+        ["pgrep", "-f", three.kubeconfig], capture_output=True, text=True
+    ).stdout.split()
     assert not [pid for pid in left if int(pid) != os.getpid()]
-
-
-@pytest.mark.parametrize("module", ["argparse", "dataclasses"])
-def test_ctrl_c_while_it_still_imports_ends_it_without_a_word(start, cluster, tmp_path, module):
-    stub = "import sys, time\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(60)\n"
-    (tmp_path / f"{module}.py").write_text(stub)
-    running = start(cluster, PYTHONPATH=str(tmp_path))
-    running.wait_for_log("importing")
-    running.signal(signal.SIGINT)
-    ended = running.finish(10)
-    assert (ended.code, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "importing\n")
 
 
 def test_nothing_is_patched_after_the_second_signal(three, start):
@@ -75,12 +83,16 @@ def test_nothing_is_patched_after_the_second_signal(three, start):
     plan_is_read.release.set()
     assert before_the_patch.reached.wait(20)
     running.signal(signal.SIGINT)
-    running.wait_for_log("again to stop waiting")
+    running.wait_for_log("interrupt again to stop waiting")
     running.signal(signal.SIGINT)
     running.wait_for_log("rollout interrupted")
     before_the_patch.release.set()
     ended = running.finish(timeout=10)
-    assert ended.outcomes == {"shop/a": "interrupted", "shop/b": "not_started", "shop/c": "not_started"}
+    assert ended.outcomes == {
+        "shop/a": "interrupted",
+        "shop/b": "not_started",
+        "shop/c": "not_started",
+    }
     assert [r for r in three.server.requests if r.method == "PATCH"] == []
 
 
@@ -91,16 +103,20 @@ def test_a_signal_before_anything_is_changed_ends_at_once(three, start):
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)
     held.release.set()
-    assert ended.code == 143 and ended.stdout == ""
+    assert ended.code == 143
+    assert ended.stdout.startswith("Context ")
+    assert ended.stdout.count("\n") == 1
     assert ended.stderr.endswith("interrupted; nothing was changed\n")
 
 
 def test_kubectl_is_not_in_the_terminals_process_group(three, start):
     """Ctrl-C reaches the whole group of the terminal: kubectl must live on, so that its rollout is waited for."""
     three.controllers.ready_after = 1.0
-    words_group = start(three, CONFIRM)
+    words_group = start(three, CONFIRM, DEBUG)
     words_group.wait_for_log("Waiting for deployment")
-    children = subprocess.run(["pgrep", "-P", str(words_group.process.pid)], capture_output=True, text=True)
+    children = subprocess.run(
+        ["pgrep", "-P", str(words_group.process.pid)], capture_output=True, text=True
+    )
     (kubectl,) = map(int, children.stdout.split())
     assert os.getpgid(kubectl) != os.getpgid(words_group.process.pid)
     words_group.signal(signal.SIGINT)
@@ -110,7 +126,7 @@ def test_kubectl_is_not_in_the_terminals_process_group(three, start):
 def test_the_same_command_again_goes_on_where_it_stopped(three, start, run):
     three.controllers.ready_after = 1.0
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    running = start(three, CONFIRM, cut_off)
+    running = start(three, CONFIRM, cut_off, DEBUG)
     running.wait_for_log("Waiting for deployment")
     running.signal(signal.SIGINT)
     assert running.finish().outcomes["shop/a"] == "succeeded"
@@ -127,7 +143,7 @@ def test_signals_that_a_parent_ignores_stay_ignored(three):
     from conftest import command
 
     three.controllers.ready_after = 1.0
-    words, environment = command(three.kubeconfig, CONFIRM)
+    words, environment = command(three.kubeconfig, CONFIRM, DEBUG)
     process = subprocess.Popen(
         words,
         env=environment,
@@ -147,15 +163,20 @@ def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_pa
     """While nobody reads its log the main thread stands still, and the workers go on."""
     from conftest import command
 
-    words, environment = command(three.kubeconfig, CONFIRM, "--parallel-rollouts=3", "--log-level=debug")
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words, environment = command(
+        three.kubeconfig, CONFIRM, "--parallel-rollouts=3", "--log-level=debug"
+    )
+    process = subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     three.wait_for(lambda: len([r for r in three.server.requests if r.method == "PATCH"]) == 3, 20)
     three.settle()
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=20)
     outcomes = [json.loads(line)["outcome"] for line in out.splitlines() if '"result"' in line]
-    assert len(outcomes) == 3 and "not_started" not in outcomes
+    assert len(outcomes) == 3
+    assert "not_started" not in outcomes
 
 
 def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
@@ -167,38 +188,34 @@ def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
     version = "client.authentication.k8s.io/v1"
     user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
     words, environment = command(three.write_kubeconfig("exec", user), CONFIRM)
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     three.wait_for(lambda: (tmp_path / "runs").exists(), 20)
     process.send_signal(signal.SIGINT)
     _, log = process.communicate(timeout=10)
-    assert process.returncode == 130 and "interrupted; nothing was changed" in log
+    assert process.returncode == 130
+    assert "interrupted; nothing was changed" in log
 
 
 def test_the_second_signal_ends_the_last_look_as_well(three, start):
     """The last look at what timed out has its own kubectl, which may hang."""
     three.controllers.ready_after = 60
     running = start(three, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
-    running.wait_for_log("rollout timed out, it may still succeed", times=3)
+    running.wait_for_log("will recheck at the end", times=3)
     running.signal(signal.SIGINT)
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)
-    assert set(ended.outcomes.values()) == {"timed_out"} and len(ended.outcomes) == 3
+    assert set(ended.outcomes.values()) == {"timed_out"}
+    assert len(ended.outcomes) == 3
 
 
-def test_signals_at_once_raise_once_and_none_when_it_is_over(tool, monkeypatch):
+def test_signals_at_once_raise_once(tool, monkeypatch):
     """An exception on the way out would be a traceback of what is being cleaned up."""
     monkeypatch.setattr(tool.signal, "signal", lambda *_: None)
-    clock = [100.0]
-    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
     interrupts = tool.Interrupts()
     with pytest.raises(tool.Interrupted):
         interrupts.receive(signal.SIGTERM, None)
-    interrupts.receive(signal.SIGINT, None)
-    clock[0] += 2  # whoever swallowed the first one does not go on for ever
-    with pytest.raises(tool.Interrupted):
-        interrupts.receive(signal.SIGINT, None)
-    clock[0] += 2
-    interrupts.is_over = True
     interrupts.receive(signal.SIGINT, None)
     assert interrupts.exit_code == 143
 
@@ -212,4 +229,6 @@ def test_ctrl_c_twice_while_the_cluster_is_read(three, start):
     ended = running.finish()
     held.release.set()
     said = ended.stderr.splitlines()
-    assert ended.code == 130 and len(said) == 2 and said[1].endswith("interrupted; nothing was changed")
+    assert ended.code == 130
+    assert len(said) == 2
+    assert said[1].endswith("interrupted; nothing was changed")

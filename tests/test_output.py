@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import termios
-from datetime import datetime
-from datetime import timezone
+import types
+from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import container
-from cluster.manifests import pod
-from cluster.manifests import pod_spec
-from cluster.manifests import workload
-from conftest import command
+from cluster.manifests import container, pod, pod_spec, workload
+from conftest import SCRIPT, a_planned, command, options_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,44 +27,128 @@ TEXT = "--log-format=text"
 
 def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run):
     cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.create("shop", workload("Deployment", "api", strategy={"type": "Recreate"}))
     cluster.create("shop", workload("Deployment", "paused"))
     cluster.create("shop", workload("StatefulSet", "db"))
     cluster.create("shop", pod("shell"))
     cluster.create("shop", pod("shell-2"))
     cluster.settle()
     cluster.change("Deployment", "shop", "paused", {"spec": {"paused": True}})
-    for found in cluster.pods("shop", "web"):
+    for found in cluster.pods("shop"):
         cluster.backdate(found, 3 * 86400 + 60)
     ended = run(cluster, TEXT)
-    assert ended.stdout.splitlines() == [
-        "KIND        NAMESPACE  NAME  PODS  SIDECAR             OLDEST  STATE",
-        "Deployment  shop       web   3/3   istio-proxy 1.26.2  3d      idle",
+    lines = ended.stdout.splitlines()
+    assert lines[:-1] == [
+        f"Context embedded ({cluster.url})",
+        "NAMESPACE  WORKLOAD        REPLACE  SIDECAR  OLDEST POD  STATE",
+        "shop       deployment/api  1 of 1   1.26.2   3d          not serving",
+        "    downtime (strategy: Recreate)",
+        "shop       deployment/web  3 of 3   1.26.2   3d          not serving",
         "",
         "Skipped:",
-        "  1 Deployment: is paused; resume it first (kubectl rollout resume): shop/paused",
-        "  2 Pods: bare Pod without a controller; restart it by hand: shop/shell, shop/shell-2",
-        "  1 StatefulSet: not asked for; add --include-statefulset: shop/db",
+        "  not managed by a controller; delete and recreate it manually:",
+        "    Pod shop/shell, Pod shop/shell-2",
+        "  not selected; add --include-statefulset:",
+        "    StatefulSet shop/db",
+        "  paused; run `kubectl rollout resume` first:",
+        "    Deployment shop/paused",
         "",
-        "1 workload with 3 Pods to roll out; 7 Pods read.",
-        f"Dry run: nothing was changed. To do it: --confirm=true --only-started-before={started_before(ended)}",
+        "To roll out: 2 workloads (4 Pods).",
+        "Scanned 8 Pods; skipped 2 workloads and 2 Pods.",
+        "",
+        "This was a dry run; nothing was changed.",
+        "To apply, run:",
     ]
+    assert max(map(len, lines[:-1])) <= 80
 
 
-def started_before(ended) -> str:
-    moment = re.search(r"started_before=(\S+)\+00:00", ended.stderr)[1]
-    return moment + "Z"
+def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    ended = run(cluster, TEXT, "--rollout-reason=CVE 1", "--confirm=false")
+    *_, hint, copied = ended.stdout.splitlines()
+    assert hint == "To apply, run:"
+    words = shlex.split(copied)
+    script, *options = words[1:]
+    assert script == str(SCRIPT)
+    assert "--rollout-reason=CVE 1" in options
+    assert "--confirm=false" not in options
+    assert options[-2] == "--confirm=true"
+    moment = re.search(r"created_before=(\S+)", ended.stderr)[1]
+    assert options[-1] == f"--only-started-before={moment}"
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
+    applied = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert applied.returncode == 0
+    assert "1 workload in 0s: 1 succeeded.\nPods: 1 of 1 updated and ready.\n" in applied.stdout
 
 
-def test_the_summary_has_a_line_for_each_that_did_not_succeed_then_counts(cluster, run):
+@pytest.mark.parametrize(
+    ("given_options", "applied"),
+    [
+        ("", "--confirm=true"),
+        ("--confirm false", "--confirm=true"),
+        ("--confirm=no --only-drifted", "--only-drifted --confirm=true"),
+        ("--only-drifted --fail-on-drift", "--only-drifted --confirm=true"),
+        ("--fail-on-drift true --only-drifted", "--only-drifted --confirm=true"),
+        ("--confirm=true --max-rollouts=2", "--max-rollouts=2 --confirm=true"),
+        ("--confirm-each", "--confirm-each"),
+    ],
+)
+def test_the_command_to_apply(tool, given_options, applied):
+    moment = datetime(2026, 5, 1, 13, tzinfo=timezone.utc)
+    words = ["python3", "x.py", *given_options.split()]
+    cutoff = "--only-started-before=2026-05-01T13:00:00Z"
+    assert tool.command_to_apply(words, moment) == " ".join(
+        filter(None, ["python3 x.py", applied, cutoff])
+    )
+    fixed = [*words, "--only-started-before", "2026-01-01"]
+    assert cutoff not in tool.command_to_apply(fixed, moment)
+
+
+def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_counts(cluster, run):
     for name in ("a", "b", "c"):
         cluster.create("shop", workload("Deployment", name))
+    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "d"}})
+    spec = pod_spec(container("app"), serviceAccountName="d")
+    cluster.create("shop", workload("Deployment", "d", spec, progressDeadlineSeconds=1))
     cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "d")
     cluster.fault(method="PATCH", path="deployments/b", status=403, body={"message": "no"})
     ended = run(cluster, TEXT, CONFIRM)
-    *_, failure, counts, pods = ended.stdout.splitlines()
-    assert pods == "Pods: 3 matched, 2 updated, 3 ready, 2 updated and ready."
-    assert failure == "failed: Deployment shop/b: 403 no"
-    assert re.fullmatch(r"3 workloads in \d+s: 2 succeeded, 1 failed\.", counts)
+    _, summary = ended.stdout.split("Scanned 4 Pods.\n\n")
+    flags = "--namespace shop --context embedded"
+    *failures, counts, pods = summary.splitlines()
+    (reason,) = [line for line in failures if line.startswith("failed: Deployment shop/d: ")]
+    assert 'error: deployment "d" exceeded its progress deadline' in reason
+    assert failures == [
+        "failed: Deployment shop/b: 403 no",
+        f"  kubectl describe deployment/b {flags}",
+        reason,
+        f"  kubectl describe deployment/d {flags}",
+        f"  kubectl rollout undo deployment/d {flags}",
+    ]
+    assert re.fullmatch(r"4 workloads in \d+s: 2 succeeded, 2 failed\.", counts)
+    assert pods == "Pods: 2 of 4 updated and ready (2 not updated)."
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [
+        ((3, 3, 3, 3), "Pods: 3 of 3 updated and ready."),
+        ((3, 2, 3, 2), "Pods: 2 of 3 updated and ready (1 not updated)."),
+        ((3, 3, 1, 1), "Pods: 1 of 3 updated and ready (2 not ready)."),
+        ((0, 0, 0, 0), "Pods: 0 of 3 updated and ready (3 not ready)."),  # lost
+        ((9, 9, 9, 9), "Pods: 3 of 3 updated and ready."),  # the others were not in the plan
+        (None, "Pods: 0 of 3 updated and ready (3 not updated)."),
+    ],
+)
+def test_the_numbers_of_pods_add_up_to_that_of_the_plan(a_report, tool, capsys, counts, shown):
+    planned = a_planned(tool, pods_to_replace=3)
+    report = a_report(CONFIRM)
+    counted = counts and tool.PodCounts(*counts)
+    report.finish(tool.Result(planned, tool.Outcome.SUCCEEDED, counts=counted))
+    report.print_counts(1.0)
+    assert capsys.readouterr().out.splitlines()[-1] == shown
 
 
 def test_json_is_one_object_a_line_on_both_streams(cluster, run):
@@ -75,13 +158,29 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
     ended = run(cluster, CONFIRM)
     assert [r["record"] for r in ended.records] == ["plan", "skip", "result", "summary"]
     plan, skip, result, summary = ended.records
-    assert {"kind", "namespace", "name", "pods_concerned", "pods", "sidecars", "oldest_pod"} <= plan.keys()
+    assert plan == {
+        "record": "plan",
+        "position": 1,
+        "selected": True,
+        "kind": "Deployment",
+        "namespace": "shop",
+        "name": "web",
+        "pods_to_replace": 1,
+        "pods": 1,
+        "sidecars": [
+            {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "native": False}
+        ],
+        "oldest_pod": plan["oldest_pod"],
+        "state": "not_serving",
+        "unhealthy_reason": "",
+        "downtime": False,
+    }
     assert skip == {
         "record": "skip",
         "kind": "Pod",
         "namespace": "shop",
         "name": "shell",
-        "reason": "bare Pod without a controller; restart it by hand",
+        "reason": "not managed by a controller; delete and recreate it manually",
     }
     assert result == {
         "record": "result",
@@ -94,18 +193,54 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
     }
     assert summary == {
         "record": "summary",
-        "outcomes": {"succeeded": 1},
-        "pods": {"matched": 1, "updated": 1, "ready": 1, "updated_and_ready": 1},
+        "context": "embedded",
+        "server": cluster.url,
+        "dry_run": False,
         "started_before": summary["started_before"],
+        "outcomes": {"succeeded": 1},
+        "verdicts": {},
+        "pods": {"matched": 1, "updated": 1, "ready": 1, "updated_and_ready": 1},
         "planned": 1,
         "skipped": 1,
         "seconds": summary["seconds"],
         "exit_code": 0,
     }
+    assert all(
+        re.fullmatch(r"[\d-]+T[\d:]+Z", text)
+        for text in (plan["oldest_pod"], summary["started_before"])
+    )
     for line in map(json.loads, ended.stderr.splitlines()):
         assert {"time", "level", "message"} <= line.keys()
         age = datetime.now(timezone.utc) - datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S%z")
-        assert line["time"].endswith("Z") and abs(age.total_seconds()) < 60
+        assert line["time"].endswith("Z")
+        assert abs(age.total_seconds()) < 60
+
+
+def test_the_log_at_info_has_a_line_for_each_rollout_and_none_of_kubectls(cluster, run):
+    for number in range(8):
+        cluster.create("shop", workload("Deployment", f"web-{number}"))
+    cluster.settle()
+    ended = run(cluster, TEXT, CONFIRM, "--parallel-rollouts=4")
+    scanning, *results = ended.stderr.splitlines()
+    assert "scanning Pods" in scanning
+    assert len(results) == 8
+    assert all("rollout succeeded" in line for line in results)
+    assert all(re.match(r"\d\d:\d\d:\d\dZ INFO    Deployment shop/web-", line) for line in results)
+
+
+def test_fields_of_the_log_are_quoted_where_they_have_to_be(tool):
+    record = logging.makeLogRecord(
+        {
+            "msg": "m",
+            "levelname": "INFO",
+            "workload": "Pod a/b",
+            "seconds": 1.5,
+            "reason": "a b, c",
+            "created": 0.0,
+        }
+    )
+    line = tool.TextFormatter(colored=False).format(record)
+    assert line == '00:00:00Z INFO    Pod a/b: m, seconds=1.5, reason="a b, c"'
 
 
 class Terminal:
@@ -139,7 +274,8 @@ class Terminal:
     @property
     def progress(self) -> list[str]:
         """What the progress line showed, one after the other."""
-        return [part for part in re.split(r"\r\x1b\[K", self.text) if " done" in part and "\n" not in part]
+        parts = re.split(r"\r\x1b\[K", self.text)
+        return [part for part in parts if " finished" in part and "\n" not in part]
 
 
 @pytest.fixture
@@ -155,15 +291,79 @@ def test_the_progress_line(two):
     two.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
     seen = Terminal(two, CONFIRM)
     assert seen.code == 1
-    assert re.fullmatch(r"0/2 done, \d+s; 1 running: shop/api", seen.progress[0])
-    assert any(re.fullmatch(r"1/2 done, 1 failed, \d+s; 1 running: shop/web", line) for line in seen.progress)
-    assert re.match(r"2/2 done, 1 failed", seen.progress[-1])
+    first = r'1/2 finished, 1 failed, \d+s, 1 in progress: shop/web Waiting for deployment "web" rollout .*'
+    assert any(re.fullmatch(first, line) for line in seen.progress), seen.progress
+    assert re.fullmatch(r"2/2 finished, 1 failed, \d+s, 0 in progress", seen.progress[-1])
+
+
+@pytest.fixture
+def a_report(tool):
+    """a_report(*options): a Report of an imagined cluster, whose progress line remembers its text."""
+
+    class Line:
+        on_terminal = False
+
+        def show(self, text: str) -> None:
+            self.text = text
+
+        def erase(self) -> None:
+            pass
+
+        draw = erase
+
+    def make(*options: str):
+        connection = tool.Connection(types.SimpleNamespace(host="https://x"), context="prod")
+        report = tool.Report(connection, options_of(tool, *options), Line())
+        report.plan = tool.Plan([a_planned(tool)] * 10, 10, [], tool.Scan(), [])
+        return report
+
+    return make
+
+
+def test_the_progress_line_estimates_the_time_left_and_shows_what_takes_longest(
+    a_report, tool, monkeypatch
+):
+    clock = [1000.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    report = a_report(CONFIRM)
+
+    def shown(*in_progress, is_paused: bool = False) -> str:
+        report.show_progress(in_progress, is_paused)
+        return report.progress.text
+
+    younger = tool.InProgress(tool.Task(a_planned(tool, "b")), 1002.0, "B")
+    older = tool.InProgress(tool.Task(a_planned(tool, "a")), 1001.0, "Waiting")
+    clock[0] += 12
+    assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
+    report.outcomes[tool.Outcome.SUCCEEDED] = 2
+    assert shown() == "2/10 finished, 12s, 0 in progress"
+    report.outcomes[tool.Outcome.TIMED_OUT] = 1
+    assert (
+        shown(is_paused=True)
+        == "3/10 finished, 1 failed, 12s, about 28s left, paused, 0 in progress"
+    )
+
+
+def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
+    a_report, tool, monkeypatch, caplog
+):
+    clock = [1000.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    report = a_report(CONFIRM)
+    with caplog.at_level("INFO", "sidecar-rollout"):
+        for seconds in (59, 2, 58, 2):
+            clock[0] += seconds
+            report.show_progress([], is_paused=False)
+    assert [r.getMessage() for r in caplog.records] == [
+        "0/10 finished, 1m1s, 0 in progress",
+        "0/10 finished, 2m1s, 0 in progress",
+    ]
 
 
 def test_the_progress_line_never_stands_in_a_log_line(two):
     seen = Terminal(two, CONFIRM)
     log = [re.sub(r".*\r\x1b\[K", "", line.rstrip("\r")) for line in seen.text.split("\n")]
-    assert all(re.match(r"\d\d:\d\d:\d\d INFO ", line) for line in log if line)
+    assert all(re.match(r"\d\d:\d\d:\d\dZ INFO ", line) for line in log if line)
     assert len([line for line in log if "rollout succeeded" in line]) == 2
     assert seen.text.endswith("\r\x1b[K")  # the line is gone at the end
 
@@ -171,12 +371,14 @@ def test_the_progress_line_never_stands_in_a_log_line(two):
 @pytest.mark.parametrize("columns", [20, 80])
 def test_the_progress_line_fits_the_terminal(two, columns):
     seen = Terminal(two, CONFIRM, columns=columns)
-    assert seen.progress and max(map(len, seen.progress)) < columns
+    assert seen.progress
+    assert max(map(len, seen.progress)) < columns
 
 
 def test_the_summary_is_not_on_standard_error(two):
     seen = Terminal(two, CONFIRM)
-    assert "2 succeeded" in seen.stdout and "2 succeeded" not in seen.text
+    assert "2 succeeded" in seen.stdout
+    assert "2 succeeded" not in seen.text
 
 
 def test_colours_on_a_terminal_unless_no_color_is_set(two):
@@ -188,16 +390,21 @@ def test_colours_on_a_terminal_unless_no_color_is_set(two):
 def test_elsewhere_there_is_a_log_line_for_each_finished_rollout_and_no_progress_line(two, run):
     ended = run(two, TEXT, CONFIRM)
     assert ended.stderr.count("rollout succeeded, seconds=") == 2
-    assert "\r" not in ended.stderr and "\x1b" not in ended.stderr
+    assert "\r" not in ended.stderr
+    assert "\x1b" not in ended.stderr
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_rollouts(two, tmp_path):
     words, environment = command(two.kubeconfig, TEXT, CONFIRM)
     reading, writing = os.pipe()
     os.close(reading)
-    ended = subprocess.run(words, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
+    ended = subprocess.run(
+        words, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
     os.close(writing)
-    assert ended.returncode == 0 and "Traceback" not in ended.stderr and "Exception" not in ended.stderr
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+    assert "Exception" not in ended.stderr
     assert ended.stderr.count("rollout succeeded") == 2
 
 
@@ -207,7 +414,8 @@ def test_what_the_cluster_says_cannot_steer_the_terminal(cluster, run):
     evil = "no\x1b[2J\nrollout succeeded\x07"
     cluster.fault(method="PATCH", times=2, status=403, body={"message": evil})
     for ended in (run(cluster, TEXT, CONFIRM), run(cluster, TEXT, CONFIRM)):
-        assert "\x1b" not in ended.stdout + ended.stderr and "\x07" not in ended.stdout + ended.stderr
+        assert "\x1b" not in ended.stdout + ended.stderr
+        assert "\x07" not in ended.stdout + ended.stderr
         assert r"no\x1b[2J\nrollout succeeded\x07" in ended.stdout
 
 
@@ -247,12 +455,28 @@ def test_durations_are_short(tool, seconds, shown):
     ],
 )
 def test_image_tags(tool, image, tag):
-    assert tool.image_tag(image) == tag
+    assert tool.image_version(image) == tag
 
 
 def test_a_sidecar_in_two_versions_is_shown_once(tool):
-    found = [tool.Sidecar("p", "x:1", False), tool.Sidecar("p", "x:2", True), tool.Sidecar("q", "y:1", False)]
-    assert tool.sidecar_text(found) == "p 1, 2 (native); q 1"
+    found = [
+        tool.Sidecar("p", "x:1", False),
+        tool.Sidecar("p", "x:2", True),
+        tool.Sidecar("q", "y:1", False),
+    ]
+    assert tool.sidecar_text(found, with_names=True) == "p 1, p 2, q 1"
+    assert tool.sidecar_text(found, with_names=False) == "1, 2"
+
+
+def test_containers_are_named_only_if_several_were_asked_for(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    assert "istio-proxy" not in run(cluster, TEXT).stdout.split("To apply")[0]
+    for options in (
+        ["--sidecar-container-name=istio-*"],
+        ["--sidecar-container-name=istio-proxy", "--sidecar-container-name=x"],
+    ):
+        assert "istio-proxy 1.26.2" in run(cluster, TEXT, *options).stdout
 
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=63)
@@ -260,7 +484,7 @@ NAMES = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=63)
 
 @given(st.lists(st.tuples(NAMES, NAMES, NAMES), min_size=1, max_size=5))
 def test_tables_keep_every_cell_whole(tool, rows):
-    lines = tool.table(rows)
+    lines = tool.format_table(rows)
     assert [tuple(line.split()) for line in lines] == [tuple(row) for row in rows]
     starts = [[found.start() for found in re.finditer(r"(?<!\S)\S", line)] for line in lines]
     assert all(start == starts[0] for start in starts)
@@ -280,20 +504,3 @@ def test_ages_count_from_the_oldest_pod(cluster, run):
     cluster.backdate(cluster.pods("shop", "web")[1], 7200)
     oldest = datetime.fromisoformat(run(cluster).of("plan")[0]["oldest_pod"])
     assert 7190 < (datetime.now(timezone.utc) - oldest).total_seconds() < 7300
-
-
-def test_the_terminal_knows_its_columns_better(tool, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    own, theirs = pty.openpty()
-    with open(theirs, "w") as stream:
-        for columns, width in ((42, 42), (0, 200)):
-            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-            assert tool.columns(stream, 77) == width
-    os.close(own)
-
-
-@pytest.mark.parametrize(("said", "width"), [("100", 100), ("0", 77), ("-5", 77), ("wide", 77), ("", 77)])
-def test_columns_that_say_nothing_are_not_believed(tool, monkeypatch, tmp_path, said, width):
-    monkeypatch.setenv("COLUMNS", said)
-    with open(tmp_path / "file", "w") as stream:  # no terminal
-        assert tool.columns(stream, 77) == width

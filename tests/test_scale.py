@@ -30,6 +30,7 @@ def test_the_benchmark_works_at_a_small_size():
         *["dry-run"] * 3,
         *["growth"] * 2,
         "asking",
+        "drift-growth",
         *["rollouts"] * 2,
     ]
     assert all(row["figure"] > 0 and row["yardstick"] > 0 for row in rows)
@@ -37,23 +38,31 @@ def test_the_benchmark_works_at_a_small_size():
 
 class Sample:
     def __init__(self, pid: int) -> None:
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
         self.memory = int(status["VmRSS"].split()[0]) / 1024
         self.threads = int(status["Threads"])
         self.files = len(os.listdir(f"/proc/{pid}/fd"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc, which only Linux has")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="reads /proc, which only Linux has"
+)
 @pytest.mark.timeout(3600)
 def test_a_long_run_stays_flat(cluster, start, request):
     count = request.config.getoption("--workloads")
     workers = min(50, count // 5)
     cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
     for number in range(count):
-        cluster.create("shop", workload("Deployment", f"web-{number}", replicas=10 if count > 1000 else 2))
+        cluster.create(
+            "shop", workload("Deployment", f"web-{number}", replicas=10 if count > 1000 else 2)
+        )
     cluster.settle(1200)
     cluster.controllers.ready_after = cluster.controllers.gone_after = 0.05
-    running = start(cluster, "--confirm=true", f"--parallel-rollouts={workers}", "--log-level=warning")
+    running = start(
+        cluster, "--confirm=true", f"--parallel-rollouts={workers}", "--log-level=warning"
+    )
     samples: list[Sample] = []
 
     def finished() -> bool:
@@ -71,7 +80,10 @@ def test_a_long_run_stays_flat(cluster, start, request):
     middle = len(under_way) // 2
     for measure, slack in (("memory", 1.15), ("threads", 1.1), ("files", 1.1)):
         early, late = (
-            statistics.fmean(getattr(s, measure) for s in part) for part in (under_way[:middle], under_way[middle:])
+            statistics.fmean(getattr(s, measure) for s in part)
+            for part in (under_way[:middle], under_way[middle:])
         )
         assert late <= early * slack, f"{measure}: {early:.0f}, then {late:.0f}"
-    print(f"{count} workloads: {max(s.memory for s in samples):.0f} MB, {max(s.threads for s in samples)} threads")
+    print(
+        f"{count} workloads: {max(s.memory for s in samples):.0f} MB, {max(s.threads for s in samples)} threads"
+    )

@@ -6,19 +6,13 @@ import copy
 import functools
 import json
 import operator
-import re
-from datetime import datetime
-from datetime import timedelta
-from datetime import timezone
+from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
-from cluster.manifests import container
-from cluster.manifests import native
-from cluster.manifests import pod
-from cluster.manifests import pod_spec
-from cluster.manifests import workload
+from cluster.manifests import container, native, pod, pod_spec, workload
+from conftest import options_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,25 +33,8 @@ BOTH = ("--include-statefulset", "--include-daemonset")
     ],
 )
 def test_native_sidecars_count_and_other_init_containers_do_not(tool, spec, found):
-    assert [s.name for s in tool.sidecars_of(spec) if tool.matches(s.name, ("istio-proxy",))] == found
-
-
-@pytest.mark.parametrize(
-    ("selector", "labels", "matches"),
-    [
-        ({"matchLabels": {"app": "web"}}, {"app": "web", "x": "y"}, True),
-        ({"matchLabels": {"app": "web"}}, {"app": "api"}, False),
-        ({"matchLabels": {"app": "web"}}, {}, False),
-        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "api"]}]}, {"app": "api"}, True),
-        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, {"app": "web"}, False),
-        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, {}, True),
-        ({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, {"app": ""}, True),
-        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, {"app": ""}, False),
-        ({}, {"app": "web"}, True),
-    ],
-)
-def test_label_selectors(tool, selector, labels, matches):
-    assert tool.selects(selector, labels) is matches
+    named = tool.named_containers({"spec": spec}, ("istio-proxy",))
+    assert [container["name"] for _, container in named] == found
 
 
 def test_the_controller_is_the_marked_owner_not_the_first(tool):
@@ -65,10 +42,15 @@ def test_the_controller_is_the_marked_owner_not_the_first(tool):
         {"apiVersion": "v1", "kind": "ConfigMap", "name": "first"},
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "controller": True},
     ]
-    found = tool.controller_of({"namespace": "shop", "ownerReferences": references})
-    assert found == tool.Owner("apps", "StatefulSet", "shop", "db")
-    assert tool.controller_of({"namespace": "shop", "ownerReferences": references[:1]}) is None
-    assert tool.controller_of({"namespace": "shop"}) is None
+
+    def controller(**metadata):
+        return tool.controller_of({"metadata": {"namespace": "shop", **metadata}})
+
+    assert controller(ownerReferences=references) == tool.ObjectRef(
+        "StatefulSet", "shop", "db", "apps"
+    )
+    assert controller(ownerReferences=references[:1]) is None
+    assert controller() is None
 
 
 JSON_VALUES = st.recursive(
@@ -100,17 +82,20 @@ def read_all(tool, text):
 
 @given(st.data())
 def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
-    text = json.dumps({"kind": "PodList", "metadata": {}, "items": [{"a": 1}, {"b": [2]}]}, separators=(",", ":"))
+    text = json.dumps(
+        {"kind": "PodList", "metadata": {}, "items": [{"a": 1}, {"b": [2]}]}, separators=(",", ":")
+    )
     cut = data.draw(st.integers(0, len(text) - 1))
     with pytest.raises(tool.ApiError):
         read_all(tool, text[:cut])
 
 
 @pytest.mark.parametrize(
-    "text", ["<html>no</html>", "", "[]", '{"items":null,"metadata":{}}', '{"kind":"Status"}', "   "]
+    "text",
+    ["<html>no</html>", "", "[]", '{"items":null,"metadata":{}}', '{"kind":"Status"}', "   "],
 )
 def test_something_else_than_a_list_is_an_error(tool, text):
-    with pytest.raises(tool.ApiError, match="expected "):
+    with pytest.raises(tool.ApiError, match="response: "):
         read_all(tool, text)
 
 
@@ -122,67 +107,111 @@ REAL_NAME = REAL_POD["spec"]["containers"][-1]["name"]
 def places_in(value, path=()):
     """The path of each value inside, and of the value itself."""
     yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in inner:
         yield from places_in(part, (*path, key))
 
 
 def test_a_real_pod_is_read(tool):
-    filters = tool.Filters((REAL_NAME,), datetime.now(timezone.utc), only_drifted=True)
+    filters = options_of(tool, sidecars=[REAL_NAME], only_drifted=True)
     candidates, census = tool.read_candidates([REAL_POD], filters)
-    assert len(candidates) == 1 and census.pods == 1
+    assert len(candidates) == 1
+    assert census.pods == 1
 
 
 @given(st.sampled_from([path for path in places_in(REAL_POD) if path]), JSON_VALUES, st.booleans())
-def test_no_real_pod_with_something_else_in_one_place_makes_the_reading_crash(tool, path, value, only_drifted):
+def test_no_real_pod_with_something_else_in_one_place_makes_the_reading_crash(
+    tool, path, value, only_drifted
+):
     pod = copy.deepcopy(REAL_POD)
     inner = functools.reduce(operator.getitem, path[:-1], pod)
     inner[path[-1]] = value
-    filters = tool.Filters((REAL_NAME,), datetime.now(timezone.utc), only_drifted=only_drifted)
+    filters = options_of(tool, sidecars=[REAL_NAME], only_drifted=only_drifted)
     try:
         tool.read_candidates([pod], filters)
     except tool.ApiError as error:
-        assert str(error).startswith("expected a Pod, got ")
+        assert str(error).startswith("unexpected response: not a Pod: ")
 
 
 @given(JSON_VALUES)
 def test_no_pod_makes_the_reading_crash(tool, value):
-    filters = tool.Filters(("istio-proxy",), datetime.now(timezone.utc))
-    metadata = {"name": "x", "namespace": "y", "creationTimestamp": value, "ownerReferences": value, "labels": value}
+    filters = options_of(tool, sidecars=["istio-proxy"])
+    metadata = {
+        "name": "x",
+        "namespace": "y",
+        "creationTimestamp": value,
+        "ownerReferences": value,
+        "labels": value,
+    }
     spec = {"containers": [{"name": "istio-proxy", "image": "x"}], "initContainers": value}
     for status in ({"phase": "Running"}, value):
         try:
-            tool.read_candidates([{"metadata": metadata, "spec": spec, "status": status}, value], filters)
+            tool.read_candidates(
+                [{"metadata": metadata, "spec": spec, "status": status}, value], filters
+            )
         except tool.ApiError as error:
-            assert str(error).startswith("expected a Pod, got ")
+            assert str(error).startswith("unexpected response: not a Pod: ")
 
 
-def test_what_is_kept_of_a_workload_is_not_the_workload_once_more(tool):
+def reader(tool, *deployments: dict, **filters):
+    """A WorkloadReader that has listed these Deployments."""
+
+    class Cluster:
+        def workloads(self, kind, namespaces):
+            for obj in deployments:
+                yield (
+                    tool.ObjectRef(kind, "shop", obj["metadata"]["name"], "apps"),
+                    copy.deepcopy(obj),
+                )
+
+    now = datetime.now(timezone.utc)
+    found = tool.WorkloadReader(Cluster(), options_of(tool, cutoff=now, sidecars=["x"], **filters))
+    wanted = {
+        tool.ObjectRef("Deployment", "shop", obj["metadata"]["name"], "apps") for obj in deployments
+    }
+    found.take_list("Deployment", wanted)
+    return found
+
+
+def a_deployment(name: str, **labels: str) -> dict:
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{" * 4000, "team": "shop"}
-    obj = {"metadata": {"name": "web", "annotations": annotations}, "spec": {"template": {}, "replicas": 1}}
-    kept = tool.lean(obj, with_template=False)
-    assert kept["metadata"] == {"annotations": {"team": "shop"}} and len(json.dumps(kept)) < 300
+    spec = {"selector": {"matchLabels": labels}, "template": {"spec": {"containers": ["x" * 4000]}}}
+    return {"metadata": {"name": name, "annotations": annotations}, "spec": spec, "status": {}}
+
+
+def test_a_workload_is_kept_without_what_is_not_needed(tool):
+    (kept,) = reader(tool, a_deployment("web", app="web")).objects.values()
+    assert tool.unpacked(kept) == {
+        "metadata": {"name": "web", "annotations": {"team": "shop"}},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {}},
+        "status": {},
+    }
+    (kept,) = reader(tool, a_deployment("web", app="web"), only_drifted=True).objects.values()
+    assert tool.unpacked(kept)["spec"]["template"] == {"spec": {"containers": ["x" * 4000]}}
 
 
 def test_a_deployment_is_known_by_its_hash_only_if_no_other_selects_the_pods(tool):
     """A ReplicaSet may have been adopted, and keep a name that another Deployment would have given it."""
-    labels = {"app": "web", "pod-template-hash": "7d"}
-
-    def reading(*names: str):
-        class Cluster:
-            def workloads(self, kind, namespaces):
-                for name in names:
-                    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": {}}
-                    yield tool.Workload(kind, "shop", name), {"metadata": {"name": name}, "spec": spec}
-
-        made = tool.Reading(Cluster(), [], with_templates=False)
-        made.take("Deployment", set())
-        return made
-
-    replica_set = tool.Owner("apps", "ReplicaSet", "shop", "web-7d")
-    assert reading("web").owner_by_hash(replica_set, labels) == tool.Owner("apps", "Deployment", "shop", "web")
-    assert reading("web", "api").owner_by_hash(replica_set, labels) is None
-    assert reading("api").owner_by_hash(replica_set, labels) is None
+    labels = {"app": "web", "tier": "x", "pod-template-hash": "7d"}
+    replica_set = tool.ObjectRef("ReplicaSet", "shop", "web-7d", "apps")
+    guess = tool.deployment_by_name(replica_set, labels)
+    assert guess == tool.ObjectRef("Deployment", "shop", "web", "apps")
+    web, api = a_deployment("web", app="web"), a_deployment("api", tier="x")
+    assert reader(tool, web).is_only_selector(guess, labels)
+    assert not reader(tool, web, api).is_only_selector(guess, labels)
+    assert not reader(tool, api).is_only_selector(guess, labels)
+    assert not reader(tool, web, a_deployment("all")).is_only_selector(
+        guess, labels
+    )  # no labels: any
+    assert reader(tool, web, a_deployment("old", app="web", tier="y")).is_only_selector(
+        guess, labels
+    )
 
 
 # For real
@@ -199,7 +228,10 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     cluster.settle()
     ended = run(cluster, *BOTH)
     assert ended.code == 0
-    found = [(r["namespace"], r["kind"], r["name"], r["pods_concerned"], r["pods"]) for r in ended.of("plan")]
+    found = [
+        (r["namespace"], r["kind"], r["name"], r["pods_to_replace"], r["pods"])
+        for r in ended.of("plan")
+    ]
     assert found == [
         ("plain", "Deployment", "natively", 1, 1),
         ("shop", "StatefulSet", "db", 2, 2),
@@ -210,7 +242,7 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
         {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "native": True}
     ]
     oldest = min(p["metadata"]["creationTimestamp"] for p in cluster.pods("shop", "web"))
-    assert ended.of("plan")[3]["oldest_pod"] == oldest.replace("Z", "+00:00")
+    assert ended.of("plan")[3]["oldest_pod"] == oldest
 
 
 def test_statefulsets_and_daemonsets_only_when_asked_for(cluster, run):
@@ -221,8 +253,8 @@ def test_statefulsets_and_daemonsets_only_when_asked_for(cluster, run):
     ended = run(cluster)
     assert ended.planned == ["shop/web"]
     assert ended.skipped == {
-        "StatefulSet shop/db": "not asked for; add --include-statefulset",
-        "DaemonSet shop/agent": "not asked for; add --include-daemonset",
+        "StatefulSet shop/db": "not selected; add --include-statefulset",
+        "DaemonSet shop/agent": "not selected; add --include-daemonset",
     }
     assert run(cluster, "--include-statefulset", "--exclude-deployment").planned == ["shop/db"]
 
@@ -246,20 +278,20 @@ def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
     cluster.delete("Deployment", "shop", "orphans", orphan=True)
     (orphan,) = cluster.pods("shop", "orphans")
     ended = run(cluster, *BOTH)
-    assert ended.code == 0 and ended.planned == []
+    assert ended.code == 0
+    assert ended.planned == []
     assert ended.skipped == {
-        "Pod shop/of-a-job": "Pod of a Job; it ends by itself",
-        "Pod shop/static": "static Pod; its node's kubelet restarts it when its manifest changes",
-        "Pod shop/of-a-rollout": "owned by a Rollout (argoproj.io), which its own controller rolls out",
-        "Pod shop/of-a-cloneset": "owned by a CloneSet (apps.kruise.io), which its own controller rolls out",
-        "Pod shop/of-kruise": "owned by a StatefulSet (apps.kruise.io), which its own controller rolls out",
-        "Pod shop/of-an-rc": "ReplicationControllers have no rollouts; delete the Pod by hand",
-        "Pod shop/bare": "bare Pod without a controller; restart it by hand",
-        f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no owner, or is gone; restart it by hand",
+        "Pod shop/of-a-job": "managed by a Job; runs to completion",
+        "Pod shop/static": "static Pod, managed by the kubelet of its node",
+        "Pod shop/of-a-rollout": "managed by a Rollout (argoproj.io); restart it with that controller's tools",
+        "Pod shop/of-a-cloneset": "managed by a CloneSet (apps.kruise.io); restart it with that controller's tools",
+        "Pod shop/of-kruise": "managed by a StatefulSet (apps.kruise.io); restart it with that controller's tools",
+        "Pod shop/of-an-rc": "managed by a ReplicationController, which has no rollout; delete the Pod manually",
+        "Pod shop/bare": "not managed by a controller; delete and recreate it manually",
+        f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no Deployment or no longer exists; replace the Pod manually",
     }
-    listed_at_info = [line for line in ended.stderr.splitlines() if "left out" in line]
-    assert len(listed_at_info) == 1 and "Pod shop/bare" in listed_at_info[0]
-    assert run(cluster, *BOTH, "--log-level=debug").stderr.count("left out") == 8
+    assert "skipped" not in ended.stderr
+    assert run(cluster, *BOTH, "--log-level=debug").stderr.count('"message": "skipped"') == 8
 
 
 def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cluster, run):
@@ -268,34 +300,41 @@ def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cl
     cluster.create("shop", workload("StatefulSet", "by-hand", **on_delete))
     cluster.create("shop", workload("DaemonSet", "by-hand", **on_delete))
     cluster.create("shop", workload("Deployment", "leaving"))
-    cluster.create("shop", workload("Deployment", "mismatch"))
     cluster.settle()
     cluster.change("Deployment", "shop", "paused", {"spec": {"paused": True}})
     stamp = "2026-01-01T00:00:00Z"
-    cluster.change("Deployment", "shop", "leaving", {"metadata": {"deletionTimestamp": stamp, "finalizers": ["x/y"]}})
-    (found,) = cluster.pods("shop", "mismatch")
-    metadata = {**found["metadata"], "labels": {**found["metadata"]["labels"], "app": "else"}}
-    cluster.store.change("pods", found, metadata=metadata)
+    cluster.change(
+        "Deployment",
+        "shop",
+        "leaving",
+        {"metadata": {"deletionTimestamp": stamp, "finalizers": ["x/y"]}},
+    )
     ended = run(cluster, *BOTH, "--confirm=true")
-    assert ended.code == 0 and ended.planned == []
-    by_hand = "its updateStrategy is OnDelete; delete its Pods by hand, one after the other"
+    assert ended.code == 0
+    assert ended.planned == []
+    by_hand = "updateStrategy is OnDelete; delete its Pods manually, one at a time"
     assert ended.skipped == {
-        "Deployment shop/paused": "is paused; resume it first (kubectl rollout resume)",
+        "Deployment shop/paused": "paused; run `kubectl rollout resume` first",
         "StatefulSet shop/by-hand": by_hand,
         "DaemonSet shop/by-hand": by_hand,
-        "Deployment shop/leaving": "is being deleted",
-        "Deployment shop/mismatch": "its selector does not match its Pods; look at both",
+        "Deployment shop/leaving": "being deleted",
     }
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
 def test_a_workload_that_is_gone_is_skipped(cluster, run):
-    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "gone", "uid": "x", "controller": True}
+    reference = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "name": "gone",
+        "uid": "x",
+        "controller": True,
+    }
     left_behind = pod("left-behind", pod_spec(container("app"), PROXY))
     left_behind["metadata"]["ownerReferences"] = [reference]
     cluster.create("shop", left_behind)
     ended = run(cluster, *BOTH)
-    assert ended.skipped == {"StatefulSet shop/gone": "is gone"}
+    assert ended.skipped == {"StatefulSet shop/gone": "no longer exists"}
 
 
 def test_pods_that_are_ending_or_have_ended_do_not_count(cluster, run):
@@ -306,13 +345,19 @@ def test_pods_that_are_ending_or_have_ended_do_not_count(cluster, run):
     evicted = cluster.create("shop", pod("evicted"))
     cluster.settle()
     evicted = cluster.get("Pod", "shop", "evicted")
-    cluster.store.change("pods", evicted, status={**evicted["status"], "phase": "Failed", "reason": "Evicted"})
+    cluster.store.change(
+        "pods", evicted, status={**evicted["status"], "phase": "Failed", "reason": "Evicted"}
+    )
     cluster.delete("Pod", "shop", "leaving")
     cluster.wait_for(lambda: cluster.get("Pod", "shop", "done")["status"]["phase"] == "Succeeded")
     cluster.delete("Pod", "shop", cluster.pods("shop", "web")[0]["metadata"]["name"])
-    cluster.wait_for(lambda: len([p for p in cluster.pods("shop", "web") if p["status"]["phase"] == "Running"]) == 2)
+    cluster.wait_for(
+        lambda: (
+            len([p for p in cluster.pods("shop", "web") if p["status"]["phase"] == "Running"]) == 2
+        )
+    )
     ended = run(cluster)
-    assert [(r["name"], r["pods_concerned"]) for r in ended.of("plan")] == [("web", 2)]
+    assert [(r["name"], r["pods_to_replace"]) for r in ended.of("plan")] == [("web", 2)]
     assert ended.skipped == {}
 
 
@@ -323,20 +368,24 @@ def test_only_pods_that_were_created_before_the_cut_off(cluster, run):
     cluster.backdate(cluster.pods("shop", "old")[0], 7200)
     cut_off = datetime.fromtimestamp(datetime.now().timestamp() - 3600, timezone.utc)
     ended = run(cluster, f"--only-started-before={cut_off:%Y-%m-%d %H:%M:%S}")
-    assert [(r["name"], r["pods_concerned"], r["pods"]) for r in ended.of("plan")] == [("old", 1, 2)]
-    assert f'"started_before": "{cut_off:%Y-%m-%dT%H:%M:%S}+00:00"' in ended.stderr
+    assert [(r["name"], r["pods_to_replace"], r["pods"]) for r in ended.of("plan")] == [
+        ("old", 1, 2)
+    ]
+    assert f'"created_before": "{cut_off:%Y-%m-%dT%H:%M:%SZ}"' in ended.stderr
     exactly = cluster.pods("shop", "new")[0]["metadata"]["creationTimestamp"]
     assert "shop/new" not in run(cluster, f"--only-started-before={exactly}").planned
 
 
-@pytest.mark.parametrize(("ahead", "told"), [(300, "ahead of"), (-300, "behind")])
-def test_the_cut_off_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahead, told):
-    """With a clock that is ahead, the next run would restart once more what this one has restarted."""
+@pytest.mark.parametrize("ahead", [300, -300])
+def test_the_cutoff_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahead):
+    """With a local clock that is ahead, the next run would restart once more what this one has restarted."""
     from cluster.server import Handler
 
     there = datetime.now(timezone.utc) - timedelta(seconds=ahead)
     monkeypatch.setattr(
-        Handler, "date_time_string", lambda handler, timestamp=None: format_datetime(there, usegmt=True)
+        Handler,
+        "date_time_string",
+        lambda handler, timestamp=None: format_datetime(there, usegmt=True),
     )
     for name, seconds in (("old", 60), ("new", -60)):
         cluster.create("shop", workload("Deployment", name))
@@ -347,16 +396,15 @@ def test_the_cut_off_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahea
     assert ended.planned == ["shop/old"]
     moment = datetime.fromisoformat(ended.summary["started_before"].replace("Z", "+00:00"))
     assert abs((moment - there).total_seconds()) < 30
-    assert re.search(rf"this machine's clock is \d+m\w* {told} the API server's, which is the one", ended.stderr)
     named = run(cluster, f"--only-started-before={there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}")
     assert named.summary["started_before"] == f"{there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_an_answer_without_a_date_tells_nothing_of_clocks(tool):
-    now = datetime.now(timezone.utc)
-    for date in (None, "", "yesterday", format_datetime(now, usegmt=True)):
-        assert tool.clock_ahead(now, date) == timedelta(0)
-    assert tool.clock_ahead(now, format_datetime(now - timedelta(minutes=1), usegmt=True)) >= timedelta(seconds=60)
+def test_the_cutoff_is_a_whole_second_so_that_the_printed_command_selects_the_same(tool):
+    moment = datetime(2026, 5, 1, 13, 0, 7, 250, tzinfo=timezone.utc)
+    assert tool.find_cutoff(tool.NOW, moment) == datetime(2026, 5, 1, 13, 0, 8, tzinfo=timezone.utc)
+    earlier = datetime(2026, 5, 1, tzinfo=timezone.utc)
+    assert tool.find_cutoff(earlier, moment) == earlier
 
 
 @pytest.mark.parametrize("field", ["containerStatuses", "initContainerStatuses"])
@@ -365,16 +413,26 @@ def test_why_a_pod_does_not_run(tool, field):
         return {field: [{"state": {"running": {}}}, {"state": {"waiting": {"reason": reason}}}]}
 
     for reason in ("CrashLoopBackOff", "ErrImagePull", "ErrImageNeverPull", "CreateContainerError"):
-        assert tool.trouble_of(waiting(reason)) == reason
-    assert tool.trouble_of(waiting("ContainerCreating")) == tool.trouble_of(waiting("PodInitializing")) == ""
+        assert tool.waiting_reason(waiting(reason)) == reason
+    assert (
+        tool.waiting_reason(waiting("ContainerCreating"))
+        == tool.waiting_reason(waiting("PodInitializing"))
+        == ""
+    )
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    assert tool.trouble_of({"conditions": [unscheduled]}) == "Unschedulable"
+    assert tool.waiting_reason({"conditions": [unscheduled]}) == "Unschedulable"
 
 
 def test_started_before_it_was_created_counts_as_started(tool):
-    filters = tool.Filters(("istio-proxy",), datetime(2026, 1, 2, tzinfo=timezone.utc))
+    filters = options_of(
+        tool, sidecars=["istio-proxy"], cutoff=datetime(2026, 1, 2, tzinfo=timezone.utc)
+    )
     metadata = {"name": "x", "namespace": "y", "creationTimestamp": "2026-01-03T00:00:00Z"}
-    found = {"metadata": metadata, "spec": pod_spec(PROXY), "status": {"startTime": "2026-01-01T00:00:00Z"}}
+    found = {
+        "metadata": metadata,
+        "spec": pod_spec(PROXY),
+        "status": {"startTime": "2026-01-01T00:00:00Z"},
+    }
     candidates, _ = tool.read_candidates([found], filters)
     assert [c.oldest for c in candidates.values()] == [datetime(2026, 1, 1, tzinfo=timezone.utc)]
 
@@ -396,7 +454,14 @@ def three_namespaces(cluster):
         (["--include-namespace=team-*"], ["team-a/web", "team-b/web"]),
         (["--include-namespace=team-?", "--exclude-namespace=*-b"], ["team-a/web"]),
         (["--exclude-namespace=kube-*", "--exclude-namespace=team-a"], ["team-b/web"]),
-        (["--include-namespace=team-a", "--include-namespace=team-b", "--exclude-namespace=team-a"], ["team-b/web"]),
+        (
+            [
+                "--include-namespace=team-a",
+                "--include-namespace=team-b",
+                "--exclude-namespace=team-a",
+            ],
+            ["team-b/web"],
+        ),
         (["-l", "app in (web, api)", "--include-namespace=team-b"], ["team-b/web"]),
         (["--selector=app!=web"], []),
         (["--sidecar-container-name=istio-*"], ["kube-public/web", "team-a/web", "team-b/web"]),
@@ -410,7 +475,10 @@ def test_namespaces_selectors_and_wildcards(three_namespaces, run, options, plan
 def test_only_the_named_namespaces_are_listed(three_namespaces, run):
     run(three_namespaces, "--include-namespace=team-a", "--include-namespace=team-b")
     lists = [r.path for r in three_namespaces.server.requests if r.verb == "list"]
-    slices = [f"/apis/discovery.k8s.io/v1/namespaces/{name}/endpointslices" for name in ("team-a", "team-b")]
+    slices = [
+        f"/apis/discovery.k8s.io/v1/namespaces/{name}/endpointslices"
+        for name in ("team-a", "team-b")
+    ]
     assert lists == ["/api/v1/namespaces/team-a/pods", "/api/v1/namespaces/team-b/pods", *slices]
 
 
@@ -419,8 +487,9 @@ def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
     cluster.settle()
     ended = run(cluster)
     lists = [r for r in cluster.server.requests if r.path == "/api/v1/pods"]
-    assert len(lists) == 2 and "continue" in lists[1].query
-    assert ended.of("plan")[0]["pods_concerned"] == tool.PAGE + 20
+    assert len(lists) == 2
+    assert "continue" in lists[1].query
+    assert ended.of("plan")[0]["pods_to_replace"] == tool.PAGE + 20
 
 
 def test_replica_sets_are_read_one_by_one_as_metadata_and_never_listed(cluster, run):
@@ -430,7 +499,8 @@ def test_replica_sets_are_read_one_by_one_as_metadata_and_never_listed(cluster, 
     run(cluster)
     asked = [r for r in cluster.server.requests if "/replicasets" in r.path]
     assert sorted(r.path for r in asked) == sorted(
-        f"/apis/apps/v1/namespaces/shop/replicasets/{r['metadata']['name']}" for r in cluster.store.list("replicasets")
+        f"/apis/apps/v1/namespaces/shop/replicasets/{r['metadata']['name']}"
+        for r in cluster.store.list("replicasets")
     )
     assert all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)
 
@@ -440,16 +510,20 @@ def test_a_typo_in_the_containers_name_is_met_with_the_closest_one(cluster, run)
     cluster.settle()
     ended = run(cluster, "--sidecar-container-name=istio-prxy", "--log-format=text")
     assert ended.code == 0
-    assert "no Pod has a container named istio-prxy; did you mean istio-proxy?" in ended.stderr
-    assert ended.stdout.startswith("Nothing to roll out; 1 Pod read.\n")
+    assert (
+        "no Pods have a container named istio-prxy (1 checked); did you mean istio-proxy?"
+        in ended.stderr
+    )
+    assert "\nNothing to roll out.\nScanned 1 Pod.\n" in f"\n{ended.stdout}"
 
 
 def test_a_namespace_that_holds_no_pod_is_warned_about(three_namespaces, run):
     named = run(three_namespaces, "--include-namespace=team-c", "--include-namespace=team-a")
-    assert "namespace team-c holds no Pod; is the name right?" in named.stderr and "team-a holds" not in named.stderr
+    assert "no Pods in namespace team-c; check the name" in named.stderr
+    assert "namespace team-a" not in named.stderr
     excluded = run(three_namespaces, "--exclude-namespace=kube-sytem", "--exclude-namespace=team-*")
-    assert "namespace kube-sytem holds no Pod; is the name right?" in excluded.stderr
-    assert "team-* holds" not in excluded.stderr
+    assert "no Pods in namespace kube-sytem; check the name" in excluded.stderr
+    assert "namespace team-*" not in excluded.stderr
 
 
 def test_where_workloads_may_not_be_listed_they_are_read_one_by_one(cluster, run, tool):
@@ -463,9 +537,11 @@ def test_where_workloads_may_not_be_listed_they_are_read_one_by_one(cluster, run
         {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments", "replicasets"]},
     ]
     ended = run(cluster.kubeconfig_of("viewer", rules))
-    assert ended.code == 0 and sorted(ended.planned) == sorted(f"shop/{name}" for name in names)
+    assert ended.code == 0
+    assert sorted(ended.planned) == sorted(f"shop/{name}" for name in names)
     asked = [r.path for r in cluster.server.requests if "/deployments" in r.path]
-    assert asked[0] == "/apis/apps/v1/deployments" and len(asked) > len(names)
+    assert asked[0] == "/apis/apps/v1/deployments"
+    assert len(asked) > len(names)
 
 
 def test_a_cut_off_in_the_future_is_warned_about(cluster, run):

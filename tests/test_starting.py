@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -10,8 +11,7 @@ import threading
 
 import pytest
 from cluster.manifests import workload
-from conftest import KUBECTL
-from conftest import SCRIPT
+from conftest import KUBECTL, SCRIPT
 
 CONFIRM = "--confirm=true"
 TEXT = "--log-format=text"
@@ -19,27 +19,33 @@ TEXT = "--log-format=text"
 
 def only_error(ended) -> str:
     """What the one line at the end says; nothing else is wrong."""
-    assert ended.code == 3 and ended.stdout == ""
+    assert ended.code == 3
+    assert ended.stdout.count("\n") <= 1  # the target
     wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
     assert len(wrong) == 1, ended.stderr
-    assert "ERROR   could not start, nothing was changed: " in wrong[0]
-    return wrong[0].partition("could not start, nothing was changed: ")[2]
+    _, _, message = wrong[0].partition(" ERROR   error: ")
+    assert message.endswith(" (nothing was changed)")
+    return message.removesuffix(" (nothing was changed)")
+
+
+def script(path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 def test_no_kubectl(cluster, run):
     said = only_error(run(cluster, TEXT, CONFIRM, "--kubectl=/nowhere/kubectl"))
     assert said == (
-        "no kubectl: '/nowhere/kubectl' is not found or cannot be executed; "
-        "install it (https://kubernetes.io/docs/tasks/tools/) or name it with --kubectl"
+        "kubectl not found or not executable: /nowhere/kubectl; "
+        "install it (https://kubernetes.io/docs/tasks/tools/) or specify its path with --kubectl"
     )
 
 
 def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text("#!/bin/sh\necho wrong architecture >&2\nexit 126\n")
-    kubectl.chmod(0o755)
+    kubectl = script(tmp_path / "kubectl", "echo wrong architecture >&2; exit 126")
     said = only_error(run(cluster, TEXT, f"--kubectl={kubectl}"))
-    assert said.startswith(f"{kubectl} does not run: wrong architecture; install it")
+    assert said == f"wrong architecture; to reproduce: {kubectl} config view --minify"
 
 
 def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
@@ -49,46 +55,63 @@ def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
     assert run(cluster, CONFIRM, f"--kubectl={kubectl}").code == 0
 
 
+NO_CONTEXT = (
+    "no cluster configured: the kubeconfig has no current context; specify a file with --kubeconfig "
+    "or a context with --context"
+)
+
+
 def test_no_kubeconfig_at_all(run, tmp_path):
-    said = only_error(run(None, TEXT, HOME=str(tmp_path)))
-    assert said == "no cluster: ~/.kube/config does not exist; name a kubeconfig with --kubeconfig"
+    assert only_error(run(None, TEXT, HOME=str(tmp_path))) == NO_CONTEXT
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot read kubeconfig {path}: No such file or directory"),
-        ("", "kubeconfig {path} cannot be used: Invalid kube-config. {path} file is empty"),
-        ("[1, 2]", "{path} is not a kubeconfig: TypeError"),
-        ("a: b: c", "{path} is not a kubeconfig: ScannerError (line 1)"),
-        ("\x00\x01", "{path} is not a kubeconfig: ReaderError"),
-        ("{}", "{path} has no current context; it has no contexts; name another file"),
+        (None, None),
+        ("[1, 2]", "couldn't get version/kind; json parse error: "),
+        ("a: b: c", 'error loading config file "{path}": yaml: '),
+        ("", None),
+        ("{{}}", None),
     ],
 )
 def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
+    """In kubectl's words, as it reads the file."""
     path = tmp_path / "config"
     if content is not None:
-        path.write_text(content)
-    assert only_error(run(None, TEXT, f"--kubeconfig={path}")) == said.format(path=path)
+        path.write_text(content.format())
+    found = only_error(run(None, TEXT, f"--kubeconfig={path}"))
+    if said is None:
+        assert found == NO_CONTEXT
+    else:
+        assert said.format(path=path) in found
+        assert found.endswith(f"; to reproduce: {KUBECTL} config view --minify --kubeconfig {path}")
 
 
 def test_a_kubeconfig_that_is_a_directory(run, tmp_path):
-    said = only_error(run(None, TEXT, f"--kubeconfig={tmp_path}"))
-    assert said == f"cannot read kubeconfig {tmp_path}: Is a directory"
+    assert f"read {tmp_path}: is a directory; " in only_error(
+        run(None, TEXT, f"--kubeconfig={tmp_path}")
+    )
 
 
 def test_an_unknown_context(cluster, run):
     said = only_error(run(cluster, TEXT, "--context=prod"))
-    assert said == f"context 'prod' is not in {cluster.kubeconfig}; --context may be embedded"
+    assert (
+        said
+        == f"cannot locate context prod; to reproduce: {KUBECTL} config view --minify --context prod"
+    )
 
 
 def test_a_kubeconfig_with_a_missing_certificate(cluster, run, tmp_path):
     config = cluster.kubeconfig_for()
-    config["clusters"][0]["cluster"] = {"server": cluster.url, "certificate-authority": "/nowhere/ca.crt"}
+    config["clusters"][0]["cluster"] = {
+        "server": cluster.url,
+        "certificate-authority": "/nowhere/ca.crt",
+    }
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    assert said == f"kubeconfig {path} cannot be used: File does not exist: /nowhere/ca.crt"
+    assert said.startswith("open /nowhere/ca.crt: no such file or directory; to reproduce: ")
 
 
 def test_no_token_is_ever_shown(cluster, run, tmp_path):
@@ -98,9 +121,11 @@ def test_no_token_is_ever_shown(cluster, run, tmp_path):
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     ended = run(None, TEXT, f"--kubeconfig={path}", "--log-level=debug")
-    assert ended.code == 3 and "s3cret" not in ended.stderr
+    assert ended.code == 3
+    assert "s3cret" not in ended.stderr
     good = run(cluster, CONFIRM, "--log-level=debug")
-    assert good.code == 0 and "admin-token" not in good.stderr + good.stdout
+    assert good.code == 0
+    assert "admin-token" not in good.stderr + good.stdout
 
 
 def test_a_dead_api_server(cluster, run, tmp_path):
@@ -112,7 +137,9 @@ def test_a_dead_api_server(cluster, run, tmp_path):
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    assert said == f"no answer from https://127.0.0.1:{port}: Connection refused"
+    assert (
+        said == f"cannot connect to the API server at https://127.0.0.1:{port}: Connection refused"
+    )
 
 
 def test_a_hanging_api_server(cluster, run, tmp_path):
@@ -122,7 +149,8 @@ def test_a_hanging_api_server(cluster, run, tmp_path):
         path = tmp_path / "config"
         path.write_text(json.dumps(config))
         said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    assert said.startswith("no answer from http://127.0.0.1:") and "timed out" in said
+    assert said.startswith("cannot connect to the API server at http://127.0.0.1:")
+    assert "timed out" in said
 
 
 def test_a_certificate_of_another_authority(cluster, run, tmp_path):
@@ -140,26 +168,39 @@ def test_a_certificate_of_another_authority(cluster, run, tmp_path):
 def test_credentials_that_have_expired(cluster, run):
     path = cluster.write_kubeconfig("expired", {"token": "no-longer-good"})
     said = only_error(run(path, TEXT))
-    assert said == "401 Unauthorized: the credentials were not accepted, or have expired; log in again"
+    assert said == "401 Unauthorized: credentials were rejected or have expired; log in again"
 
 
 def test_a_list_that_is_forbidden(cluster, run):
-    """Where no review tells of a missing right, the API server's own words do."""
-    cluster.fault(path="selfsubjectaccessreviews", times=99, status=403, body={"kind": "Status"})
-    forbidden = {"kind": "Status", "message": 'pods is forbidden: User "x" cannot list resource "pods"', "code": 403}
+    """A permission may be lost after it was checked."""
+    forbidden = {
+        "kind": "Status",
+        "message": 'pods is forbidden: User "x" cannot list resource "pods"',
+        "code": 403,
+    }
     cluster.fault(path="/api/v1/pods", status=403, body=forbidden)
-    assert only_error(run(cluster, TEXT)) == '403 pods is forbidden: User "x" cannot list resource "pods"'
+    assert (
+        only_error(run(cluster, TEXT))
+        == '403 pods is forbidden: User "x" cannot list resource "pods"'
+    )
 
 
-@pytest.mark.parametrize("body", [b"<html>proxy login</html>", b"[]", b"null", b'{"kind":"PodList","items":null}', b""])
+@pytest.mark.parametrize(
+    "body", [b"<html>proxy login</html>", b"[]", b"null", b'{"kind":"PodList","items":null}', b""]
+)
 def test_an_answer_that_is_none_of_kubernetes(cluster, run, body):
     cluster.fault(path="/api/v1/pods", status=200, body=body)
-    assert only_error(run(cluster, TEXT)).startswith("expected a ")
+    assert only_error(run(cluster, TEXT)).startswith(
+        ("unexpected response: ", "truncated response: ")
+    )
 
 
 def test_a_bad_selector(cluster, run):
     said = only_error(run(cluster, TEXT, "--selector=bad selector!!"))
-    assert said == "400 unable to parse requirement: found 'selector', expected: in, notin, =, ==, !=, gt, lt"
+    assert (
+        said
+        == "400 unable to parse requirement: found 'selector', expected: in, notin, =, ==, !=, gt, lt"
+    )
 
 
 def test_a_traceback_only_at_debug_level(cluster, run, start):
@@ -195,9 +236,9 @@ def test_a_dry_run_needs_no_patch_right(cluster, run):
     assert run(viewer, *BOTH).planned == ["shop/web"]
     said = only_error(run(viewer, TEXT, CONFIRM))
     assert said == (
-        "missing rights: list deployments.apps in all namespaces, patch deployments.apps in all namespaces, "
-        "watch deployments.apps in all namespaces; ask for them (the README lists them); "
-        "or name your namespaces with --include-namespace"
+        "missing permissions: list deployments.apps in all namespaces, patch deployments.apps in all namespaces, "
+        'watch deployments.apps in all namespaces; see "Permissions" in the README, '
+        "or select your namespaces with --include-namespace"
     )
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
@@ -216,19 +257,25 @@ def test_who_leaves_out_deployments_needs_no_right_on_replica_sets(cluster, run)
     cluster.settle()
     rules = [
         {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
-        {"verbs": ["get", "list", "patch", "watch"], "apiGroups": ["apps"], "resources": ["statefulsets"]},
+        {
+            "verbs": ["get", "list", "patch", "watch"],
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets"],
+        },
     ]
     only = ("--exclude-deployment", "--include-statefulset")
     ended = run(cluster.kubeconfig_of("somebody", rules), CONFIRM, *only)
     assert (ended.code, ended.outcomes) == (0, {"shop/statefulset": "succeeded"})
-    assert ended.skipped == {"Deployment shop/deployment": "not asked for; drop --exclude-deployment"}
+    assert ended.skipped == {
+        "Deployment shop/deployment": "not selected; remove --exclude-deployment"
+    }
 
 
 def test_the_right_to_read_namespaces_is_asked_for_where_it_is_needed(cluster, run):
     viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
     assert run(viewer, *BOTH).code == 0
     said = only_error(run(viewer, TEXT, "--exclude-annotation=example.com/restart=never"))
-    assert said.startswith("missing rights: get namespaces in all namespaces; ask for them")
+    assert said.startswith("missing permissions: get namespaces in all namespaces; see ")
 
 
 def test_rights_on_the_named_namespaces_suffice(cluster, run):
@@ -236,9 +283,11 @@ def test_rights_on_the_named_namespaces_suffice(cluster, run):
     cluster.settle()
     team = cluster.kubeconfig_of("team", [{**rule, "namespace": "shop"} for rule in ROLLOUT_RULES])
     assert run(team, CONFIRM, "--include-namespace=shop").outcomes == {"shop/web": "succeeded"}
-    assert "missing rights: " in only_error(run(team, TEXT))
+    assert "missing permissions: " in only_error(run(team, TEXT))
     elsewhere = only_error(run(team, TEXT, "--include-namespace=default"))
-    assert elsewhere.startswith("missing rights: get deployments.apps in namespace default, get replicasets.apps in")
+    assert elsewhere.startswith(
+        "missing permissions: get deployments.apps in namespace default, get replicasets.apps in"
+    )
 
 
 def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypatch):
@@ -252,9 +301,10 @@ def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypa
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(cluster.port))
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
-    found = tool.connect(None, None, 8)
+    found = tool.connect(KUBECTL, "", "")
     assert found.kubectl_flags == ()
-    assert found.get("/api/v1/pods")["kind"] == "PodList"
+    assert str(found) == f"In-cluster service account (https://127.0.0.1:{cluster.port})"
+    assert tool.Cluster(found).find("/api/v1/pods")["kind"] == "PodList"
 
 
 def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
@@ -264,20 +314,16 @@ def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, 
     version = "client.authentication.k8s.io/v1"
     user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
     said = only_error(run(cluster.write_kubeconfig("exec", user), TEXT))
-    assert said == f"the credential plugin {plugin} of context embedded failed; run it by hand to see why"
-
-
-def test_a_context_that_impersonates_is_refused(cluster, run):
-    path = cluster.write_kubeconfig("as", {"token": "admin-token", "as": "jane"})
-    said = only_error(run(path, TEXT))
     assert (
         said
-        == "context embedded impersonates (as), which only kubectl would do; name one that does not, with --context"
+        == f"credential plugin {plugin} (context embedded) failed; run it manually to see the error"
     )
 
 
 @pytest.mark.parametrize("first", ["embedded", ""])
-def test_of_several_kubeconfigs_the_first_that_names_a_context_says_which(cluster, run, tmp_path, first):
+def test_of_several_kubeconfigs_the_first_that_names_a_context_says_which(
+    cluster, run, tmp_path, first
+):
     """As kubectl has it; the client takes the last one's."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
@@ -291,22 +337,27 @@ def test_of_several_kubeconfigs_the_first_that_names_a_context_says_which(cluste
     assert run(":".join(map(str, paths)), CONFIRM).outcomes == {"shop/web": "succeeded"}
 
 
-def test_kubectl_is_handed_the_default_kubeconfig_too(cluster, run, tmp_path):
+def test_kubectl_decides_which_kubeconfig_is_the_default(cluster, run, tmp_path):
     """k3s' kubectl has another default, in which each cluster's context is called `default`."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    (tmp_path / ".kube").mkdir()
-    (tmp_path / ".kube" / "config").write_text(json.dumps(cluster.kubeconfig_for()))
+    (tmp_path / "k3s.yaml").write_text(json.dumps(cluster.kubeconfig_for()))
     elsewhere = cluster.kubeconfig_for()
     elsewhere["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    (tmp_path / "k3s.yaml").write_text(json.dumps(elsewhere))
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text(f'#!/bin/sh\nexport KUBECONFIG="${{KUBECONFIG:-{tmp_path}/k3s.yaml}}"\nexec {KUBECTL} "$@"\n')
-    kubectl.chmod(0o755)
-    assert run(None, CONFIRM, f"--kubectl={kubectl}", HOME=str(tmp_path)).outcomes == {"shop/web": "succeeded"}
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text(json.dumps(elsewhere))
+    kubectl = script(
+        tmp_path / "kubectl",
+        f'export KUBECONFIG="${{KUBECONFIG:-{tmp_path}/k3s.yaml}}"\nexec {KUBECTL} "$@"',
+    )
+    assert run(None, CONFIRM, f"--kubectl={kubectl}", HOME=str(tmp_path)).outcomes == {
+        "shop/web": "succeeded"
+    }
 
 
-def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_is_changed(cluster, run, tmp_path):
+def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_is_changed(
+    cluster, run, tmp_path
+):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     kubectl = tmp_path / "kubectl"
@@ -314,20 +365,20 @@ def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_
     kubectl.chmod(0o755)
     assert run(cluster, f"--kubectl={kubectl}").code == 0  # a dry run needs it for nothing
     said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
-    assert said.startswith("kubectl does not reach the cluster: ") and "connection" in said and "refused" in said
-    assert said.endswith(f"; see: {kubectl} --context embedded version")
+    assert said.startswith("kubectl cannot connect to the cluster: ")
+    assert "was refused" in said
+    assert said.endswith(f"; to reproduce: {kubectl} --context embedded version")
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
-@pytest.mark.parametrize(("times", "code"), [(1, 0), (9, 3)])
-def test_a_kubectl_that_fails_to_reach_the_cluster_gets_another_try(cluster, run, times, code):
-    placed = cluster.fault(path="/version", times=times, status=503, user_agent="kubectl")
-    assert run(cluster, CONFIRM).code == code
-    assert placed.reached.is_set()
-
-
 def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
-    body = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "forbidden: x"}
+    body = {
+        "kind": "Status",
+        "status": "Failure",
+        "reason": "Forbidden",
+        "code": 403,
+        "message": "forbidden: x",
+    }
     placed = cluster.fault(path="/version", times=9, status=403, body=body, user_agent="kubectl")
     assert run(cluster, CONFIRM).code == 0
     assert placed.reached.is_set()
@@ -335,25 +386,43 @@ def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
 
 def test_a_right_that_only_kubectl_needs_is_asked_for(cluster, run):
     """An older kubectl lists before it watches."""
-    rules = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "list"]} for rule in ROLLOUT_RULES[1:]]
+    rules = [
+        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "list"]}
+        for rule in ROLLOUT_RULES[1:]
+    ]
     said = only_error(run(cluster.kubeconfig_of("x", [*PLAN_RULES, *rules]), TEXT, CONFIRM))
-    assert said.startswith("missing rights: list deployments.apps in all namespaces; ask for them")
+    assert said.startswith("missing permissions: list deployments.apps in all namespaces; see ")
 
 
 def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     (tmp_path / "kc").write_text(json.dumps(cluster.kubeconfig_for()))
-    assert run(None, CONFIRM, "--kubeconfig=~/kc", HOME=str(tmp_path)).outcomes == {"shop/web": "succeeded"}
+    assert run(None, CONFIRM, "--kubeconfig=~/kc", HOME=str(tmp_path)).outcomes == {
+        "shop/web": "succeeded"
+    }
 
 
-@pytest.mark.parametrize("option", ["--log-format=json", "--only-started-before=2022-05-01", "--log-format=text"])
+@pytest.mark.parametrize(
+    "option", ["--log-format=json", "--only-started-before=2022-05-01", "--log-format=text"]
+)
 def test_a_missing_package_is_told_in_one_line(option):
-    words = [sys.executable, "-I", "-S", str(SCRIPT), "--sidecar-container-name=x", f"--kubectl={KUBECTL}", option]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(SCRIPT),
+        "--sidecar-container-name=x",
+        f"--kubectl={KUBECTL}",
+        option,
+    ]
     ended = subprocess.run(words, capture_output=True, text=True)
     last = ended.stderr.splitlines()[-1]
-    assert ended.returncode == 3 and "Traceback" not in ended.stderr
-    assert last.endswith(" is missing; pip install -r requirements.txt")
+    assert ended.returncode == 3
+    assert "Traceback" not in ended.stderr
+    assert re.search(
+        r"error: Python package \w+ is not installed; run: pip install -r requirements.txt", last
+    )
 
 
 def test_an_exec_credential_plugin(cluster, run, tmp_path):
@@ -364,7 +433,13 @@ def test_an_exec_credential_plugin(cluster, run, tmp_path):
     credential["status"] = {"token": "admin-token"}
     plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
     plugin.chmod(0o755)
-    user = {"exec": {"apiVersion": credential["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}}
+    user = {
+        "exec": {
+            "apiVersion": credential["apiVersion"],
+            "command": str(plugin),
+            "interactiveMode": "Never",
+        }
+    }
     path = cluster.write_kubeconfig("exec", user)
     assert run(path, CONFIRM).outcomes == {"shop/web": "succeeded"}
 
@@ -393,7 +468,7 @@ def test_a_passing_fault_is_retried(cluster, run, fault, path):
     assert placed.reached.is_set()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
     assert cluster.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
-    assert ("trying again" in ended.stderr) == ("delay" not in fault)
+    assert ("Incremented Retry" in ended.stderr) == ("delay" not in fault)
 
 
 def test_a_slow_server_is_waited_for(cluster, start):

@@ -16,20 +16,13 @@ import ssl
 import tempfile
 import threading
 import time
-from datetime import datetime
-from datetime import timedelta
-from datetime import timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from . import server
 from .admission import Injector
-from .controllers import Controllers
-from .controllers import is_counted
-from .controllers import is_ready
-from .controllers import is_terminating
-from .store import PLURALS
-from .store import RESOURCES
-from .store import Store
+from .controllers import Controllers, is_counted, is_ready, is_terminating
+from .store import PLURALS, RESOURCES, Store
 
 __all__ = ["EmbeddedCluster", "is_counted", "is_ready", "is_terminating"]
 
@@ -62,7 +55,9 @@ class EmbeddedCluster:
         self._thread: threading.Thread | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="embedded-cluster-")
         for number in range(1, nodes + 1):
-            self.store.create("nodes", {"metadata": {"name": f"node-{number}"}, "spec": {}, "status": {}})
+            self.store.create(
+                "nodes", {"metadata": {"name": f"node-{number}"}, "spec": {}, "status": {}}
+            )
         self.namespace("default")
         self.namespace("kube-system")
 
@@ -78,7 +73,9 @@ class EmbeddedCluster:
         self._listen()
 
     def _listen(self) -> None:
-        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), name="api-server", daemon=True)
+        self._thread = threading.Thread(
+            target=self.server.serve_forever, args=(0.05,), name="api-server", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -126,7 +123,12 @@ class EmbeddedCluster:
             "kind": "Config",
             "current-context": self.name,
             "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": "user"}}],
-            "clusters": [{"name": self.name, "cluster": {"server": self.url, "certificate-authority-data": authority}}],
+            "clusters": [
+                {
+                    "name": self.name,
+                    "cluster": {"server": self.url, "certificate-authority-data": authority},
+                }
+            ],
             "users": [{"name": "user", "user": {"token": ADMIN} if user is None else user}],
         }
 
@@ -165,7 +167,11 @@ class EmbeddedCluster:
     def pods(self, namespace: str, app: str | None = None) -> list[dict]:
         """The Pods that are not terminating, of one app or all."""
         found = self.store.list("pods", namespace)
-        return [p for p in found if not is_terminating(p) and app in (None, p["metadata"].get("labels", {}).get("app"))]
+        return [
+            p
+            for p in found
+            if not is_terminating(p) and app in (None, p["metadata"].get("labels", {}).get("app"))
+        ]
 
     def change(self, kind: str, namespace: str, name: str, patch: dict) -> dict:
         """A merge patch by a client of the API."""
@@ -183,10 +189,18 @@ class EmbeddedCluster:
         born = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         stamp = born.strftime("%Y-%m-%dT%H:%M:%SZ")
         with self.store.lock:
-            obj = self.store.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"]) or obj
-            managed = [{**entry, "time": stamp} for entry in obj["metadata"].get("managedFields", ())]
+            obj = (
+                self.store.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"]) or obj
+            )
+            managed = [
+                {**entry, "time": stamp} for entry in obj["metadata"].get("managedFields", ())
+            ]
             metadata = {**obj["metadata"], "creationTimestamp": stamp, "managedFields": managed}
-            fields = {"status": {**obj["status"], "startTime": stamp}} if "startTime" in obj.get("status", {}) else {}
+            fields = (
+                {"status": {**obj["status"], "startTime": stamp}}
+                if "startTime" in obj.get("status", {})
+                else {}
+            )
             self.store.change(plural, obj, metadata=metadata, **fields)
 
     def delete(self, kind: str, namespace: str, name: str, *, orphan: bool = False) -> None:
@@ -208,10 +222,16 @@ class EmbeddedCluster:
 
     def settle(self, timeout: float = 20.0) -> None:
         """Waits until every workload has the Pods that it wants, ready or known to be stuck."""
-        self.wait_for(lambda: all(map(self._is_settled, PLURALS_OF_WORKLOADS)) and self._pods_are_known(), timeout)
+        self.wait_for(
+            lambda: all(map(self._is_settled, PLURALS_OF_WORKLOADS)) and self._pods_are_known(),
+            timeout,
+        )
 
     def _pods_are_known(self) -> bool:
-        return all(is_terminating(pod) or pod["status"].get("conditions") for pod in self.store.list("pods"))
+        return all(
+            is_terminating(pod) or pod["status"].get("conditions")
+            for pod in self.store.list("pods")
+        )
 
     def _is_settled(self, plural: str) -> bool:
         return all(self._has_its_pods(plural, workload) for workload in self.store.list(plural))
@@ -222,12 +242,22 @@ class EmbeddedCluster:
             return True
         if status.get("observedGeneration") != metadata["generation"]:
             return False
-        if spec.get("paused") or any(c["type"] == "ReplicaFailure" for c in status.get("conditions", ())):
+        if spec.get("paused") or any(
+            c["type"] == "ReplicaFailure" for c in status.get("conditions", ())
+        ):
             return True
-        owners = [workload] if plural != "deployments" else self.store.children(metadata["uid"], "replicasets")
-        pods = [pod for owner in owners for pod in self.store.children(owner["metadata"]["uid"], "pods")]
+        owners = (
+            [workload]
+            if plural != "deployments"
+            else self.store.children(metadata["uid"], "replicasets")
+        )
+        pods = [
+            pod for owner in owners for pod in self.store.children(owner["metadata"]["uid"], "pods")
+        ]
         wanted = len(self.store.list("nodes")) if plural == "daemonsets" else spec["replicas"]
-        stuck = [p for p in pods if not is_ready(p) and is_counted(p) and p["status"].get("conditions")]
+        stuck = [
+            p for p in pods if not is_ready(p) and is_counted(p) and p["status"].get("conditions")
+        ]
         if plural == "statefulsets" and stuck:
             return True
         ready = status.get("numberReady" if plural == "daemonsets" else "readyReplicas", 0)

@@ -14,17 +14,11 @@ import json
 import math
 import threading
 import time
-from datetime import datetime
-from datetime import timedelta
-from datetime import timezone
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 
 from . import admission
-from .store import controller_of
-from .store import now
-from .store import PLURALS
-from .store import RESOURCES
-from .store import Store
+from .store import PLURALS, RESOURCES, Store, controller_of, now
 
 READY_AFTER = "cluster.test/ready-after"  # a Pod's annotation: its seconds until it is ready
 DAEMON_TOLERATIONS = [
@@ -47,7 +41,9 @@ def is_terminating(obj: dict) -> bool:
 
 def is_ready(pod: dict) -> bool:
     conditions = pod["status"].get("conditions", ())
-    return not is_terminating(pod) and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return not is_terminating(pod) and any(
+        c["type"] == "Ready" and c["status"] == "True" for c in conditions
+    )
 
 
 def is_counted(pod: dict) -> bool:
@@ -95,9 +91,15 @@ class Controllers:
         self._numbers = itertools.count()
         self._wake = threading.Condition(store.lock)
         self._stopped = False
-        self._under_way: set[tuple[str, str]] = set()  # (uid, step) of Pods that a timer will move on
-        self._progress: dict[str, tuple[tuple, float]] = {}  # uid of a Deployment: how far it was, and since when
-        self._templates: dict[tuple[str, str], dict] = {}  # uid of a StatefulSet and revision: its template
+        self._under_way: set[tuple[str, str]] = (
+            set()
+        )  # (uid, step) of Pods that a timer will move on
+        self._progress: dict[
+            str, tuple[tuple, float]
+        ] = {}  # uid of a Deployment: how far it was, and since when
+        self._templates: dict[
+            tuple[str, str], dict
+        ] = {}  # uid of a StatefulSet and revision: its template
         self._steps = {
             "pods": self._step_pod,
             "replicasets": self._step_replica_set,
@@ -144,10 +146,15 @@ class Controllers:
                     "serving": is_ready({**pod, "metadata": {}}),
                     "terminating": is_terminating(pod),
                 },
-                "targetRef": {"kind": "Pod", "namespace": metadata["namespace"], "name": pod["metadata"]["name"]},
+                "targetRef": {
+                    "kind": "Pod",
+                    "namespace": metadata["namespace"],
+                    "name": pod["metadata"]["name"],
+                },
             }
             for pod in self.store.list("pods", metadata["namespace"])
-            if selector.items() <= pod["metadata"].get("labels", {}).items() and "podIP" in pod["status"]
+            if selector.items() <= pod["metadata"].get("labels", {}).items()
+            and "podIP" in pod["status"]
         ]
         name = f"{metadata['name']}-slice"
         found = self.store.get("endpointslices", metadata["namespace"], name)
@@ -199,16 +206,29 @@ class Controllers:
     def _schedule(self, pod: dict) -> None:
         spec = pod["spec"]
         if spec.get("nodeSelector"):
-            message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
-            unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            message = (
+                "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+            )
+            unschedulable = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": message,
+            }
             self._set_status("pods", pod, {**pod["status"], "conditions": [unschedulable]})
             return
         if not spec.get("nodeName"):
             nodes = self.store.list("nodes")
-            node = nodes[hash(pod["metadata"]["uid"]) % len(nodes)]["metadata"]["name"] if nodes else "node-1"
+            node = (
+                nodes[hash(pod["metadata"]["uid"]) % len(nodes)]["metadata"]["name"]
+                if nodes
+                else "node-1"
+            )
             pod = self.store.change("pods", pod, spec={**spec, "nodeName": node})
         seconds = float(pod["metadata"].get("annotations", {}).get(READY_AFTER, self.ready_after))
-        self._later(seconds, lambda: self._start(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        self._later(
+            seconds, lambda: self._start(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        )
 
     def _start(self, namespace: str, name: str) -> None:
         pod = self.store.get("pods", namespace, name)
@@ -224,12 +244,23 @@ class Controllers:
         managed = metadata.get("managedFields", [])
         if not any("subresource" in entry for entry in managed):
             manager = "kubelet" if plural == "pods" else "kube-controller-manager"
-            entry = {"manager": manager, "operation": "Update", "apiVersion": RESOURCES[plural].api_version}
-            entry |= {"time": now(), "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {}}, "subresource": "status"}
+            entry = {
+                "manager": manager,
+                "operation": "Update",
+                "apiVersion": RESOURCES[plural].api_version,
+            }
+            entry |= {
+                "time": now(),
+                "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:status": {}},
+                "subresource": "status",
+            }
             metadata["managedFields"] = [*managed, entry]
         self.store.update(plural, {**current, "metadata": metadata, "status": status})
 
-    def _create_pod(self, owner: dict, kind: str, template: dict, metadata: dict, spec: dict) -> str | None:
+    def _create_pod(
+        self, owner: dict, kind: str, template: dict, metadata: dict, spec: dict
+    ) -> str | None:
         """Creates a Pod of an owner; the message where it is refused."""
         template = copy.deepcopy(template)
         reference = {
@@ -265,7 +296,10 @@ class Controllers:
             return
         grace = pod["spec"].get("terminationGracePeriodSeconds", 30)
         gone = datetime.now(timezone.utc) + timedelta(seconds=grace)
-        stamps = {"deletionTimestamp": gone.strftime("%Y-%m-%dT%H:%M:%SZ"), "deletionGracePeriodSeconds": grace}
+        stamps = {
+            "deletionTimestamp": gone.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "deletionGracePeriodSeconds": grace,
+        }
         self.store.change("pods", pod, metadata={**pod["metadata"], **stamps})
 
     # ReplicaSets
@@ -276,12 +310,22 @@ class Controllers:
         wanted = replica_set["spec"]["replicas"]
         failure = None
         for _ in range(wanted - len(counted)):
-            labels = {"labels": {"pod-template-hash": replica_set["metadata"]["labels"]["pod-template-hash"]}}
-            failure = self._create_pod(replica_set, "ReplicaSet", replica_set["spec"]["template"], labels, {})
+            labels = {
+                "labels": {
+                    "pod-template-hash": replica_set["metadata"]["labels"]["pod-template-hash"]
+                }
+            }
+            failure = self._create_pod(
+                replica_set, "ReplicaSet", replica_set["spec"]["template"], labels, {}
+            )
             if failure:
                 break
         if failure:
-            key = ("replicasets", replica_set["metadata"]["namespace"], replica_set["metadata"]["name"])
+            key = (
+                "replicasets",
+                replica_set["metadata"]["namespace"],
+                replica_set["metadata"]["name"],
+            )
             self._later(1.0, lambda: self._touch(*key))
         for pod in sorted(counted, key=is_ready)[: max(len(counted) - wanted, 0)]:
             self.terminate(pod)
@@ -290,7 +334,9 @@ class Controllers:
         ready = sum(map(is_ready, counted))
         status = {
             "replicas": len(counted),
-            **positive(fullyLabeledReplicas=len(counted), readyReplicas=ready, availableReplicas=ready),
+            **positive(
+                fullyLabeledReplicas=len(counted), readyReplicas=ready, availableReplicas=ready
+            ),
             "terminatingReplicas": sum(map(is_terminating, pods)),
             "observedGeneration": replica_set["metadata"].get("generation", 1),
         }
@@ -309,7 +355,9 @@ class Controllers:
         spec, uid = deployment["spec"], deployment["metadata"]["uid"]
         owned = self.store.children(uid, "replicasets")
         hash_now = template_hash(spec["template"])
-        new = next((r for r in owned if r["metadata"]["labels"]["pod-template-hash"] == hash_now), None)
+        new = next(
+            (r for r in owned if r["metadata"]["labels"]["pod-template-hash"] == hash_now), None
+        )
         created = new is None and not spec.get("paused")
         if created:
             new = self._create_replica_set(deployment, hash_now, len(owned) + 1)
@@ -318,7 +366,10 @@ class Controllers:
             self._scale_step(spec, new, old)
         elif new or old:  # paused: the newest one still follows spec.replicas
             newest = new or max(old, key=revision_of)
-            self._scale(newest, spec["replicas"] - sum(r["spec"]["replicas"] for r in old if r is not newest))
+            self._scale(
+                newest,
+                spec["replicas"] - sum(r["spec"]["replicas"] for r in old if r is not newest),
+            )
         self._set_deployment_status(deployment, new, created)
 
     def _create_replica_set(self, deployment: dict, hash_now: str, revision: int) -> dict:
@@ -336,8 +387,12 @@ class Controllers:
                 "generation": 1,
                 "labels": labels,
                 "annotations": {
-                    "deployment.kubernetes.io/desired-replicas": str(deployment["spec"]["replicas"]),
-                    "deployment.kubernetes.io/max-replicas": str(deployment["spec"]["replicas"] + 1),
+                    "deployment.kubernetes.io/desired-replicas": str(
+                        deployment["spec"]["replicas"]
+                    ),
+                    "deployment.kubernetes.io/max-replicas": str(
+                        deployment["spec"]["replicas"] + 1
+                    ),
                     "deployment.kubernetes.io/revision": str(revision),
                 },
                 "ownerReferences": [
@@ -355,8 +410,13 @@ class Controllers:
             "status": {"replicas": 0},
         }
         stamp_manager(replica_set, "kube-controller-manager", "apps/v1")
-        annotations = {**metadata.get("annotations", {}), "deployment.kubernetes.io/revision": str(revision)}
-        self.store.change("deployments", deployment, metadata={**metadata, "annotations": annotations})
+        annotations = {
+            **metadata.get("annotations", {}),
+            "deployment.kubernetes.io/revision": str(revision),
+        }
+        self.store.change(
+            "deployments", deployment, metadata={**metadata, "annotations": annotations}
+        )
         return self.store.create("replicasets", replica_set)
 
     def _scale_step(self, spec: dict, new: dict, old: list[dict]) -> None:
@@ -382,7 +442,9 @@ class Controllers:
         not_yet = new["spec"]["replicas"] - new["status"].get("availableReplicas", 0)
         spare = total - (wanted - unavailable) - not_yet
         for replica_set in old:  # the unhealthy old ones first: they serve nobody
-            dead = replica_set["spec"]["replicas"] - replica_set["status"].get("availableReplicas", 0)
+            dead = replica_set["spec"]["replicas"] - replica_set["status"].get(
+                "availableReplicas", 0
+            )
             step = min(dead, spare)
             if step > 0:
                 self._scale(replica_set, replica_set["spec"]["replicas"] - step)
@@ -400,13 +462,18 @@ class Controllers:
             generation = replica_set["metadata"]["generation"] + 1
             metadata = {**replica_set["metadata"], "generation": generation}
             self.store.change(
-                "replicasets", replica_set, metadata=metadata, spec={**replica_set["spec"], "replicas": replicas}
+                "replicasets",
+                replica_set,
+                metadata=metadata,
+                spec={**replica_set["spec"], "replicas": replicas},
             )
 
     def _set_deployment_status(self, deployment: dict, new: dict | None, created: bool) -> None:
         uid, spec = deployment["metadata"]["uid"], deployment["spec"]
         owned = self.store.children(uid, "replicasets")
-        new = next((r for r in owned if new and r["metadata"]["uid"] == new["metadata"]["uid"]), None)
+        new = next(
+            (r for r in owned if new and r["metadata"]["uid"] == new["metadata"]["uid"]), None
+        )
         available = sum(r["status"].get("availableReplicas", 0) for r in owned)
         status = {
             "observedGeneration": deployment["metadata"]["generation"],
@@ -421,13 +488,22 @@ class Controllers:
         }
         conditions = deployment.get("status", {}).get("conditions", [])
         rolling = spec["strategy"].get("rollingUpdate", {})
-        fewest = spec["replicas"] - amount(rolling.get("maxUnavailable", 0), spec["replicas"], up=False)
+        fewest = spec["replicas"] - amount(
+            rolling.get("maxUnavailable", 0), spec["replicas"], up=False
+        )
         has, word = (True, "has") if available >= fewest else (False, "does not have")
         reason = f"MinimumReplicas{'Available' if has else 'Unavailable'}"
-        availability = condition("Available", has, reason, f"Deployment {word} minimum availability.")
+        availability = condition(
+            "Available", has, reason, f"Deployment {word} minimum availability."
+        )
         conditions = put_condition(conditions, availability)
         conditions = put_condition(conditions, self._progressing(deployment, new, status, created))
-        failures = [c for r in owned for c in r["status"].get("conditions", ()) if c["type"] == "ReplicaFailure"]
+        failures = [
+            c
+            for r in owned
+            for c in r["status"].get("conditions", ())
+            if c["type"] == "ReplicaFailure"
+        ]
         conditions = [c for c in conditions if c["type"] != "ReplicaFailure"] + failures[:1]
         self._set_status("deployments", deployment, {**status, "conditions": conditions})
 
@@ -437,24 +513,37 @@ class Controllers:
             return condition("Progressing", "Unknown", "DeploymentPaused", "Deployment is paused")
         name = new["metadata"]["name"]
         wanted = spec["replicas"]
-        done = all(status.get(f, 0) == wanted for f in ("replicas", "updatedReplicas", "availableReplicas"))
+        done = all(
+            status.get(f, 0) == wanted for f in ("replicas", "updatedReplicas", "availableReplicas")
+        )
         if done:
             self._progress.pop(uid, None)
             what = f'ReplicaSet "{name}" has successfully progressed.'
             return condition("Progressing", True, "NewReplicaSetAvailable", what)
-        state = (name, *(status.get(f, 0) for f in ("replicas", "updatedReplicas", "availableReplicas")))
+        state = (
+            name,
+            *(status.get(f, 0) for f in ("replicas", "updatedReplicas", "availableReplicas")),
+        )
         known, since = self._progress.get(uid, (None, 0.0))
         if known != state:
             since = time.monotonic()
             self._progress[uid] = (state, since)
-            key = ("deployments", deployment["metadata"]["namespace"], deployment["metadata"]["name"])
+            key = (
+                "deployments",
+                deployment["metadata"]["namespace"],
+                deployment["metadata"]["name"],
+            )
             self._later(spec["progressDeadlineSeconds"] + 0.01, lambda: self._touch(*key))
         if time.monotonic() - since >= spec["progressDeadlineSeconds"]:
             what = f'ReplicaSet "{name}" has timed out progressing.'
             return condition("Progressing", False, "ProgressDeadlineExceeded", what)
         if created:
-            return condition("Progressing", True, "NewReplicaSetCreated", f'Created new replica set "{name}"')
-        return condition("Progressing", True, "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
+            return condition(
+                "Progressing", True, "NewReplicaSetCreated", f'Created new replica set "{name}"'
+            )
+        return condition(
+            "Progressing", True, "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.'
+        )
 
     # StatefulSets
 
@@ -466,18 +555,27 @@ class Controllers:
         self._templates[metadata["uid"], update] = spec["template"]
         current = stateful_set.get("status", {}).get("currentRevision") or update
         rolling = spec["updateStrategy"].get("rollingUpdate", {})
-        partition = rolling.get("partition", 0) if spec["updateStrategy"]["type"] == "RollingUpdate" else 0
+        partition = (
+            rolling.get("partition", 0) if spec["updateStrategy"]["type"] == "RollingUpdate" else 0
+        )
         self._stateful_set_pods(stateful_set, update, current, partition)
         pods = [p for p in self.store.children(metadata["uid"], "pods") if is_counted(p)]
         updated = [p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == update]
         ready = sum(map(is_ready, pods))
-        if len(updated) == ready == spec["replicas"] and spec["updateStrategy"]["type"] == "RollingUpdate":
+        if (
+            len(updated) == ready == spec["replicas"]
+            and spec["updateStrategy"]["type"] == "RollingUpdate"
+        ):
             current = update
-        at_current = [p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == current]
+        at_current = [
+            p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == current
+        ]
         status = {
             "observedGeneration": metadata["generation"],
             "replicas": len(pods),
-            **positive(readyReplicas=ready, currentReplicas=len(at_current), updatedReplicas=len(updated)),
+            **positive(
+                readyReplicas=ready, currentReplicas=len(at_current), updatedReplicas=len(updated)
+            ),
             "currentRevision": current,
             "updateRevision": update,
             "collisionCount": 0,
@@ -485,7 +583,9 @@ class Controllers:
         }
         self._set_status("statefulsets", stateful_set, status)
 
-    def _stateful_set_pods(self, stateful_set: dict, update: str, current: str, partition: int) -> None:
+    def _stateful_set_pods(
+        self, stateful_set: dict, update: str, current: str, partition: int
+    ) -> None:
         """One step: in order, one Pod at a time, each waiting for the one before."""
         metadata, spec = stateful_set["metadata"], stateful_set["spec"]
         in_order = spec["podManagementPolicy"] == "OrderedReady"
@@ -521,15 +621,22 @@ class Controllers:
         }
         template = self._templates.get((metadata["uid"], revision), spec["template"])
         claims = [
-            {"name": c["metadata"]["name"], "persistentVolumeClaim": {"claimName": f"{c['metadata']['name']}-{name}"}}
+            {
+                "name": c["metadata"]["name"],
+                "persistentVolumeClaim": {"claimName": f"{c['metadata']['name']}-{name}"},
+            }
             for c in spec.get("volumeClaimTemplates", ())
         ]
         more: dict = {"hostname": name, "subdomain": spec["serviceName"]}
         if claims:
             more["volumes"] = [*template["spec"].get("volumes", ()), *claims]
-        failure = self._create_pod(stateful_set, "StatefulSet", template, {"name": name, "labels": labels}, more)
+        failure = self._create_pod(
+            stateful_set, "StatefulSet", template, {"name": name, "labels": labels}, more
+        )
         if failure:
-            self._later(1.0, lambda: self._touch("statefulsets", metadata["namespace"], metadata["name"]))
+            self._later(
+                1.0, lambda: self._touch("statefulsets", metadata["namespace"], metadata["name"])
+            )
 
     # DaemonSets
 
@@ -543,14 +650,20 @@ class Controllers:
         taken = {node_of(pod) for pod in pods}
         for node in nodes:
             if node not in taken and self._create_daemon_pod(daemon_set, node, update):
-                self._later(1.0, lambda: self._touch("daemonsets", metadata["namespace"], metadata["name"]))
+                self._later(
+                    1.0, lambda: self._touch("daemonsets", metadata["namespace"], metadata["name"])
+                )
                 break
         pods = self.store.children(metadata["uid"], "pods")
         if spec["updateStrategy"]["type"] == "RollingUpdate":
-            spare = amount(spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"], len(nodes), up=True)
+            spare = amount(
+                spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"], len(nodes), up=True
+            )
             spare -= sum(not is_ready(pod) for pod in pods) + len(nodes) - len(pods)
             for pod in sorted(pods, key=is_ready):
-                if pod["metadata"]["labels"]["controller-revision-hash"] == update or is_terminating(pod):
+                if pod["metadata"]["labels"][
+                    "controller-revision-hash"
+                ] == update or is_terminating(pod):
                     continue
                 if not is_ready(pod):  # an old Pod that serves nobody costs nothing
                     self.terminate(pod)
@@ -559,7 +672,9 @@ class Controllers:
                     spare -= 1
         counted = [pod for pod in self.store.children(metadata["uid"], "pods") if is_counted(pod)]
         ready = sum(map(is_ready, counted))
-        updated = [p for p in counted if p["metadata"]["labels"]["controller-revision-hash"] == update]
+        updated = [
+            p for p in counted if p["metadata"]["labels"]["controller-revision-hash"] == update
+        ]
         status = {
             "currentNumberScheduled": len(counted),
             "numberMisscheduled": 0,
@@ -567,7 +682,9 @@ class Controllers:
             "numberReady": ready,
             "observedGeneration": metadata["generation"],
             **positive(
-                updatedNumberScheduled=len(updated), numberAvailable=ready, numberUnavailable=len(nodes) - ready
+                updatedNumberScheduled=len(updated),
+                numberAvailable=ready,
+                numberUnavailable=len(nodes) - ready,
             ),
         }
         self._set_status("daemonsets", daemon_set, status)
@@ -582,7 +699,9 @@ class Controllers:
             "nodeName": node,
             "tolerations": copy.deepcopy(DAEMON_TOLERATIONS),
         }
-        return self._create_pod(daemon_set, "DaemonSet", daemon_set["spec"]["template"], {"labels": labels}, spec)
+        return self._create_pod(
+            daemon_set, "DaemonSet", daemon_set["spec"]["template"], {"labels": labels}, spec
+        )
 
 
 def revision_of(replica_set: dict) -> int:
@@ -610,19 +729,33 @@ def started_status(pod: dict) -> dict:
     sidecars = [c for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
     statuses = [container_status(c, stamp) for c in spec["containers"]]
     well = all(status["ready"] for status in statuses)
-    ended = well and spec["restartPolicy"] != "Always" and any("once" in c["image"] for c in spec["containers"])
+    ended = (
+        well
+        and spec["restartPolicy"] != "Always"
+        and any("once" in c["image"] for c in spec["containers"])
+    )
     ready = str(well and not ended)
-    pulled = not any("Pull" in status["state"].get("waiting", {}).get("reason", "") for status in statuses)
+    pulled = not any(
+        "Pull" in status["state"].get("waiting", {}).get("reason", "") for status in statuses
+    )
     address = f"10.244.0.{int(pod['metadata']['uid'][:2], 16)}"
     conditions = [
         {
             "type": kind,
             "observedGeneration": 1,
-            "status": "True" if kind in ("PodReadyToStartContainers", "Initialized", "PodScheduled") else ready,
+            "status": "True"
+            if kind in ("PodReadyToStartContainers", "Initialized", "PodScheduled")
+            else ready,
             "lastProbeTime": None,
             "lastTransitionTime": stamp,
         }
-        for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+        for kind in (
+            "PodReadyToStartContainers",
+            "Initialized",
+            "Ready",
+            "ContainersReady",
+            "PodScheduled",
+        )
     ]
     return {
         "observedGeneration": 1,
@@ -633,7 +766,11 @@ def started_status(pod: dict) -> dict:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "startTime": stamp,
-        **({"initContainerStatuses": [container_status(c, stamp) for c in sidecars]} if sidecars else {}),
+        **(
+            {"initContainerStatuses": [container_status(c, stamp) for c in sidecars]}
+            if sidecars
+            else {}
+        ),
         "containerStatuses": statuses,
         "qosClass": pod["status"]["qosClass"],
     }
@@ -656,5 +793,8 @@ def container_status(container: dict, stamp: str) -> dict:
 
 WAITING = {
     "broken": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "broken"'},
-    "crashing": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"},
+    "crashing": {
+        "reason": "CrashLoopBackOff",
+        "message": "back-off 5m0s restarting failed container",
+    },
 }

@@ -15,11 +15,17 @@ def native(name: str, image: str = APP, **fields) -> dict:
 
 
 def pod_spec(*containers: dict, init: tuple[dict, ...] = (), **fields) -> dict:
-    found = {"containers": list(containers) or [container("app")], "terminationGracePeriodSeconds": 1, **fields}
+    found = {
+        "containers": list(containers) or [container("app")],
+        "terminationGracePeriodSeconds": 1,
+        **fields,
+    }
     return {**found, "initContainers": list(init)} if init else found
 
 
-def workload(kind: str, name: str, spec: dict | None = None, *, annotations: dict | None = None, **fields) -> dict:
+def workload(
+    kind: str, name: str, spec: dict | None = None, *, annotations: dict | None = None, **fields
+) -> dict:
     """A Deployment, StatefulSet or DaemonSet; `annotations` go to its Pod template, `fields` into its spec."""
     labels = {"app": name}
     metadata = {"labels": labels, **({"annotations": annotations} if annotations else {})}
@@ -45,6 +51,13 @@ def pod(name: str, spec: dict | None = None, owner: tuple[str, str, str] | None 
     metadata: dict = {"name": name, "labels": {"app": name}}
     if owner:
         api_version, kind, owner_name = owner
-        reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "uid": f"uid-of-{owner_name}"}
-        metadata["ownerReferences"] = [{**reference, "controller": True, "blockOwnerDeletion": True}]
+        reference = {
+            "apiVersion": api_version,
+            "kind": kind,
+            "name": owner_name,
+            "uid": f"uid-of-{owner_name}",
+        }
+        metadata["ownerReferences"] = [
+            {**reference, "controller": True, "blockOwnerDeletion": True}
+        ]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec or pod_spec()}

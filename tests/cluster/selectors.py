@@ -16,12 +16,15 @@ class Selector:
 
     def __init__(self, labels: list[Requirement], fields: list[tuple[str, str, str]]) -> None:
         self.labels, self.fields = labels, fields
-        self.name = next((value for field, op, value in fields if field == "metadata.name" and op != "!="), None)
+        self.name = next(
+            (value for field, op, value in fields if field == "metadata.name" and op != "!="), None
+        )
 
     def __call__(self, entry) -> bool:
         labels = entry.object["metadata"].get("labels", {})
         return all(wanted(labels) for wanted in self.labels) and all(
-            (field_of(entry.object, field) == value) == (op != "!=") for field, op, value in self.fields
+            (field_of(entry.object, field) == value) == (op != "!=")
+            for field, op, value in self.fields
         )
 
 
@@ -66,5 +69,7 @@ def label_requirement(term: str) -> Requirement:
         present, name = not found[1], found[2]
         return lambda labels: (name in labels) == present
     if found := re.match(key + r"\s+(\S+?)\W*$", term):
-        raise ValueError(f"unable to parse requirement: found '{found[2]}', expected: in, notin, =, ==, !=, gt, lt")
+        raise ValueError(
+            f"unable to parse requirement: found '{found[2]}', expected: in, notin, =, ==, !=, gt, lt"
+        )
     raise ValueError(f"unable to parse requirement: {term}")

@@ -20,21 +20,14 @@ import threading
 import time
 import traceback
 import urllib.parse
-from http.server import BaseHTTPRequestHandler
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
-from . import admission
-from . import selectors
+from . import admission, selectors
 from .admission import Refused
 from .controllers import Controllers
-from .store import Entry
-from .store import Key
-from .store import now
-from .store import Resource
-from .store import RESOURCES
-from .store import Store
-from .store import whole
+from .store import RESOURCES, Entry, Key, Resource, Store, now, whole
 
 VERSION = {
     "major": "1",
@@ -55,7 +48,13 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 GZIP_FROM = 128 * 1024  # bytes of an answer; smaller ones are not worth it
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
-MERGE_KEYS = {"containers": "name", "initContainers": "name", "env": "name", "volumes": "name", "conditions": "type"}
+MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "conditions": "type",
+}
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -76,7 +75,9 @@ class Request(NamedTuple):
         if self.method == "GET":
             watching = self.query.get("watch") in ("true", "1")
             return "get" if target.name else "watch" if watching else "list"
-        return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(self.method, "")
+        return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(
+            self.method, ""
+        )
 
 
 class Target(NamedTuple):
@@ -90,13 +91,18 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Target | None:
         found = re.fullmatch(
-            r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<ns>[^/]+)(?=/[a-z]))?/(?P<rest>[a-z].*)", path
+            r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<ns>[^/]+)(?=/[a-z]))?/(?P<rest>[a-z].*)",
+            path,
         )
         if not found:
             return None
         plural, name, subresource, *_ = *found["rest"].split("/"), None, None
         resource = RESOURCES.get(plural)
-        if resource is None or resource.group != (found["group"] or "") or (found["ns"] and not resource.namespaced):
+        if (
+            resource is None
+            or resource.group != (found["group"] or "")
+            or (found["ns"] and not resource.namespaced)
+        ):
             return None
         return cls(resource, found["ns"], name and urllib.parse.unquote(name), subresource)
 
@@ -147,8 +153,12 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     ) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.store, self.controllers, self.injector, self.tls = store, controllers, injector, tls
-        self.tokens: dict[str, str | Callable[[], str | None]] = {}  # token -> user, or what tells its user now
-        self.rules: dict[str, list[Rule]] = {}  # user -> what it may do; a user without an entry may do anything
+        self.tokens: dict[
+            str, str | Callable[[], str | None]
+        ] = {}  # token -> user, or what tells its user now
+        self.rules: dict[
+            str, list[Rule]
+        ] = {}  # user -> what it may do; a user without an entry may do anything
         self.faults: list[Fault] = []
         self.chaos: Callable[[str, str, str], Fault | None] = lambda method, target, agent: None
         self.requests: list[Request] = []
@@ -161,7 +171,9 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         connection, address = super().get_request()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.tls:  # the handshake is the handler thread's, not the accepting one's
-            connection = self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            connection = self.tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
         self.connections.add(connection)
         return connection, address
 
@@ -228,7 +240,9 @@ class Handler(BaseHTTPRequestHandler):
             self.request.settimeout(10)
             try:
                 self.request.do_handshake()
-            except AttributeError:  # cut_connections was quicker: shutdown() takes a socket's TLS object away
+            except (
+                AttributeError
+            ):  # cut_connections was quicker: shutdown() takes a socket's TLS object away
                 raise ConnectionAbortedError from None
             self.request.settimeout(None)
         super().setup()
@@ -255,7 +269,9 @@ class Handler(BaseHTTPRequestHandler):
                 self._cut()
                 return
             if fault.status:
-                content = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
+                content = (
+                    fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
+                )
                 self.server.requests.append(request)
                 self._send(fault.status, content, repeat=fault.repeat, **fault.headers)
                 return
@@ -272,7 +288,11 @@ class Handler(BaseHTTPRequestHandler):
             self._cut()
         elif fault and fault.truncate:
             self._send(code, content, cut_at=len(content) // 2)
-        elif len(content) > GZIP_FROM and "gzip" in request.headers.get("accept-encoding", "") and code == 200:
+        elif (
+            len(content) > GZIP_FROM
+            and "gzip" in request.headers.get("accept-encoding", "")
+            and code == 200
+        ):
             self._send_compressed(content)
         else:
             self._send(code, content, **self._type_of(request))
@@ -280,15 +300,21 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 
     def _type_of(self, request: Request) -> dict[str, str]:
-        if request.path in ("/api", "/apis") and "apidiscovery.k8s.io" in request.headers.get("accept", ""):
-            return {"Content-Type": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
+        if request.path in ("/api", "/apis") and "apidiscovery.k8s.io" in request.headers.get(
+            "accept", ""
+        ):
+            return {
+                "Content-Type": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            }
         return {}
 
     def _cut(self) -> None:
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, code: int, content: bytes, cut_at: int | None = None, repeat: int = 1, **headers: str) -> None:
+    def _send(
+        self, code: int, content: bytes, cut_at: int | None = None, repeat: int = 1, **headers: str
+    ) -> None:
         self.send_response(code)
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name, value)
@@ -314,11 +340,15 @@ class Handler(BaseHTTPRequestHandler):
         if request.path == "/version":
             return 200, json.dumps(VERSION).encode()
         if request.path in ("/api", "/apis") and request.method == "GET":
-            return 200, json.dumps(discovery(request.path, request.headers.get("accept", ""))).encode()
+            return 200, json.dumps(
+                discovery(request.path, request.headers.get("accept", ""))
+            ).encode()
         if request.path == REVIEWS and request.method == "POST":
             return self._review(request)
         target = Target.of(request.path)
-        if target is None or (target.subresource and target.subresource not in target.resource.subresources):
+        if target is None or (
+            target.subresource and target.subresource not in target.resource.subresources
+        ):
             self.server.unexpected.append(f"{request.method} {self.path}")
             raise Refused(404, "NotFound", "the server could not find the requested resource", {})
         self._authorize(request, target)
@@ -353,8 +383,12 @@ class Handler(BaseHTTPRequestHandler):
         asked = review["spec"]["resourceAttributes"]
         namespace, group = asked.get("namespace") or None, asked.get("group", "")
         what = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
-        review["status"] = {"allowed": self.server.may(request.user, asked["verb"], group, what, namespace)}
-        review["metadata"] = {"managedFields": [stamp("python", "authorization.k8s.io/v1", {"f:spec": {}})]}
+        review["status"] = {
+            "allowed": self.server.may(request.user, asked["verb"], group, what, namespace)
+        }
+        review["metadata"] = {
+            "managedFields": [stamp("python", "authorization.k8s.io/v1", {"f:spec": {}})]
+        }
         keys = ("kind", "apiVersion", "metadata", "spec", "status")
         return 201, json.dumps({key: review[key] for key in keys}).encode()
 
@@ -367,13 +401,20 @@ class Handler(BaseHTTPRequestHandler):
     def _find(self, target: Target) -> Entry:
         entry = self.server.store.entry(target.resource.plural, target.namespace or "", target.name)
         if entry is None:
-            raise Refused(404, "NotFound", f'{target.resource.qualified} "{target.name}" not found', details_of(target))
+            raise Refused(
+                404,
+                "NotFound",
+                f'{target.resource.qualified} "{target.name}" not found',
+                details_of(target),
+            )
         return entry
 
     def _list(self, request: Request, target: Target) -> tuple[int, bytes]:
         store, query = self.server.store, request.query
         try:
-            chosen = selectors.parse(target.resource.plural, query.get("labelSelector"), query.get("fieldSelector"))
+            chosen = selectors.parse(
+                target.resource.plural, query.get("labelSelector"), query.get("fieldSelector")
+            )
         except ValueError as error:
             raise Refused(400, "BadRequest", str(error)) from None
         token = query.get("continue")
@@ -382,7 +423,11 @@ class Handler(BaseHTTPRequestHandler):
         else:
             with store.lock:
                 version = store.version
-                rest = [pair for pair in store.entries(target.resource.plural, target.namespace) if chosen(pair[1])]
+                rest = [
+                    pair
+                    for pair in store.entries(target.resource.plural, target.namespace)
+                    if chosen(pair[1])
+                ]
         limit = int(query.get("limit") or 0)
         page = rest[:limit] if limit and query.get("resourceVersion") != "0" else rest
         metadata: dict = {"resourceVersion": str(version)}
@@ -397,7 +442,9 @@ class Handler(BaseHTTPRequestHandler):
         else:
             kind, group_version = f"{target.resource.kind}List", target.resource.api_version
             items = [entry.json for _, entry in page]
-        head = json.dumps({"kind": kind, "apiVersion": group_version, "metadata": metadata}, separators=(",", ":"))
+        head = json.dumps(
+            {"kind": kind, "apiVersion": group_version, "metadata": metadata}, separators=(",", ":")
+        )
         return 200, head[:-1].encode() + b',"items":[' + b",".join(items) + b"]}\n"
 
     def _continued(self, token: str) -> tuple[int, list[tuple[Key, Entry]]]:
@@ -407,7 +454,9 @@ class Handler(BaseHTTPRequestHandler):
             message = "invalid continue token: continue key is not valid: invalid character '\\u0081' looking for "
             raise Refused(400, "BadRequest", message + "beginning of value") from None
         if rest is None:
-            message = "The provided continue parameter is too old to display a consistent list result."
+            message = (
+                "The provided continue parameter is too old to display a consistent list result."
+            )
             raise Refused(410, "Expired", message)
         return self.server.store.version, rest
 
@@ -429,7 +478,10 @@ class Handler(BaseHTTPRequestHandler):
                 if self._wanted(event, target, chosen):
                     self._stream(event.type.encode(), whole(target.resource, event.json))
             if initial and query.get("allowWatchBookmarks") == "true":
-                done = {"resourceVersion": str(store.version), "annotations": {"k8s.io/initial-events-end": "true"}}
+                done = {
+                    "resourceVersion": str(store.version),
+                    "annotations": {"k8s.io/initial-events-end": "true"},
+                }
                 self._bookmark(target.resource, done)
             self.wfile.flush()
             while not self.server.stopping.is_set():
@@ -449,11 +501,17 @@ class Handler(BaseHTTPRequestHandler):
             store.unwatch(plural, news)
 
     def _wanted(self, event, target: Target, chosen: Callable) -> bool:
-        return target.namespace in (None, event.object["metadata"].get("namespace", "")) and chosen(event)
+        return target.namespace in (None, event.object["metadata"].get("namespace", "")) and chosen(
+            event
+        )
 
     def _stream_head(self, **headers: str) -> None:
         self.send_response(200)
-        for name, value in {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **headers}.items():
+        for name, value in {
+            "Content-Type": "application/json",
+            "Transfer-Encoding": "chunked",
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.flush()
@@ -466,7 +524,10 @@ class Handler(BaseHTTPRequestHandler):
         empty = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
         if resource.plural == "deployments":
             template = {"metadata": {}, "spec": {"containers": None}}
-            empty |= {"spec": {"selector": None, "template": template, "strategy": {}}, "status": {}}
+            empty |= {
+                "spec": {"selector": None, "template": template, "strategy": {}},
+                "status": {},
+            }
         self._stream(b"BOOKMARK", json.dumps(empty).encode())
 
     # Writing
@@ -475,7 +536,12 @@ class Handler(BaseHTTPRequestHandler):
         obj = body_of(request)
         obj.pop("kind", None), obj.pop("apiVersion", None)
         created = create_object(
-            self.server, target.resource, obj, target.namespace, manager_of(request), is_dry_run(request)
+            self.server,
+            target.resource,
+            obj,
+            target.namespace,
+            manager_of(request),
+            is_dry_run(request),
         )
         return 201, whole(target.resource, json.dumps(created).encode())
 
@@ -495,10 +561,16 @@ class Handler(BaseHTTPRequestHandler):
             current = self._find(target).object
             changed = body_of(request)
             changed.pop("kind", None), changed.pop("apiVersion", None)
-            refuse_patch({"metadata": {"resourceVersion": changed["metadata"].get("resourceVersion")}}, current, target)
+            refuse_patch(
+                {"metadata": {"resourceVersion": changed["metadata"].get("resourceVersion")}},
+                current,
+                target,
+            )
             return 200, self._store_change(request, target, current, changed)
 
-    def _store_change(self, request: Request, target: Target, current: dict, changed: dict) -> bytes:
+    def _store_change(
+        self, request: Request, target: Target, current: dict, changed: dict
+    ) -> bytes:
         plural = target.resource.plural
         if target.subresource != "status" and "status" in current:
             changed["status"] = current["status"]
@@ -515,12 +587,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def _delete(self, request: Request, target: Target) -> tuple[int, bytes]:
         options = json.loads(request.body) if request.body else {}
-        policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or "Background"
+        policy = (
+            options.get("propagationPolicy")
+            or request.query.get("propagationPolicy")
+            or "Background"
+        )
         found = self._find(target)
         if not is_dry_run(request):
             delete_object(self.server, target.resource, found.object, orphan=policy == "Orphan")
         details = {**details_of(target), "uid": found.object["metadata"]["uid"]}
-        answer = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        answer = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": details,
+        }
         return 200, json.dumps(answer).encode()
 
 
@@ -540,7 +622,10 @@ def is_dry_run(request: Request) -> bool:
 
 
 def manager_of(request: Request) -> str:
-    return request.query.get("fieldManager") or request.headers.get("user-agent", "unknown").partition("/")[0]
+    return (
+        request.query.get("fieldManager")
+        or request.headers.get("user-agent", "unknown").partition("/")[0]
+    )
 
 
 def details_of(target: Target) -> dict:
@@ -549,9 +634,17 @@ def details_of(target: Target) -> dict:
 
 
 def status_body(refused: Refused) -> bytes:
-    body: dict = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": refused.message}
+    body: dict = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": refused.message,
+    }
     if refused.code == 410 and "continue parameter" in refused.message:
-        body["metadata"] = {"continue": "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoieFx1MDAwMCJ9"}
+        body["metadata"] = {
+            "continue": "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoieFx1MDAwMCJ9"
+        }
     if refused.reason:
         body["reason"] = refused.reason
     if refused.details is not None:
@@ -560,7 +653,11 @@ def status_body(refused: Refused) -> bytes:
 
 
 def metadata_only(obj: dict) -> bytes:
-    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+    partial = {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": obj["metadata"],
+    }
     return json.dumps(partial, separators=(",", ":")).encode()
 
 
@@ -571,18 +668,32 @@ def discovery(path: str, accept: str) -> dict:
         if (resource.group == "") == (path == "/api"):
             groups.setdefault(resource.group, []).append(resource)
     if path == "/apis":
-        review = Resource("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, (), ())
+        review = Resource(
+            "authorization.k8s.io",
+            "selfsubjectaccessreviews",
+            "SelfSubjectAccessReview",
+            False,
+            (),
+            (),
+        )
         groups[review.group] = [review]
     if not aggregated:
         raise Refused(406, "NotAcceptable", "only the aggregated discovery is served here", {})
     items = [
         {
             "metadata": {"name": group} if group else {},
-            "versions": [{"version": "v1", "resources": list(map(discovered, found)), "freshness": "Current"}],
+            "versions": [
+                {"version": "v1", "resources": list(map(discovered, found)), "freshness": "Current"}
+            ],
         }
         for group, found in groups.items()
     ]
-    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }
 
 
 def verbs_of(resource: Resource) -> list[str]:
@@ -606,7 +717,11 @@ def discovered(resource: Resource) -> dict:
         found["shortNames"] = list(resource.short)
     if resource.subresources:
         found["subresources"] = [
-            {"subresource": name, "responseKind": kind(resource.kind), "verbs": ["get", "patch", "update"]}
+            {
+                "subresource": name,
+                "responseKind": kind(resource.kind),
+                "verbs": ["get", "patch", "update"],
+            }
             for name in resource.subresources
         ]
     return found
@@ -627,12 +742,23 @@ def field_set(value: object) -> dict:
     return {f"f:{key}": field_set(inner) for key, inner in value.items()}
 
 
-UNMANAGED = {"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "name", "namespace"}
+UNMANAGED = {
+    "managedFields",
+    "resourceVersion",
+    "generation",
+    "uid",
+    "creationTimestamp",
+    "name",
+    "namespace",
+}
 
 
 def managed(obj: dict) -> dict:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in UNMANAGED}
-    return {"metadata": metadata, **{key: value for key, value in obj.items() if key not in ("metadata", "status")}}
+    return {
+        "metadata": metadata,
+        **{key: value for key, value in obj.items() if key not in ("metadata", "status")},
+    }
 
 
 def changed_fields(old: object, new: object) -> dict:
@@ -661,7 +787,9 @@ def without(fields: dict, taken: dict) -> dict:
 
 
 def only_present(fields: dict, present: dict) -> dict:
-    return {key: only_present(inner, present[key]) for key, inner in fields.items() if key in present}
+    return {
+        key: only_present(inner, present[key]) for key, inner in fields.items() if key in present
+    }
 
 
 def joined(one: dict, other: dict) -> dict:
@@ -686,14 +814,21 @@ def note_manager(old: dict, new: dict, manager: str, api_version: str) -> None:
 
 
 def create_object(
-    server: ApiServer, resource: Resource, obj: dict, namespace: str | None, manager: str, dry_run: bool = False
+    server: ApiServer,
+    resource: Resource,
+    obj: dict,
+    namespace: str | None,
+    manager: str,
+    dry_run: bool = False,
 ) -> dict:
     """Creates an object as a client would, with defaults and admission."""
     store = server.store
     obj = copy.deepcopy(obj)
     metadata = obj.setdefault("metadata", {})
     if resource.namespaced and namespace not in (None, metadata.get("namespace", namespace)):
-        message = "the namespace of the provided object does not match the namespace sent on the request"
+        message = (
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
         raise Refused(400, "BadRequest", message)
     if resource.namespaced:
         metadata["namespace"] = namespace or metadata.get("namespace", "default")
@@ -707,7 +842,12 @@ def create_object(
         raise Refused(404, "NotFound", f'namespaces "{metadata["namespace"]}" not found', details)
     if store.get(resource.plural, metadata.get("namespace", ""), metadata["name"]):
         details = details_of(Target(resource, namespace, metadata["name"], None))
-        raise Refused(409, "AlreadyExists", f'{resource.qualified} "{metadata["name"]}" already exists', details)
+        raise Refused(
+            409,
+            "AlreadyExists",
+            f'{resource.qualified} "{metadata["name"]}" already exists',
+            details,
+        )
     if resource.plural in WORKLOADS:
         admission.set_workload_defaults(resource.plural, obj)
         obj.setdefault("status", {})
@@ -716,7 +856,10 @@ def create_object(
     if resource.plural == "replicasets":
         obj.setdefault("status", {"replicas": 0})
     if resource.plural == "namespaces":
-        metadata["labels"] = {"kubernetes.io/metadata.name": metadata["name"], **metadata.get("labels", {})}
+        metadata["labels"] = {
+            "kubernetes.io/metadata.name": metadata["name"],
+            **metadata.get("labels", {}),
+        }
         obj.setdefault("spec", {"finalizers": ["kubernetes"]})
         obj.setdefault("status", {"phase": "Active"})
     metadata.setdefault("managedFields", [stamp(manager, resource.api_version, fields)])
@@ -741,7 +884,11 @@ def delete_object(server: ApiServer, resource: Resource, obj: dict, orphan: bool
         for plural in ("replicasets", "pods"):
             for child in store.children(metadata["uid"], plural):
                 if orphan:
-                    others = [o for o in child["metadata"]["ownerReferences"] if o["uid"] != metadata["uid"]]
+                    others = [
+                        o
+                        for o in child["metadata"]["ownerReferences"]
+                        if o["uid"] != metadata["uid"]
+                    ]
                     orphaned = {**child["metadata"], "ownerReferences": others}
                     store.change(plural, child, metadata=orphaned)
                 else:
@@ -761,7 +908,10 @@ def merged(old: object, patch: object, strategic: bool, field: str = "") -> obje
     if strategic and isinstance(patch, list) and isinstance(old, list) and field in MERGE_KEYS:
         by = MERGE_KEYS[field]
         patches = {item[by]: item for item in patch}
-        kept = [merged(item, patches.pop(item[by]), strategic) if item[by] in patches else item for item in old]
+        kept = [
+            merged(item, patches.pop(item[by]), strategic) if item[by] in patches else item
+            for item in old
+        ]
         return kept + list(patches.values())
     return copy.deepcopy(patch)
 
@@ -771,11 +921,20 @@ LABEL_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 def refuse_patch(patch: dict, current: dict, target: Target) -> None:
     metadata, kind = patch.get("metadata", {}), target.resource.kind
-    named = f'{kind}.{target.resource.group} "{target.name}"' if target.resource.group else f'{kind} "{target.name}"'
+    named = (
+        f'{kind}.{target.resource.group} "{target.name}"'
+        if target.resource.group
+        else f'{kind} "{target.name}"'
+    )
 
     def invalid(subject: str, field: str, message: str, details: dict) -> Refused:
         cause = {"reason": "FieldValueInvalid", "message": message, "field": field}
-        return Refused(422, "Invalid", f"{subject} is invalid: {field}: {message}", {**details, "causes": [cause]})
+        return Refused(
+            422,
+            "Invalid",
+            f"{subject} is invalid: {field}: {message}",
+            {**details, "causes": [cause]},
+        )
 
     version = metadata.get("resourceVersion")
     if version and version != current["metadata"]["resourceVersion"]:
@@ -788,15 +947,24 @@ def refuse_patch(patch: dict, current: dict, target: Target) -> None:
     if metadata.get("uid", current["metadata"]["uid"]) != current["metadata"]["uid"]:
         what = f'Invalid value: "{metadata["uid"]}": field is immutable'
         raise invalid(named, "metadata.uid", what, whole_details)
-    annotations = patch.get("spec", {}).get("template", {}).get("metadata", {}).get("annotations", {})
+    annotations = (
+        patch.get("spec", {}).get("template", {}).get("metadata", {}).get("annotations", {})
+    )
     for key, value in annotations.items():
         if value is not None and not isinstance(value, str):
             shown = f"map[spec:map[template:map[metadata:map[annotations:map[{key}:{value}]]]]]"
-            raise invalid(' ""', "patch", f'Invalid value: "{shown}": cannot convert int64 to string', {})
-        if not re.fullmatch(r"([a-z0-9.-]+/)?" + LABEL_NAME, key) or len(key.rpartition("/")[2]) > 63:
+            raise invalid(
+                ' ""', "patch", f'Invalid value: "{shown}": cannot convert int64 to string', {}
+            )
+        if (
+            not re.fullmatch(r"([a-z0-9.-]+/)?" + LABEL_NAME, key)
+            or len(key.rpartition("/")[2]) > 63
+        ):
             rule = (
                 "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
                 "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
                 f"'{LABEL_NAME}')"
             )
-            raise invalid(named, "spec.template.annotations", f'Invalid value: "{key}": {rule}', whole_details)
+            raise invalid(
+                named, "spec.template.annotations", f'Invalid value: "{key}": {rule}', whole_details
+            )

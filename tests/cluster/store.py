@@ -13,9 +13,8 @@ import json
 import queue
 import threading
 import uuid
-from datetime import datetime
-from datetime import timezone
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 
@@ -42,8 +41,17 @@ RESOURCES = {
     for resource in (
         Resource("", "configmaps", "ConfigMap", short=("cm",), subresources=()),
         Resource("", "limitranges", "LimitRange", short=("limits",), subresources=()),
-        Resource("", "namespaces", "Namespace", namespaced=False, short=("ns",), subresources=("finalize", "status")),
-        Resource("", "nodes", "Node", namespaced=False, short=("no",), subresources=("proxy", "status")),
+        Resource(
+            "",
+            "namespaces",
+            "Namespace",
+            namespaced=False,
+            short=("ns",),
+            subresources=("finalize", "status"),
+        ),
+        Resource(
+            "", "nodes", "Node", namespaced=False, short=("no",), subresources=("proxy", "status")
+        ),
         Resource("", "pods", "Pod", short=("po",)),
         Resource("", "replicationcontrollers", "ReplicationController", short=("rc",)),
         Resource("", "resourcequotas", "ResourceQuota", short=("quota",)),
@@ -51,9 +59,15 @@ RESOURCES = {
         Resource("", "serviceaccounts", "ServiceAccount", short=("sa",), subresources=()),
         Resource("", "services", "Service", short=("svc",)),
         Resource("apps", "daemonsets", "DaemonSet", short=("ds",)),
-        Resource("apps", "deployments", "Deployment", short=("deploy",), subresources=("scale", "status")),
-        Resource("apps", "replicasets", "ReplicaSet", short=("rs",), subresources=("scale", "status")),
-        Resource("apps", "statefulsets", "StatefulSet", short=("sts",), subresources=("scale", "status")),
+        Resource(
+            "apps", "deployments", "Deployment", short=("deploy",), subresources=("scale", "status")
+        ),
+        Resource(
+            "apps", "replicasets", "ReplicaSet", short=("rs",), subresources=("scale", "status")
+        ),
+        Resource(
+            "apps", "statefulsets", "StatefulSet", short=("sts",), subresources=("scale", "status")
+        ),
         Resource("batch", "jobs", "Job"),
         Resource("discovery.k8s.io", "endpointslices", "EndpointSlice", subresources=()),
     )
@@ -81,12 +95,17 @@ def now() -> str:
 
 
 def controller_of(obj: dict) -> dict | None:
-    return next((o for o in obj["metadata"].get("ownerReferences") or () if o.get("controller")), None)
+    return next(
+        (o for o in obj["metadata"].get("ownerReferences") or () if o.get("controller")), None
+    )
 
 
 def whole(resource: Resource, item: bytes) -> bytes:
     """An object as a GET answers it: with its kind and apiVersion, which list items lack."""
-    return b'{"kind":"%s","apiVersion":"%s",' % (resource.kind.encode(), resource.api_version.encode()) + item[1:]
+    return (
+        b'{"kind":"%s","apiVersion":"%s",' % (resource.kind.encode(), resource.api_version.encode())
+        + item[1:]
+    )
 
 
 class Store:
@@ -101,8 +120,12 @@ class Store:
         self._events: dict[str, collections.deque[Event]] = {
             plural: collections.deque(maxlen=5000) for plural in RESOURCES
         }
-        self._watches: dict[str, list[tuple[str | None, queue.SimpleQueue]]] = {plural: [] for plural in RESOURCES}
-        self._pages: collections.OrderedDict[str, list[tuple[Key, Entry]]] = collections.OrderedDict()
+        self._watches: dict[str, list[tuple[str | None, queue.SimpleQueue]]] = {
+            plural: [] for plural in RESOURCES
+        }
+        self._pages: collections.OrderedDict[str, list[tuple[Key, Entry]]] = (
+            collections.OrderedDict()
+        )
 
     # Reading
 
@@ -119,7 +142,9 @@ class Store:
     def entries(self, resource: str, namespace: str | None = None) -> list[tuple[Key, Entry]]:
         with self.lock:
             table = self._tables[resource]
-            return sorted(pair for pair in table.items() if namespace is None or pair[0][0] == namespace)
+            return sorted(
+                pair for pair in table.items() if namespace is None or pair[0][0] == namespace
+            )
 
     def children(self, uid: str, resource: str) -> list[dict]:
         """The objects whose controller has this uid, by name."""
@@ -133,7 +158,12 @@ class Store:
         """A continue token for the rest of a list."""
         (namespace, name), _ = rest[0]
         start = name if namespaced else f"{namespace}/{name}"
-        token = {"v": "meta.k8s.io/v1", "rv": version, "start": start + "\0", "id": uuid.uuid4().hex}
+        token = {
+            "v": "meta.k8s.io/v1",
+            "rv": version,
+            "start": start + "\0",
+            "id": uuid.uuid4().hex,
+        }
         text = base64.urlsafe_b64encode(json.dumps(token).encode()).decode().rstrip("=")
         with self.lock:
             self._pages[text] = rest
@@ -178,7 +208,9 @@ class Store:
     def change(self, resource: str, obj: dict, **fields: dict) -> dict:
         """Replaces top-level fields (status=..., spec=..., metadata=...) of an object as it is now."""
         with self.lock:
-            current = self.get(resource, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+            current = self.get(
+                resource, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+            )
             return self.update(resource, {**current, **fields}) if current else obj
 
     def delete(self, resource: str, namespace: str, name: str) -> None:
@@ -217,7 +249,9 @@ class Store:
 
     # Watching
 
-    def watch(self, resource: str, since: int | None, name: str | None) -> tuple[list[Event], queue.SimpleQueue] | None:
+    def watch(
+        self, resource: str, since: int | None, name: str | None
+    ) -> tuple[list[Event], queue.SimpleQueue] | None:
         """What happened since a version and a queue of what happens from now on; None where that is too long ago.
 
         Without `since`: the state as it is, as ADDED events. With a name, only objects of that name.
@@ -225,15 +259,21 @@ class Store:
         with self.lock:
             log = self._events[resource]
             if since is None:
-                missed = [Event(e.version, "ADDED", e.object, e.json) for _, e in self.entries(resource)]
+                missed = [
+                    Event(e.version, "ADDED", e.object, e.json) for _, e in self.entries(resource)
+                ]
             elif log.maxlen == len(log) and log[0].version > since + 1:
                 return None
             else:
                 missed = [event for event in log if event.version > since]
             news: queue.SimpleQueue = queue.SimpleQueue()
             self._watches[resource].append((name, news))
-            return [event for event in missed if name in (None, event.object["metadata"]["name"])], news
+            return [
+                event for event in missed if name in (None, event.object["metadata"]["name"])
+            ], news
 
     def unwatch(self, resource: str, news: queue.SimpleQueue) -> None:
         with self.lock:
-            self._watches[resource] = [pair for pair in self._watches[resource] if pair[1] is not news]
+            self._watches[resource] = [
+                pair for pair in self._watches[resource] if pair[1] is not news
+            ]
