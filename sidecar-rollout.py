@@ -7,8 +7,6 @@ command finds the workloads whose Pods have that container (with
 --confirm it restarts them and waits for `kubectl rollout status`. By default,
 this command is a dry run, and it selects only Deployments.
 
-    arguments -> Pods -> candidates -> plan -> queue -> results -> report
-
 Examples:
   # Show the workloads whose sidecar is outdated
   sidecar-rollout.py --sidecar-container-name=istio-proxy --only-drifted
@@ -34,6 +32,9 @@ Exit codes:
             changed
   130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in progress
             is listed
+
+Data flow, in the order of this file:
+  arguments -> Pods -> candidates -> plan -> queue -> results -> report
 """
 
 from __future__ import annotations
@@ -613,7 +614,8 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 def build_parser() -> ArgumentParser:
     """Return the parser; its groups and their order are those of the README."""
-    summary, _, epilog = (__doc__ or "").partition("Examples:")
+    text, _, _ = (__doc__ or "").partition("Data flow")
+    summary, _, epilog = text.partition("Examples:")
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s --sidecar-container-name NAME [options]",
@@ -819,8 +821,11 @@ def parse_args(argv: Sequence[str]) -> Options:
     given.confirm = bool(given.confirm or given.confirm_each)
     sidecars = join_words(given.sidecars)
     given.rollout_reason = given.rollout_reason or f"Update sidecars {sidecars}"
-    values: Json = {name: getattr(given, name) for name in Options.__dataclass_fields__}
-    return Options(**{name: "" if value is None else value for name, value in values.items()})
+    values: Json = {}
+    for name in Options.__dataclass_fields__:
+        value = getattr(given, name)
+        values[name] = "" if value is None else value
+    return Options(**values)
 
 
 def find_contradiction(given: argparse.Namespace) -> str:
@@ -946,6 +951,7 @@ def set_up_logging(level: str, layout: str) -> ProgressLine:
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.raiseExceptions = False  # a closed standard error is no reason to stop
+    logging.captureWarnings(True)  # of the libraries, which go nowhere
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
     # The client logs the output of a credential plugin there, which may contain a token.
     logging.root.addFilter(lambda record: False)

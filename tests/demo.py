@@ -43,7 +43,7 @@ def fill(cluster: EmbeddedCluster) -> None:
         **container("istio-proxy", "docker.io/istio/proxyv2:1.26.2", args=["proxy", "sidecar"]),
         "volumeMounts": [{"name": "proxy-settings", "mountPath": "/etc/istio/proxy"}],
     }
-    for name in ("shop", "payments", "data", "observability"):
+    for name in ("shop", "payments", "data", "monitoring"):
         cluster.namespace(name, inject=True)
         cluster.create(
             name, {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}}
@@ -66,9 +66,9 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.create(
         "data", workload("StatefulSet", "etcd", app("etcd:3"), replicas=3, updateStrategy=on_delete)
     )
-    cluster.create("observability", workload("DaemonSet", "collector", app("collector:4")))
+    cluster.create("monitoring", workload("DaemonSet", "collector", app("collector:4")))
     cluster.create(
-        "observability",
+        "monitoring",
         workload("DaemonSet", "node-probe", app("node-probe:1"), updateStrategy=on_delete),
     )
     cluster.create("legacy", workload("Deployment", "intranet", app("intranet:1"), replicas=2))
@@ -111,7 +111,7 @@ def fill(cluster: EmbeddedCluster) -> None:
         "data",
         workload("StatefulSet", "kafka", app("kafka:3"), replicas=2, updateStrategy=partition),
     )
-    cluster.create("observability", workload("Deployment", "grafana", app("grafana:11")))
+    cluster.create("monitoring", workload("Deployment", "grafana", app("grafana:11")))
     cluster.settle()
 
     cluster.change("Deployment", "payments", "fraud", {"spec": {"paused": True}})

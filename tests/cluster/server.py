@@ -256,7 +256,9 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else b""
         path, _, query = self.path.partition("?")
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        # A line for each value: that of a header that is repeated must be told from one with commas.
+        values = {name.lower(): self.headers.get_all(name) for name in self.headers}
+        headers = {name: "\n".join(found) for name, found in values.items()}
         request = Request(self.command, path, dict(urllib.parse.parse_qsl(query)), headers, body)
         fault = self.server.take_fault(self.command, self.path, headers.get("user-agent", ""))
         if fault:

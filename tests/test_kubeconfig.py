@@ -1,0 +1,247 @@
+"""Which cluster, as which user: kubectl reads the kubeconfig, and the API calls mean the same."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+import trustme
+from cluster.manifests import workload
+from conftest import KUBECTL
+
+CONFIRM = "--confirm=true"
+
+
+@pytest.fixture
+def shop(cluster):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    return cluster
+
+
+def write(path: Path, config: dict) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def test_several_files_of_which_one_is_missing(shop, run, tmp_path):
+    """The first that names a context decides; the user may be in another file."""
+    config = shop.kubeconfig_for()
+    first = {**config, "users": []}
+    second = {**config, "current-context": "other", "clusters": [], "contexts": []}
+    paths = [
+        write(tmp_path / "one", first),
+        str(tmp_path / "missing"),
+        write(tmp_path / "two", second),
+    ]
+    ended = run(":".join(paths), CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert ended.summary["context"] == "embedded"
+
+
+def test_a_relative_path_of_a_certificate_starts_at_the_kubeconfig(shop, run, tmp_path):
+    config = shop.kubeconfig_for()
+    (tmp_path / "certs").mkdir()
+    (tmp_path / "certs" / "ca.crt").write_text(shop.authority)
+    config["clusters"][0]["cluster"] = {
+        "server": shop.url,
+        "certificate-authority": "certs/ca.crt",
+    }
+    path = write(tmp_path / "config", config)
+    assert run(path, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert run(None, CONFIRM, f"--kubeconfig={path}").code == 0
+
+
+def a_plugin(path: Path) -> None:
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    credential["status"] = {"token": "admin-token"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("how", ["KUBECONFIG", "--kubeconfig", "several"])
+def test_a_relative_path_of_a_credential_plugin_starts_at_the_kubeconfig(shop, run, tmp_path, how):
+    a_plugin(tmp_path / "folder" / "bin" / "plugin")
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./bin/plugin",
+            "interactiveMode": "Never",
+        }
+    }
+    path = write(tmp_path / "folder" / "config", shop.kubeconfig_for(user))
+    if how == "several":
+        path = f"{write(tmp_path / 'empty', {'kind': 'Config', 'apiVersion': 'v1'})}:{path}"
+    options = [f"--kubeconfig={path}"] if how == "--kubeconfig" else []
+    ended = run(None if options else path, CONFIRM, *options)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+
+
+@pytest.mark.parametrize("name", ["token", "{folder}/token"])
+def test_a_token_file(shop, run, tmp_path, name):
+    (tmp_path / "token").write_text("admin-token\n")
+    user = {"tokenFile": name.format(folder=tmp_path)}
+    path = write(tmp_path / "config", shop.kubeconfig_for(user))
+    assert run(path, CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
+def test_a_certificate_is_not_checked_if_the_kubeconfig_says_so(shop, run, tmp_path):
+    config = shop.kubeconfig_for()
+    config["clusters"][0]["cluster"] = {"server": shop.url, "insecure-skip-tls-verify": True}
+    ended = run(write(tmp_path / "config", config), CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert "InsecureRequestWarning" not in ended.stderr
+
+
+def test_the_name_in_the_certificate_may_be_another_one(shop, run, tmp_path):
+    """The server is reached as localhost, and its certificate is for 127.0.0.1."""
+    config = shop.kubeconfig_for()
+    entry = config["clusters"][0]["cluster"]
+    entry["server"] = f"https://localhost:{shop.port}"
+    path = write(tmp_path / "config", config)
+    refused = run(path, "--log-format=text")
+    assert refused.code == 3
+    assert "certificate verify failed" in refused.stderr
+    entry["tls-server-name"] = "127.0.0.1"
+    assert run(write(tmp_path / "config", config), CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Forwards CONNECT, as a proxy for TLS does."""
+
+    connects: list[str]
+
+    def do_CONNECT(self) -> None:
+        self.connects.append(self.path)
+        host, _, port = self.path.partition(":")
+        with socket.create_connection((host, int(port))) as there:
+            self.send_response(200)
+            self.end_headers()
+            pairs = {self.connection: there, there: self.connection}
+            while True:
+                readable, _, _ = select.select(list(pairs), [], [], 10)
+                data = [(pairs[end], end.recv(65536)) for end in readable]
+                if not data or not all(part for _, part in data):
+                    return
+                for end, part in data:
+                    end.sendall(part)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def test_a_proxy_of_the_kubeconfig(shop, run, tmp_path):
+    Proxy.connects = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        config = shop.kubeconfig_for()
+        config["clusters"][0]["cluster"]["proxy-url"] = f"http://127.0.0.1:{proxy.server_port}"
+        ended = run(write(tmp_path / "config", config))
+        proxy.shutdown()
+    assert ended.planned == ["shop/web"]
+    assert set(Proxy.connects) == {f"127.0.0.1:{shop.port}"}
+
+
+def test_a_context_that_impersonates_is_honored_on_every_request(shop, run):
+    user = {
+        "token": "admin-token",
+        "as": "jane",
+        "as-uid": "42",
+        "as-groups": ["team a", "ops"],
+        "as-user-extra": {"example.com/scope": ["x", "y"]},
+    }
+    ended = run(shop.write_kubeconfig("as", user), CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    for request in shop.server.requests:
+        headers = request.headers
+        assert headers["impersonate-user"] == "jane", request.path
+        assert headers["impersonate-uid"] == "42"
+        assert headers["impersonate-group"].splitlines() == ["team a", "ops"]
+        assert headers["impersonate-extra-example.com%2fscope"].splitlines() == ["x", "y"]
+
+
+def test_who_impersonates_nobody_sends_no_such_header(shop, run):
+    assert run(shop).code == 0
+    names = {name for request in shop.server.requests for name in request.headers}
+    assert not any(name.startswith("impersonate") for name in names)
+
+
+# Certificates of users: the client puts them into files
+
+
+@pytest.fixture
+def with_certificates(shop, tmp_path):
+    """A kubeconfig with a client certificate and key in it, and the folder for temporary files."""
+    issued = trustme.CA().issue_cert("jane")
+    texts = {
+        "client-certificate-data": issued.cert_chain_pems[0].bytes(),
+        "client-key-data": issued.private_key_pem.bytes(),
+    }
+    user = {name: base64.b64encode(data).decode() for name, data in texts.items()}
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return shop.write_kubeconfig("certificates", {**user, "token": "admin-token"}), str(folder)
+
+
+def secrets_in(folder: str) -> list[Path]:
+    return [path for path in Path(folder).iterdir() if "BEGIN" in path.read_text()]
+
+
+def test_certificates_are_written_for_the_user_alone_and_removed(shop, start, with_certificates):
+    path, folder = with_certificates
+    held = shop.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(shop, CONFIRM, f"--kubeconfig={path}", TMPDIR=folder)
+    assert held.reached.wait(20)
+    written = secrets_in(folder)
+    assert len(written) == 3  # of the authority, the certificate and the key
+    assert {stat.S_IMODE(found.stat().st_mode) for found in written} == {0o600}
+    held.release.set()
+    assert running.finish().code == 0
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT, signal.SIGINT]]
+)
+@pytest.mark.parametrize("when", ["/api/v1/pods", "rollout"])
+def test_certificates_are_removed_after_a_signal(shop, start, with_certificates, signals, when):
+    path, folder = with_certificates
+    shop.controllers.ready_after = 2.0
+    held = shop.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(shop, CONFIRM, f"--kubeconfig={path}", "--log-level=debug", TMPDIR=folder)
+    assert held.reached.wait(20)
+    if when == "rollout":
+        held.release.set()
+        running.wait_for_log("Waiting for deployment")
+    for number in signals:
+        running.signal(number)
+    assert running.finish(20).code == 128 + signals[0]
+    held.release.set()
+    assert os.listdir(folder) == []
+
+
+def test_certificates_are_removed_after_an_error(shop, run, with_certificates):
+    path, folder = with_certificates
+    shop.fault(path="/api/v1/pods", status=404, body={"message": "gone"})
+    assert run(path, TMPDIR=folder).code == 3
+    assert os.listdir(folder) == []
+
+
+def test_kubectl_is_asked_once_for_the_kubeconfig(shop, run, tmp_path):
+    log = tmp_path / "log"
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f'#!/bin/sh\necho "$1 $2" >> {log}\nexec {KUBECTL} "$@"\n')
+    kubectl.chmod(0o755)
+    assert run(shop, f"--kubectl={kubectl}").code == 0
+    assert log.read_text().splitlines() == ["config view"]
