@@ -71,7 +71,6 @@ from collections.abc import (
     Callable,
     Collection,
     Generator,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -92,6 +91,8 @@ Json = dict[str, Any]  # an object of the API, as it came
 Labels = Mapping[str, str]  # labels or annotations
 Names = Sequence[str]  # names, or patterns of names
 PodName = tuple[str, str]  # namespace, name
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(FIELD_MANAGER)
 
@@ -440,14 +441,27 @@ def count_of(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def count_words(counts: Mapping[str, int]) -> str:
+    """Return `2 succeeded, 1 failed`, without those that are 0."""
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def group_by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    groups: dict[Any, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def human_duration(seconds: float) -> str:
     """Return a duration as kubectl shows ages, in at most two units: 45s, 3m20s, 5h10m, 4d."""
     minutes, second = divmod(max(int(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    text = f"{days}d{hour}h{minute}m{second}s"
-    shown = re.match(r"(?:0[dhm])*(\d+[dhms](?:[1-9]\d*[hms])?)", text)
-    return shown[1] if shown else text
+    counts = [(days, "d"), (hour, "h"), (minute, "m"), (second, "s")]
+    first = next((index for index, (count, _) in enumerate(counts) if count), 3)
+    shown = [f"{count}{unit}" for count, unit in counts[first : first + 2] if count]
+    return "".join(shown) or "0s"
 
 
 def dig(obj: Json, *keys: str) -> Any:
@@ -895,7 +909,7 @@ class TextFormatter(logging.Formatter):
         return f"{clock} {level} {printable(text)}{traceback}"
 
 
-class ProgressLine(logging.StreamHandler[Any]):
+class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 has none
     """Standard error: log lines and, on a terminal, one line below them that is redrawn."""
 
     def __init__(self) -> None:
@@ -920,8 +934,9 @@ class ProgressLine(logging.StreamHandler[Any]):
 
     def draw(self) -> None:
         if self.on_terminal and self.text:
-            width = os.get_terminal_size(self.stream.fileno()).columns or 80
-            self.write(shorten(self.text, width - 1))
+            with contextlib.suppress(OSError):  # the terminal was closed
+                width = os.get_terminal_size(self.stream.fileno()).columns or 80
+                self.write(shorten(self.text, width - 1))
 
     def write(self, text: str) -> None:
         try:
@@ -968,12 +983,10 @@ STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
 CORE, APPS, DISCOVERY = "/api/v1", "/apis/apps/v1", "/apis/discovery.k8s.io/v1"
 RETRY_ON = (429, 500, 502, 503, 504)
+RETRY_POST_ON = (429, 503)  # a webhook that failed may take its whole timeout each time
 RETRIES = 4  # 7 seconds in all
 RETRIES_DURING_ROLLOUTS = 7  # 31 seconds: a restart of the API server takes 10 to 20
 READING_AT_A_TIME = 8
-
-Item = TypeVar("Item", bound=Hashable)
-Answer = TypeVar("Answer")
 
 
 def each(
@@ -1042,10 +1055,10 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.retries = RETRIES
+        self.retries, self.timeout = 0, 10  # until it has responded
         self.clock_skew = timedelta(0)  # of the API server's clock against the local one
         self.credentials = Credentials(connection)
-        self.open_connections(READING_AT_A_TIME)
+        self.open_connections(COMPARING_AT_A_TIME)
 
     def open_connections(self, count: int) -> None:
         """Keep up to so many connections; urllib3 warns and reconnects if there are more."""
@@ -1062,7 +1075,7 @@ class Cluster:
 
     def check_connection(self) -> None:
         """Set the clock by the API server. ApiError if it does not respond within 10 s."""
-        response = self.send("GET", "/version", retries=0, timeout=10)
+        response = self.send("GET", "/version", self.credentials.get())
         if response.status == 401:
             raise api_error(response)
         date = response.headers.get("Date")
@@ -1070,15 +1083,17 @@ class Cluster:
             skew = email.utils.parsedate_to_datetime(date) - datetime.now(timezone.utc)
             # A Date has whole seconds.
             self.clock_skew = skew if abs(skew) > timedelta(seconds=2) else timedelta(0)
+        self.retries, self.timeout = RETRIES, 60
 
     def request(self, method: str, path: str, **parts: Any) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
         Everything sent is safe to repeat. Expired credentials are renewed, once.
         """
-        response = self.send(method, path, **parts)
+        token = self.credentials.get()
+        response = self.send(method, path, token, **parts)
         if response.status == 401:
-            response = self.send(method, path, **parts, was_rejected=True)
+            response = self.send(method, path, self.credentials.get(rejected=token), **parts)
         if not 200 <= response.status < 300:
             raise api_error(response)
         return response.data
@@ -1087,13 +1102,10 @@ class Cluster:
         self,
         method: str,
         path: str,
+        token: str,
         query: Json | None = None,
         body: Json | None = None,
         accept: str = JSON,
-        retry_on: Sequence[int] = RETRY_ON,
-        retries: int | None = None,
-        timeout: float = 60,
-        was_rejected: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         """Return the response, whatever its status. ApiError with status 0 if there is none."""
         import urllib3
@@ -1104,17 +1116,15 @@ class Cluster:
         headers["Accept-Encoding"] = "gzip"  # a tenth of a list; API servers do above 128 KB
         headers["User-Agent"] = f"{FIELD_MANAGER}/{VERSION}"
         headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON
-        token = self.credentials.get(was_rejected)
         if token:
             headers["Authorization"] = token
         retry = urllib3.Retry(
-            total=self.retries if retries is None else retries,
-            status_forcelist=retry_on,
+            total=self.retries,
+            status_forcelist=RETRY_POST_ON if method == "POST" else RETRY_ON,
             allowed_methods=None,  # all
             backoff_factor=0.5,
             backoff_max=8,
             backoff_jitter=0.5,
-            retry_after_max=30,
             raise_on_status=False,
         )
         try:
@@ -1123,7 +1133,7 @@ class Cluster:
                 host + path + (f"?{urllib.parse.urlencode(query)}" if query else ""),
                 body=json.dumps(body) if body else None,
                 headers=headers,
-                timeout=urllib3.Timeout(connect=10, read=timeout),
+                timeout=urllib3.Timeout(connect=10, read=self.timeout),
                 retries=retry,
                 redirect=False,
             )
@@ -1131,14 +1141,14 @@ class Cluster:
             message = f"cannot connect to the API server at {host}: {innermost_cause(error)}"
             raise ApiError(0, message) from error
 
-    def find(self, path: str, accept: str = JSON) -> Json | None:
-        """Return the object, or None if it does not exist."""
+    def find(self, path: str, accept: str = JSON) -> Json:
+        """Return the object; empty if it does not exist."""
         try:
             return decode_object(self.request("GET", path, accept=accept))
         except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+            if error.status != 404:
+                raise
+            return {}
 
     def read_list(self, read: Callable[[], Answer]) -> Answer:
         """Return what `read` makes of a list, from its start again if its pages expire (410)."""
@@ -1190,14 +1200,14 @@ class Cluster:
         try:
             return self.read_list(read)
         except ApiError as error:
-            if error.status != 403:
+            if error.status not in (403, 404):
                 raise
             return None
 
     def controller_of_replica_set(self, ref: ObjectRef) -> ObjectRef | None:
         """Return a ReplicaSet's controller, from metadata alone; None if it has none."""
         path = f"{APPS}/namespaces/{ref.namespace}/replicasets/{ref.name}"
-        return controller_of(self.find(path, METADATA_ONLY) or {})
+        return controller_of(self.find(path, METADATA_ONLY))
 
     def workloads(self, kind: str, namespaces: Names) -> Iterator[tuple[ObjectRef, Json]]:
         """Yield all workloads of a kind, as the API server has them."""
@@ -1205,18 +1215,15 @@ class Cluster:
             namespace = sys.intern(obj["metadata"]["namespace"])
             yield ObjectRef(kind, namespace, obj["metadata"]["name"], "apps"), obj
 
-    def workload(self, ref: ObjectRef) -> Json | None:
-        """Return the workload as it is now; None if it does not exist."""
+    def workload(self, ref: ObjectRef) -> Json:
+        """Return the workload as it is now; empty if it does not exist."""
         return self.find(path_of(ref))
 
     def create_dry_run(self, namespace: str, pod: Json) -> Json:
-        """Return the Pod that the API server would store; admission runs, nothing is stored.
-
-        A webhook that fails (500) is not asked again: each time can take its whole timeout.
-        """
+        """Return the Pod that the API server would store; admission runs, nothing is stored."""
         path = f"{CORE}/namespaces/{namespace}/pods"
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
-        return decode_object(self.request("POST", path, query=query, body=pod, retry_on=(429, 503)))
+        return decode_object(self.request("POST", path, query=query, body=pod))
 
     def last_change(self, config: ObjectRef) -> datetime | ApiError:
         """Return when a ConfigMap or Secret last changed, from its metadata alone."""
@@ -1232,7 +1239,7 @@ class Cluster:
 
     def namespace_annotations(self, namespace: str) -> Labels:
         """Return a namespace's annotations; none if it no longer exists."""
-        return annotations_of(self.find(f"{CORE}/namespaces/{namespace}", METADATA_ONLY) or {})
+        return annotations_of(self.find(f"{CORE}/namespaces/{namespace}", METADATA_ONLY))
 
     def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> Json:
         """Set annotations of a workload's Pod template, and return the workload.
@@ -1254,7 +1261,7 @@ class Cluster:
             "spec": {"resourceAttributes": permission._asdict()},
         }
         data = self.request("POST", f"/apis/{group}/selfsubjectaccessreviews", body=review)
-        return bool(decode_object(data)["status"]["allowed"])
+        return dig(decode_object(data), "status").get("allowed") is not False
 
 
 class Credentials:
@@ -1270,11 +1277,12 @@ class Credentials:
         self.token = ""
         self.valid_until = -math.inf
 
-    def get(self, was_rejected: bool = False) -> str:
-        """Return the header; after a rejection, from what was read again."""
+    def get(self, rejected: str | None = None) -> str:
+        """Return the header; read again if it was rejected, unless another thread has done so."""
         with self.lock:
-            if was_rejected or time.monotonic() >= self.valid_until:
-                self.token = self.read(self.connection.reload if was_rejected else bool)
+            is_rejected = rejected == self.token
+            if is_rejected or time.monotonic() >= self.valid_until:
+                self.token = self.read(self.connection.reload if is_rejected else bool)
                 self.valid_until = time.monotonic() + 30
             return self.token
 
@@ -1294,11 +1302,10 @@ class Credentials:
 
 def api_error(response: urllib3.BaseHTTPResponse) -> ApiError:
     """Return the error that a response means, in the API server's own words if it has any."""
-    try:
+    status, causes = {}, []
+    with contextlib.suppress(ApiError, AttributeError):  # for example a proxy's HTML page
         status = decode_object(response.data)
-    except ApiError:  # for example a proxy's HTML page
-        status = {}
-    causes = [cause.get("reason") for cause in dig(status, "details", "causes")]
+        causes = [cause.get("reason") for cause in dig(status, "details", "causes")]
     message = printable(str(status.get("message") or response.reason or ""))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
@@ -1346,10 +1353,11 @@ def items_of(text: str) -> Generator[Json, None, Json]:
         message = f"truncated response: list ends after {position} characters"
         raise ApiError(200, message) from None
     envelope = decode_object(text[:start] + text[position:])
-    if not isinstance(envelope.get("items"), list) or "metadata" not in envelope:
+    items, metadata = envelope.get("items"), envelope.get("metadata")
+    if not isinstance(items, list) or not isinstance(metadata, dict):
         raise ApiError(200, f"unexpected response: not a list: {text[:80]!r}")
-    yield from envelope["items"]  # empty, unless it was written with spaces
-    return dig(envelope, "metadata")
+    yield from items  # empty, unless it was written with spaces
+    return metadata
 
 
 # Starting: kubectl, the kubeconfig, the permissions
@@ -1386,7 +1394,7 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
 def connect(kubectl: str, kubeconfig: str, context: str) -> Connection:
     """Return how to reach the cluster that kubectl means. StartError if there is none."""
     from kubernetes.client import Configuration
-    from kubernetes.config import load_incluster_config
+    from kubernetes.config import ConfigException, load_incluster_config
 
     flags = ["--kubeconfig", kubeconfig] if kubeconfig else []
     view = [kubectl, "config", "view", "--minify", *flags]
@@ -1394,7 +1402,10 @@ def connect(kubectl: str, kubeconfig: str, context: str) -> Connection:
     connection = Connection(Configuration())
     config = read_kubeconfig(view)
     if not config:
-        load_incluster_config(connection.configuration)
+        try:
+            load_incluster_config(connection.configuration)
+        except ConfigException as error:
+            raise StartError(f"cannot use the Pod's service account: {error}") from None
         return connection
     user = load_user(config, connection, kubeconfig)
     connection.context = config["current-context"]
@@ -1415,7 +1426,7 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     Empty if there is none, but a service account. StartError if it cannot be used.
     """
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
-    if not error:
+    if not error and output.startswith("{"):  # anything else is not shown: it may have a token
         return decode_object(output)
     is_default = "--kubeconfig" not in view and "--context" not in view
     if NO_CONTEXT not in error:
@@ -1473,10 +1484,13 @@ def check_kubectl(path: str, connection: Connection) -> None:
     Otherwise workloads would be patched, and none of their rollouts waited for.
     """
     command = [path, *connection.kubectl_flags, "version"]
-    _, error = run_command(command)
-    if error and "Forbidden" not in error:  # which is a response
-        hint = f"to reproduce: {shlex.join(command)}"
-        raise StartError(f"kubectl cannot connect to the cluster: {error}; {hint}")
+    for pause in (1, 1, 0):
+        _, error = run_command(command)
+        if not error or "Forbidden" in error:  # which is a response
+            return
+        time.sleep(pause)
+    hint = f"to reproduce: {shlex.join(command)}"
+    raise StartError(f"kubectl cannot connect to the cluster: {error}; {hint}")
 
 
 def check_permissions(cluster: Cluster, options: Options) -> None:
@@ -1873,7 +1887,7 @@ class WorkloadReader:
         self.objects: dict[ObjectRef, bytes] = {}
         self.listed: set[str] = set()
         # The names and labels that Deployments select, by namespace and their first label.
-        self.deployments: dict[tuple[str, ...], tuple[tuple[str, frozenset[Any]], ...]] = {}
+        self.deployments: dict[Names, list[tuple[str, frozenset[Any]]]] = {}
 
     def owners_of_replica_sets(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
         """Return the ReplicaSets among the owners, each with its controller, or None."""
@@ -1913,34 +1927,32 @@ class WorkloadReader:
                 self.read_list(kind, wanted)
         missing = [ref for ref in wanted if ref not in self.objects]
         for ref, obj in each(missing, self.cluster.workload):
-            self.objects[ref] = packed(obj or {})
+            self.objects[ref] = packed(obj)
         return self.objects
 
     def read_list(self, kind: str, wanted: Collection[ObjectRef]) -> None:
+        """Read a list; without the permission, they are read one by one."""
         try:
             self.cluster.read_list(lambda: self.take_list(kind, wanted))
             self.listed.add(kind)
         except ApiError as error:
-            if error.status != 403:  # without the permission they are read one by one
-                raise
             self.deployments.clear()
+            if error.status != 403:
+                raise
 
     def take_list(self, kind: str, wanted: Collection[ObjectRef]) -> None:
         self.deployments.clear()  # the list may have expired halfway
         for ref, obj in self.cluster.workloads(kind, namespaces_to_list(self.options)):
             if kind == "Deployment":
                 labels = dig(obj, "spec", "selector", "matchLabels").items()
-                key = (ref.namespace, *next(iter(labels), ()))
-                self.deployments[key] = (
-                    *self.deployments.get(key, ()),
-                    (ref.name, frozenset(labels)),
-                )
+                known = self.deployments.setdefault((ref.namespace, *next(iter(labels), ())), [])
+                known.append((ref.name, frozenset(labels)))
             if ref in wanted:
                 obj["metadata"].pop("managedFields", None)
                 annotations_of(obj).pop(LAST_APPLIED, None)
-                obj["status"].pop("conditions", None)
+                dig(obj, "status").pop("conditions", None)
                 if not self.options.only_drifted:
-                    obj["spec"]["template"].pop("spec", None)
+                    dig(obj, "spec", "template").pop("spec", None)
                 self.objects[ref] = packed(obj)
 
 
@@ -2259,32 +2271,29 @@ def sidecar_differences(live: bytes, expected: bytes, resized: Names) -> Iterato
 
 
 def compare_pods(
-    pods: Iterable[LivePod], view: bytes, config_times: Mapping[ObjectRef, datetime]
+    pods: Sequence[LivePod], view: bytes, config_times: Mapping[ObjectRef, datetime]
 ) -> tuple[set[str], list[Difference]]:
     """Return the names of the Pods that differ from a view, or are older than their
     configuration, and all differences."""
-    drifted: set[str] = set()
-    found: dict[str, Difference] = {}
-    for difference, group in pod_differences(list(pods), view, config_times):
-        drifted |= {pod.name for pod in group}
-        found[json.dumps(difference)] = difference
-    return drifted, list(found.values())
+    found = list(pod_differences(pods, view, config_times))
+    drifted = {pod.name for _, group in found for pod in group}
+    distinct = {json.dumps(difference): difference for difference, _ in found}
+    return drifted, list(distinct.values())
 
 
 def pod_differences(
     pods: Sequence[LivePod], view: bytes, config_times: Mapping[ObjectRef, datetime]
 ) -> Iterator[tuple[Difference, Sequence[LivePod]]]:
-    groups: dict[Any, list[LivePod]] = {}
-    for pod in pods:
-        groups.setdefault((pod.view, pod.resized), []).append(pod)
+    """Yield each difference with the Pods that have it."""
+    groups = group_by(pods, lambda pod: (pod.view, pod.resized))
     for (live, resized), group in sorted(groups.items()):
         for difference in sidecar_differences(live, view, resized):
             yield difference, group
     for config, changed in sorted(config_times.items()):
         older = [pod for pod in pods if pod.created < changed]
         if older:
-            age = human_duration((changed - min(pod.created for pod in older)).total_seconds())
-            text = f"changed {age} after the oldest Pod was created"
+            age = changed - min(pod.created for pod in older)
+            text = f"changed {human_duration(age.total_seconds())} after the oldest Pod was created"
             yield Difference((str(config),), None, text), older
 
 
@@ -2370,10 +2379,10 @@ class Comparison:
                 errors[ref] = answer
             asked = len(expected) + len(errors)
             self.progress.show(f"Comparing: {asked} of {len(refs)} workloads")
-            timeouts = [error for error in errors.values() if error.is_timeout]
-            if len(timeouts) == asked == COMPARING_AT_A_TIME:
+            is_first = asked == COMPARING_AT_A_TIME == len(errors)
+            if is_first and all(error.is_timeout for error in errors.values()):
                 log.warning("the first %d dry runs timed out; asking no more", asked)
-                errors = {ref: errors.get(ref, timeouts[0]) for ref in refs}
+                errors = {other: errors.get(other, errors[ref]) for other in refs}
                 break
         self.progress.show("")
         forbidden = [str(error) for error in errors.values() if NO_PERMISSION in str(error)]
@@ -2453,7 +2462,7 @@ class Kubectl:
         words = ["rollout", "status", workload.argument, "--namespace", workload.namespace]
         words += ["--timeout", f"{seconds:.3f}s"]
         deadline = time.monotonic() + seconds + KUBECTL_GRACE
-        last, offset, code = "", 0, None
+        last, rest, offset, code = "", b"", 0, None
         # A file, because a credential plugin may leave a process behind that keeps a pipe open.
         with tempfile.TemporaryFile() as output:
             child = subprocess.Popen(
@@ -2468,19 +2477,22 @@ class Kubectl:
                 while code is None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         code = child.wait(POLL)
-                    data = os.pread(output.fileno(), 65536, offset)
+                    data = os.pread(output.fileno(), 10**6, offset)
                     offset += len(data)
-                    for line in map(str.strip, data.decode("utf-8", "replace").split("\n")):
-                        if line not in ("", last):  # it repeats itself
-                            last = line
-                            tell(line)
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines if code is None else [*lines, rest]:
+                        text = line.decode("utf-8", "replace").strip()
+                        if text not in ("", last):  # it repeats itself
+                            last = text
+                            tell(text)
                     if code is None and self.stop.is_set():
                         raise StoppedWaiting
                     if code is None and time.monotonic() > deadline:
                         return 1, "kubectl did not exit within its timeout"
             finally:
                 if child.poll() is None:
-                    os.killpg(child.pid, signal.SIGKILL)
+                    with contextlib.suppress(OSError):  # it has just ended
+                        os.killpg(child.pid, signal.SIGKILL)
                     child.wait()
         if code < 0:
             return code, f"kubectl was terminated by signal {-code}"
@@ -2512,6 +2524,9 @@ class Rollout:
             message = str(error) or repr(error)
             failed = Result(planned, Outcome.FAILED, message, unavailable=unavailable)
             result = timed_out or failed
+        if result.outcome in FAILURES and result is not timed_out and planned.unhealthy_reason:
+            before = f"(unhealthy before the rollout: {planned.unhealthy_reason})"
+            result = replace(result, message=f"{result.message} {before}")
         seconds = round(time.monotonic() - began + (timed_out.seconds if timed_out else 0), 1)
         return replace(result, seconds=seconds)
 
@@ -2535,12 +2550,10 @@ class Rollout:
         counts, messages = None, [error or f"kubectl exited with {code}"]
         try:
             counts = self.snapshot(planned.ref, patched).counts
-            messages.append(failure_condition(self.cluster.workload(planned.ref) or {}))
+            messages.append(failure_condition(self.cluster.workload(planned.ref)))
         except ApiError:  # what kubectl says is enough
             log.debug("cannot read its Pods", exc_info=True, extra={"workload": str(planned.ref)})
         message = "; ".join(filter(None, messages))
-        if planned.unhealthy_reason:
-            message += f" (unhealthy before the rollout: {planned.unhealthy_reason})"
         return Result(planned, outcome, message, patched=patched, counts=counts)
 
     def patch(self, planned: PlannedWorkload) -> Patched | str:
@@ -2558,7 +2571,7 @@ class Rollout:
         if ref in self.judged:
             annotations[f"{prefix}.revision"] = self.judged[ref].revision
         for _ in range(CONFLICTS):
-            obj = self.cluster.workload(ref) or {}
+            obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp)
             situation = Situation(ref, self.options, obj=obj)
@@ -2590,12 +2603,13 @@ class Rollout:
         is_up_to_date = False
         if self.comparison and old:
             is_up_to_date = not self.comparison.remaining(self.judged[planned.ref], old)
-        began = self.began.isoformat()
         stamps = tuple(
             value
             for key, value in template_annotations(obj).items()
-            if key.endswith(".rollout.timestamp") and value >= began and not is_unchanged
+            if key.endswith(".rollout.timestamp") and is_since(self.began, value)
         )
+        if is_unchanged:
+            stamps = ()
         return replace(situation, restarts_by_others=stamps, pods=pods, is_up_to_date=is_up_to_date)
 
     def wait(self, ref: ObjectRef, tell: Tell) -> tuple[int, str]:
@@ -2651,16 +2665,15 @@ class Rollout:
         ref, differences = planned.ref, None
         try:
             snapshot = self.snapshot(ref, patched)
-            current = self.cluster.workload(ref) if snapshot.old else None
+            current = self.cluster.workload(ref) if snapshot.old else {}
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
             return Result(planned, Outcome.SUCCEEDED, message, patched=patched)
         if self.comparison:
             differences = self.comparison.remaining(self.judged[ref], snapshot.new)
-        strategy = dig(patched.obj, "spec", "updateStrategy", "rollingUpdate")
-        partition = strategy.get("partition")
+        partition = dig(patched.obj, "spec", "updateStrategy", "rollingUpdate", "partition")
         cause = f"StatefulSet partition is {partition}" if partition else ""
-        cause = (removed_by(current, patched) if current else "") or cause
+        cause = removed_by(current, patched) or cause
         outcome, message = outcome_of(snapshot, differences, cause)
         return Result(planned, outcome, message, patched=patched, counts=snapshot.counts)
 
@@ -2704,11 +2717,9 @@ FAILURE_CONDITIONS = (("ReplicaFailure", "True"), ("Progressing", "False"))
 
 def failure_condition(workload: Json) -> str:
     """Return what the workload's conditions say about a failure, or an empty text."""
-    found = {"": ""}
-    for condition in dig(workload, "status", "conditions"):
-        if (condition["type"], condition["status"]) in FAILURE_CONDITIONS:
-            found[condition["type"]] = condition.get("message", "")
-    return found[max(found)]  # ReplicaFailure says more than Progressing
+    conditions = dig(workload, "status", "conditions")
+    found = {(c["type"], c["status"]): c.get("message", "") for c in conditions}
+    return next((found[key] for key in FAILURE_CONDITIONS if key in found), "")
 
 
 def edits_of(obj: Json) -> set[tuple[str, str]]:
@@ -2727,11 +2738,18 @@ def patched_at(obj: Json, stamp: str) -> Patched:
 
 def removed_by(current: Json, patched: Patched) -> str:
     """Return who removed the annotation of a rollout; empty if it is there."""
-    if patched.stamp in template_annotations(current).values():
+    if not current or patched.stamp in template_annotations(current).values():
         return ""
     since = sorted(edits_of(current) - edits_of(patched.obj))
     others = [f" by field manager {manager}" for _, manager in since if manager != FIELD_MANAGER]
     return f"the rollout annotation was removed{''.join(others[-1:])}"
+
+
+def is_since(moment: datetime, stamp: str) -> bool:
+    try:
+        return parse_time(stamp) >= moment
+    except (ValueError, TypeError):  # somebody else's annotation
+        return False
 
 
 def is_old(pod: Json, patched: Patched) -> bool:
@@ -2779,7 +2797,7 @@ class InProgress:
 
 
 class Scheduler:
-    """Starts rollouts and handles what workers report. Only the main thread uses it."""
+    """Starts rollouts and handles what workers report. The main thread owns all state."""
 
     GRACE = 2.0  # seconds after the second signal in which workers may still report
 
@@ -2800,7 +2818,8 @@ class Scheduler:
         self.unavailable = ""  # why the API server is of no use any more
         self.logged = False, ""  # whether it is paused, and the reason to stop
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
+        self.events: queue.Queue[Event] = queue.Queue()
         for _ in range(workers):
             threading.Thread(target=self.work, daemon=True).start()
 
@@ -2830,8 +2849,7 @@ class Scheduler:
         """Carry out tasks until none is left, or none may start and none is in progress."""
         while not self.interrupts.stop_waiting.is_set():
             self.fill_slots(waiting)
-            is_paused = self.interrupts.is_paused and not self.reason_to_stop()
-            if not self.in_progress and not (waiting and is_paused):
+            if not self.in_progress and (not waiting or self.reason_to_stop()):
                 return
             self.handle_event(POLL)
             self.log_decisions()
@@ -2840,8 +2858,9 @@ class Scheduler:
         while self.in_progress and time.monotonic() < deadline:
             self.handle_event(0.1)
         for running in self.in_progress.values():
-            seconds = round(time.monotonic() - running.started, 1)
-            self.report.finish(replace(self.rollout.interrupted(running.task), seconds=seconds))
+            result = self.rollout.interrupted(running.task)
+            seconds = result.seconds or round(time.monotonic() - running.started, 1)
+            self.report.finish(replace(result, seconds=seconds))
         self.in_progress.clear()
 
     def fill_slots(self, waiting: deque[Task]) -> None:
@@ -2878,9 +2897,10 @@ class Scheduler:
         question = f"Roll out {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
             self.report.progress.write(question)
-            self.interrupts.raises = True
             try:
+                self.interrupts.raises = True
                 line = sys.stdin.readline() or "quit"
+                self.interrupts.raises = False
             except (Interrupted, OSError):  # OSError: the terminal was closed
                 line = "quit"
             self.interrupts.raises = False
@@ -2984,7 +3004,7 @@ def value_text(value: Any) -> str:
     return "<none>" if value is None else json.dumps(value)
 
 
-def group_key(judged: JudgedWorkload) -> Hashable:
+def group_key(judged: JudgedWorkload) -> str:
     """Return what drifted workloads have in common, however old their Pods are."""
     found = [d if d.path[1:] else (d.path, d.expected is None) for d in judged.differences]
     return json.dumps([found, judged.other_changes])
@@ -2994,6 +3014,12 @@ def short_reason(message: str) -> str:
     """Return what a person reads of a rejection: without the Pod's name, or a page of HTML."""
     text = re.sub(r'^(\d+ )?pods "[^"]*" is forbidden: ', "", message)
     return shorten(re.split("(?i)<!doctype|<html", text)[0].strip(), 300)
+
+
+VERDICT_MEANINGS = {
+    Verdict.REJECTED: "cannot be recreated (running Pods are not affected until they are replaced)",
+    Verdict.UNKNOWN: "cannot be compared",
+}
 
 
 class Report:
@@ -3009,6 +3035,7 @@ class Report:
         self.with_names = len(names) > 1 or is_pattern(names[0])
         self.began = self.last_progress = time.monotonic()
         self.plan = Plan([], 0, [], Scan(), [])
+        self.places: dict[ObjectRef, str] = {}  # in the rollout order
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
         self.counts: Counter[str] = Counter()
@@ -3035,22 +3062,23 @@ class Report:
                 log.error("cannot write to standard output: %s", error.strerror)
         self.progress.draw()
 
-    def print_groups(self, groups: Iterable[tuple[str, ObjectRef]]) -> None:
-        """Print each reason once, and below it the objects that have it."""
-        names: dict[str, list[str]] = {}
-        for reason, ref in groups:
-            names.setdefault(reason, []).append(str(ref))
-        for reason, found in sorted(names.items()):
+    def print_groups(self, title: str, pairs: Sequence[tuple[str, ObjectRef]]) -> None:
+        """Print, if there are any, the objects that have a reason, by reason."""
+        lines = [f"{title}:"]
+        for reason, found in sorted(group_by(pairs, lambda pair: pair[0]).items()):
             limit = len(found) if self.options.log_level == "debug" else self.MAX_NAMES
             more = f" and {len(found) - limit} more (use --log-level=debug to list all)"
-            shown = ", ".join(found[:limit]) + (more if len(found) > limit else "")
-            self.print(f"  {reason}:", f"    {shown}")
+            names = ", ".join(str(ref) for _, ref in found[:limit])
+            lines += [f"  {reason}:", f"    {names}{more if len(found) > limit else ''}"]
+        if pairs:
+            self.print(*lines, "")
 
     # The plan
 
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.plan = plan
+        self.places = {planned.ref: str(n) for n, planned in enumerate(plan.workloads, 1)}
         for judged in plan.judged:
             self.record(
                 "drift",
@@ -3081,10 +3109,7 @@ class Report:
             self.print_drift()
         elif plan.workloads:
             self.print(*self.plan_lines(plan.workloads), "")
-        if plan.skips:
-            self.print("Skipped:")
-            self.print_groups((reason, subject) for subject, reason in plan.skips)
-            self.print("")
+        self.print_groups("Skipped", [(reason, subject) for subject, reason in plan.skips])
         self.print_totals()
 
     def plan_lines(self, workloads: Sequence[PlannedWorkload]) -> list[str]:
@@ -3092,11 +3117,10 @@ class Report:
 
         Drifted workloads are grouped, so their rows have the place in the rollout order.
         """
-        places = {planned.ref: str(n) for n, planned in enumerate(self.plan.workloads, 1)}
         rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
         for planned in workloads:
-            ref, age = planned.ref, self.options.cutoff - planned.oldest_pod
-            row = [places.get(ref, "-"), ref.namespace, ref.argument]
+            ref, age = planned.ref, datetime.now(timezone.utc) - planned.oldest_pod
+            row = [self.places.get(ref, "-"), ref.namespace, ref.argument]
             row.append(f"{planned.pods_to_replace} of {planned.pods}")
             row.append(sidecar_text(planned.sidecars, self.with_names))
             rows.append([*row, human_duration(age.total_seconds()), planned.state.value])
@@ -3113,32 +3137,21 @@ class Report:
 
     def print_drift(self) -> None:
         """Print the drifted workloads by what differs, the largest group first."""
+        by_verdict = group_by(self.plan.judged, lambda judged: judged.verdict)
         in_plan = {planned.ref for planned in self.plan.workloads}
-        groups: dict[Hashable, list[JudgedWorkload]] = {}
-        for judged in self.plan.judged:
-            if judged.verdict is Verdict.DRIFTED:
-                groups.setdefault(group_key(judged), []).append(judged)
+        groups = group_by(by_verdict.get(Verdict.DRIFTED, ()), group_key)
         for group in sorted(groups.values(), key=len, reverse=True):
-            meaning = "with these differences"
-            if group[0].planned.ref not in in_plan:
-                meaning = (
-                    "not restarted without --allow-removal; check that the injector is healthy"
-                )
+            meaning = "not restarted without --allow-removal; check that the injector is healthy"
+            if group[0].planned.ref in in_plan:
+                meaning = "with these differences"
             table = self.plan_lines([judged.planned for judged in group])
             self.print(f"{count_of(len(group), 'workload')} {meaning}:")
             self.print(*self.difference_lines(group[0]), "")
             self.print(*(f"  {line}" for line in table), "")
-        meanings = {
-            Verdict.REJECTED: "cannot be recreated (running Pods are not affected until they are "
-            "replaced)",
-            Verdict.UNKNOWN: "cannot be compared",
-        }
-        for verdict, meaning in meanings.items():
-            found = [judged for judged in self.plan.judged if judged.verdict is verdict]
-            if found:
-                self.print(f"{count_of(len(found), 'workload')} {meaning}:")
-                self.print_groups((short_reason(j.message), j.planned.ref) for j in found)
-                self.print("")
+        for verdict, meaning in VERDICT_MEANINGS.items():
+            found = by_verdict.get(verdict, ())
+            pairs = [(short_reason(judged.message), judged.planned.ref) for judged in found]
+            self.print_groups(f"{count_of(len(found), 'workload')} {meaning}", pairs)
 
     def difference_lines(self, judged: JudgedWorkload) -> list[str]:
         width = shutil.get_terminal_size((120, 24)).columns - 2
@@ -3150,15 +3163,13 @@ class Report:
 
     def print_totals(self) -> None:
         plan = self.plan
-        sentences = ["Nothing to roll out"]
-        if plan.workloads:
-            pods = count_of(sum(planned.pods_to_replace for planned in plan.workloads), "Pod")
-            sentences = [f"To roll out: {count_of(len(plan.workloads), 'workload')} ({pods})"]
+        pods = count_of(sum(planned.pods_to_replace for planned in plan.workloads), "Pod")
+        sentences = [f"To roll out: {count_of(len(plan.workloads), 'workload')} ({pods})"]
+        if not plan.workloads:
+            sentences = ["Nothing to roll out"]
         if plan.selected < len(plan.workloads):
             sentences.append(f"--max-rollouts selects the first {plan.selected}")
-        if plan.judged:
-            counts = self.verdict_counts()
-            sentences.append(", ".join(f"{count} {word}" for word, count in counts.items()))
+        sentences.append(count_words(self.verdict_counts()))
         scanned = f"Scanned {count_of(plan.scan.pods, 'Pod')}"
         kinds = Counter(subject.kind == "Pod" for subject, _ in plan.skips)
         nouns = {"workload": kinds[False], "Pod": kinds[True]}
@@ -3172,10 +3183,9 @@ class Report:
     def verdict_counts(self) -> dict[str, int]:
         """Return how many compared workloads are not in the plan, by why."""
         verdicts = Counter(judged.verdict for judged in self.plan.judged)
-        counts = {verdict.value: verdicts[verdict] for verdict in Verdict if verdicts[verdict]}
-        needs_removal = counts.pop("drifted", 0) - len(self.plan.workloads)
-        if self.plan.judged and needs_removal:
-            counts["needs --allow-removal"] = needs_removal
+        counts = {verdict.value: verdicts[verdict] for verdict in Verdict}
+        drifted = counts.pop("drifted")
+        counts["needs --allow-removal"] = drifted and drifted - len(self.plan.workloads)
         return counts
 
     # The rollouts
@@ -3212,15 +3222,19 @@ class Report:
         """Take a workload's result."""
         planned, outcome = result.planned, result.outcome
         self.outcomes[outcome] += 1
-        counts = result.counts or PodCounts(planned.pods_to_replace, ready=planned.ready)
+        total = planned.pods_to_replace
+        counts = result.counts or PodCounts(total, ready=planned.ready)
+        if outcome in SUCCESSES and not result.counts:  # the Pods could not be verified
+            counts = PodCounts(total, total, total, total)
         self.counts.update(counts._asdict())
-        not_updated = min(counts.matched - counts.updated, planned.pods_to_replace)
-        good = min(counts.updated_and_ready, planned.pods_to_replace - not_updated)
-        not_ready = planned.pods_to_replace - not_updated - good  # or lost
+        not_updated = min(counts.matched - counts.updated, total)
+        good = min(counts.updated_and_ready, total - not_updated)
+        not_ready = total - not_updated - good  # or lost
         self.pods.update({"good": good, "not updated": not_updated, "not ready": not_ready})
         level = logging.INFO
         if outcome not in SUCCESSES:
-            self.unsuccessful.append(result)
+            patched = result.patched and result.patched._replace(obj={})  # which may be large
+            self.unsuccessful.append(replace(result, patched=patched))
             is_surprising = outcome is Outcome.FAILED and not planned.unhealthy_reason
             level = logging.ERROR if is_surprising else logging.WARNING
         if outcome is Outcome.NOT_STARTED:
@@ -3265,13 +3279,13 @@ class Report:
     def print_unsuccessful(self) -> None:
         """Print what did not succeed, by outcome; failures with the commands to run next."""
         self.print("")
-        for outcome in Outcome:
-            results = [result for result in self.unsuccessful if result.outcome is outcome]
-            if outcome in (Outcome.NOT_STARTED, Outcome.DECLINED, Outcome.SKIPPED) and results:
-                self.print(f"{outcome.value}:")
-                self.print_groups((result.message, result.planned.ref) for result in results)
+        groups = group_by(self.unsuccessful, lambda result: result.outcome)
+        for outcome in filter(groups.get, Outcome):
+            if outcome in (Outcome.NOT_STARTED, Outcome.DECLINED, Outcome.SKIPPED):
+                pairs = [(result.message, result.planned.ref) for result in groups[outcome]]
+                self.print_groups(outcome.value, pairs)
                 continue
-            for result in results:
+            for result in groups[outcome]:
                 ref, words = result.planned.ref, [["describe"]] if outcome in FAILURES else []
                 if result.patched and outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
                     words.append(["rollout", "undo"])
@@ -3280,24 +3294,22 @@ class Report:
                 self.print(*(f"  {command}" for command in commands))
 
     def print_counts(self, seconds: float) -> None:
-        counts = {o.value: self.outcomes[o] for o in Outcome if self.outcomes[o]}
-        counts |= self.verdict_counts()
-        counts.pop("up to date", None)
-        if counts:
+        counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
+        counts |= self.verdict_counts() | {"up to date": 0}
+        if any(counts.values()):
             total = count_of(sum(counts.values()), "workload")
-            words = ", ".join(f"{count} {word}" for word, count in counts.items())
-            self.print(f"{total} in {human_duration(seconds)}: {words}.")
-        good, total_pods = self.pods.pop("good", 0), self.pods.total()
-        if good + total_pods:
-            missing = ", ".join(f"{count} {word}" for word, count in self.pods.items() if count)
+            self.print(f"{total} in {human_duration(seconds)}: {count_words(counts)}.")
+        total_pods, good = self.pods.total(), self.pods.pop("good", 0)
+        if total_pods:
+            missing = count_words(self.pods)
             note = f" ({missing})" if missing else ""
-            self.print(f"Pods: {good} of {good + total_pods} updated and ready{note}.")
+            self.print(f"Pods: {good} of {total_pods} updated and ready{note}.")
 
     def exit_code(self) -> int:
-        verdicts = {judged.verdict for judged in self.plan.judged}
         has_failed = any(self.outcomes[outcome] for outcome in FAILURES)
-        is_left = self.options.confirm and bool(self.verdict_counts().keys() - {"up to date"})
-        has_drifted = self.options.fail_on_drift and bool(verdicts - {Verdict.UP_TO_DATE})
+        is_left = self.options.confirm and any((self.verdict_counts() | {"up to date": 0}).values())
+        drifted = [found for found in self.plan.judged if found.verdict is not Verdict.UP_TO_DATE]
+        has_drifted = self.options.fail_on_drift and bool(drifted)
         return int(has_failed or is_left or has_drifted or self.has_lost_output)
 
 
@@ -3309,11 +3321,10 @@ def warn_about_names(options: Options, scan: Scan) -> None:
             hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
             message = "no Pods have a container named %s (%d checked)%s"
             log.warning(message, pattern, scan.pods, hint)
-    namespaces = namespaces_to_list(options)
-    seen = scan.namespaces & set(namespaces) if namespaces else scan.namespaces
-    excluded = () if namespaces else options.exclude_namespace  # else they were not read
+    # Excluded namespaces are seen only if all are read.
+    excluded = () if namespaces_to_list(options) else options.exclude_namespace
     for pattern in (*options.include_namespace, *excluded):
-        if not fnmatch.filter(seen, pattern):
+        if not fnmatch.filter(scan.namespaces, pattern):
             selected = "that match the selector " if options.selector else ""
             log.warning("no Pods %sin namespace %s; check the name", selected, pattern)
 

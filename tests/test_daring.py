@@ -448,6 +448,36 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     assert ended == {"w0": ("succeeded", ""), "w1": ("failed", "no use"), "w2": rest, "w3": rest}
 
 
+def test_a_run_that_is_resumed_at_any_moment_goes_on(tool):
+    """The pause may end between two looks at it."""
+
+    class Resumed(NoInterrupts):
+        looks = 0
+
+        @property
+        def is_paused(self) -> bool:
+            self.looks += 1
+            return self.looks in (2, 3)  # while the second workload waits for its turn
+
+        @is_paused.setter
+        def is_paused(self, value: bool) -> None:
+            pass
+
+    plan = [a_planned(tool, name) for name in ("a", "b", "c")]
+    kubectl = FakeKubectl(dict.fromkeys("abc", "succeeded"), 1)
+    for looks in range(8):
+        Resumed.looks = looks - 4
+        rollout = tool.Rollout(
+            cluster=FakeCluster(),
+            kubectl=kubectl,
+            options=options_of(tool),
+            began=datetime.now(timezone.utc),
+        )
+        report = Silent()
+        tool.Scheduler(rollout, Resumed(), report, 1).run(plan)
+        assert [r.outcome.snake_case for r in report.results] == ["succeeded"] * 3
+
+
 # Questions
 
 

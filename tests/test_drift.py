@@ -359,6 +359,30 @@ def test_an_injector_in_trouble(mesh, run, state, verdict, message):
     assert len(mesh.injector.seen) == 4  # a webhook in trouble is not asked again
 
 
+def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, run, tool):
+    """A webhook that hangs would cost its timeout for each of them."""
+    count = 3 * tool.COMPARING_AT_A_TIME
+    for number in range(count):
+        cluster.create("shop", workload("Deployment", f"web-{number}"))
+    cluster.settle()
+    cluster.injector.hangs_for = 0.2
+    cluster.injector.state = "hangs"
+    ended = run(cluster, DRIFTED)
+    assert Counter(verdicts(ended).values()) == {"unknown": count}
+    assert all("deadline exceeded" in record["message"] for record in ended.of("drift"))
+    assert "the first 16 dry runs timed out; asking no more" in ended.stderr
+    assert len(cluster.injector.seen) <= count - tool.COMPARING_AT_A_TIME
+    text = run(cluster, DRIFTED, TEXT).stdout
+    assert f"\n{count} workloads cannot be compared:\n" in text
+    assert text.count("deadline exceeded") == 1  # grouped by reason
+
+
+def test_a_page_of_html_in_a_reason_is_cut(tool):
+    page = 'failed calling webhook "x": <!DOCTYPE html><html><body>sorry</body></html>'
+    assert tool.short_reason(f"500 {page}") == '500 failed calling webhook "x":'
+    assert tool.short_reason('403 pods "web-7d-" is forbidden: no') == "no"
+
+
 def test_a_namespace_that_is_being_deleted_is_left_out(mesh, run):
     """Its Pods would not be admitted today either, but they are not to come back."""
     mesh.namespace("leaving", inject=True)

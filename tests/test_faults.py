@@ -15,6 +15,7 @@ import signal
 import subprocess
 import threading
 import time
+import types
 from datetime import datetime, timezone
 
 import pytest
@@ -360,10 +361,22 @@ def test_credentials_that_cannot_be_renewed_are_asked_for_again(tool):
 
     credentials = tool.Credentials(tool.Connection(Configuration()))
     with pytest.raises(tool.ApiError) as told:
-        credentials.token()
+        credentials.get()
     assert (told.value.status, str(told.value)) == (0, "cannot renew the credentials: OSError")
     assert told.value.__suppress_context__
-    assert credentials.token() == credentials.token() == "Bearer good"
+    assert credentials.get() == credentials.get() == "Bearer good"
+
+
+def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
+    reloads = []
+    configuration = types.SimpleNamespace(
+        get_api_key_with_prefix=lambda *_, **__: f"t{len(reloads)}"
+    )
+    connection = tool.Connection(configuration, reload=lambda: reloads.append(1))
+    credentials = tool.Credentials(connection)
+    first = credentials.get()
+    assert [credentials.get(rejected=first) for _ in range(5)] == ["t1"] * 5
+    assert len(reloads) == 1
 
 
 def test_a_plugin_that_fails_in_mid_run_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):

@@ -509,3 +509,21 @@ def test_kubectl_is_ended_when_nobody_waits_any_more(tool, tmp_path):
         kubectl.rollout_status(a_planned(tool).ref, 60.0, lambda line: stop.set())
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "printf 'error: timed out wait'; cat {fifo}; echo ing for the condition; exit 1",
+        "head -c 300000 /dev/zero | tr '\\0' x; echo; echo error: timed out waiting for the condition; exit 1",
+    ],
+)
+def test_no_line_is_cut(rollout_status, tmp_path, text):
+    """One that comes in two parts, and one after much else."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    later = threading.Timer(1.2, lambda: os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)))
+    if "{fifo}" in text:
+        later.start()
+    ended, _ = rollout_status(text.format(fifo=fifo))
+    assert ended == (1, "error: timed out waiting for the condition")

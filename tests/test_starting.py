@@ -307,6 +307,16 @@ def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypa
     assert tool.Cluster(found).find("/api/v1/pods")["kind"] == "PodList"
 
 
+def test_in_the_cluster_without_a_service_account(run, tmp_path):
+    said = only_error(run(None, TEXT, HOME=str(tmp_path), KUBERNETES_SERVICE_HOST="10.0.0.1"))
+    assert said.startswith("cannot use the Pod's service account: ")
+
+
+def test_a_kubectl_that_does_not_print_json_is_not_quoted(cluster, run, tmp_path):
+    kubectl = script(tmp_path / "kubectl", "echo token: SECRET")
+    assert "SECRET" not in run(cluster, TEXT, f"--kubectl={kubectl}", "--log-level=debug").stderr
+
+
 def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
     plugin = tmp_path / "plugin"
     plugin.write_text("#!/bin/sh\necho 'login: SECRETTOKEN expired' >&2\nexit 3\n")
