@@ -25,8 +25,9 @@ Examples:
 
 Exit codes:
   0         done, or nothing to do
-  1         at least one workload failed, timed out, was rejected or is still
-            not up to date; in a dry run only with --fail-on-drift
+  1         at least one workload failed, timed out, was rejected, could not be
+            compared or is still not up to date; in a dry run only with
+            --fail-on-drift
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl; nothing was
             changed
@@ -100,7 +101,7 @@ log = logging.getLogger(FIELD_MANAGER)
 
 
 class ObjectRef(NamedTuple):
-    """What tells the objects of a cluster apart."""
+    """The identity of an object in the cluster."""
 
     kind: str  # empty: there is no such object, for example no controller
     namespace: str
@@ -112,7 +113,7 @@ class ObjectRef(NamedTuple):
 
     @property
     def argument(self) -> str:
-        """The object as kubectl takes it: `deployment/web`."""
+        """Return the object as an argument of kubectl: `deployment/web`."""
         return f"{self.kind.lower()}/{self.name}"
 
     @property
@@ -170,7 +171,7 @@ class Options:
     cutoff: datetime  # only Pods created before it; of --only-started-before
     include_namespace: list[str]
     exclude_namespace: list[str]
-    selector: str
+    selector: str | None
     include_annotation: list[AnnotationFilter]
     exclude_annotation: list[AnnotationFilter]
     kinds: frozenset[str]
@@ -186,8 +187,8 @@ class Options:
     timeout: float  # seconds
     annotation_prefix: str
     rollout_reason: str
-    kubeconfig: str
-    context: str
+    kubeconfig: str | None
+    context: str | None
     kubectl: str
     log_level: str
     log_format: str
@@ -251,7 +252,7 @@ class Word(enum.Enum):
 
 
 class State(Word):
-    """How much a rollout can break, the least first."""
+    """How risky a rollout is, least risky first."""
 
     UNHEALTHY = "unhealthy"
     NOT_SERVING = "not serving"  # none of its Pods is a ready endpoint of a Service
@@ -311,7 +312,7 @@ class JudgedWorkload:
 
     @property
     def revision(self) -> str:
-        """A name for the sidecars that would be injected today: 12 hex digits."""
+        """Return an identifier of the sidecars that would be injected today: 12 hex digits."""
         return hashlib.sha256(zlib.decompress(self.view)).hexdigest()[:12]
 
 
@@ -344,7 +345,7 @@ class PodSnapshot(NamedTuple):
 
 
 class Patched(NamedTuple):
-    """What is needed later to tell what became of a patch."""
+    """What is needed later to verify a patch."""
 
     stamp: str  # the value of the timestamp annotation
     time: datetime  # by the API server's clock
@@ -360,7 +361,7 @@ class Outcome(Word):
     STILL_DRIFTED = "still drifted"
     SKIPPED = "skipped"
     DECLINED = "declined"
-    INTERRUPTED = "interrupted"  # nobody waits for it any more
+    INTERRUPTED = "interrupted"  # no longer waited for
     NOT_STARTED = "not started"
 
 
@@ -409,11 +410,11 @@ class ApiError(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal before anything was changed; no Exception, which the client would catch."""
+    """Raised by a signal before anything is changed. The client would catch an Exception."""
 
 
 class StoppedWaiting(BaseException):
-    """Raised in a worker after the second signal: it must not write any more."""
+    """Raised in a worker after the second signal: it must not write anything else."""
 
 
 # Words for people, and values in objects
@@ -488,10 +489,6 @@ ARGPARSE_ERRORS = (  # argparse's words, and what kubectl would say
     (r"the following arguments are required: (.*)", r"required option not set: \1"),
     (r"argument ([^:/]+)[^:]*: expected one argument", r"option \1 requires a value"),
     (r"argument ([^:/]+)[^:]*: (invalid value \".*\"): (must .*)", r"\2 for \1: \3"),
-    (
-        r"argument ([^:/]+)[^:]*: invalid choice: '(.*)' \(choose from (.*)\)",
-        r'invalid value "\2" for \1: must be one of \3',
-    ),
     (r"unrecognized arguments: (--dry-run)\b.*", r"unknown option \1; a dry run is the default"),
     (r"unrecognized arguments: (-\S*).*", r"unknown option \1"),
     (r"unrecognized arguments: (\S+).*", r'unexpected argument "\1"'),
@@ -511,26 +508,32 @@ def invalid(text: str, requirement: str) -> argparse.ArgumentTypeError:
 
 
 def boolean(text: str) -> bool:
-    if text.lower() in ("true", "yes", "1"):
-        return True
-    if text.lower() in ("false", "no", "0"):
-        return False
-    raise invalid(text, "true or false")
+    values = dict.fromkeys(("true", "yes", "1"), True) | dict.fromkeys(("false", "no", "0"), False)
+    if text.lower() not in values:
+        raise invalid(text, "true or false")
+    return values[text.lower()]
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def choice(text: str) -> str:
+        if text not in choices:
+            raise invalid(text, join_words(choices, "or"))
+        return text
+
+    return choice
 
 
 def positive_number(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) == 0:
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
         raise invalid(text, "a whole number above 0")
     return int(text)
 
 
 def amount(text: str) -> Amount:
-    found = re.fullmatch(r"([0-9]{1,9})(%?)", text)
-    number = int(found[1]) if found else 0
-    is_percentage = bool(found and found[2])
-    if number == 0 or (is_percentage and number > 100):
+    found = re.fullmatch("([1-9][0-9]{0,8})(%?)", text)
+    if not found or (found[2] and int(found[1]) > 100):
         raise invalid(text, "a whole number above 0, or a percentage such as 25%")
-    return Amount(number, is_percentage)
+    return Amount(int(found[1]), bool(found[2]))
 
 
 def annotation_filter(text: str) -> AnnotationFilter:
@@ -588,7 +591,16 @@ def point_in_time(text: str) -> datetime:
     raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
 
 
-SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+}
 
 
 def duration(text: str) -> float:
@@ -622,12 +634,179 @@ def is_pattern(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    return name in patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class Option(NamedTuple):
+    """A row of --help. A text with a * means that the option can be repeated."""
+
+    flags: str  # further ones are hidden aliases, except for single letters
+    type: Callable[[str], Any]
+    metavar: str
+    help: str
+    default: Any = None
+
+
+def switch(flags: str, help: str, default: bool | None = False) -> Option:
+    return Option(
+        flags,
+        boolean,
+        "true|false",
+        help,
+        default,
+    )
+
+
+OPTIONS = {
+    "Selection": (
+        Option(
+            "--sidecar-container-name",
+            name_pattern,
+            "NAME",
+            "* Name of the sidecar container, regular or native (required)",
+        ),
+        Option("--include-namespace -n", name_pattern, "NAME", "* Only in these namespaces"),
+        Option(
+            "--exclude-namespace",
+            name_pattern,
+            "NAME",
+            "* Skip these namespaces (takes precedence over --include-namespace)",
+        ),
+        Option(
+            "--selector -l",
+            non_empty,
+            "SELECTOR",
+            "Only Pods that match this label selector (supports =, ==, !=, in, notin)",
+        ),
+        Option(
+            "--include-annotation",
+            annotation_filter,
+            "KEY[=VALUE]",
+            "* Only workloads with this annotation, on them or their Pod template",
+        ),
+        Option(
+            "--exclude-annotation",
+            annotation_filter,
+            "KEY[=VALUE]",
+            "* Skip workloads with this annotation, also on their namespace (takes precedence)",
+        ),
+        Option(
+            "--only-started-before",
+            point_in_time,
+            "TIME",
+            "Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC unless it "
+            "has a time zone (default: now)",
+        ),
+        switch("--exclude-deployment --exclude-deployments", "Skip Deployments"),
+        switch("--include-statefulset --include-statefulsets", "Include StatefulSets"),
+        switch("--include-daemonset --include-daemonsets", "Include DaemonSets"),
+    ),
+    "Drift detection": (
+        switch(
+            "--only-drifted",
+            "Only workloads whose Pods would get a different sidecar if they were created now",
+        ),
+        Option(
+            "--ignore-config",
+            config_pattern,
+            "NAME",
+            "* Ignore changes to this ConfigMap or Secret, for example if the sidecar reloads it",
+        ),
+        switch("--allow-removal", "Also restart workloads whose sidecar would be removed"),
+        switch(
+            "--fail-on-drift",
+            "Exit with 1 if a dry run with --only-drifted finds a workload that is not up to date",
+        ),
+    ),
+    "Rollout": (
+        switch("--confirm", "Apply the changes (default: false, a dry run)", None),
+        switch("--confirm-each", "Apply the changes, but ask before each workload"),
+        Option(
+            "--parallel-rollouts",
+            amount,
+            "N|N%",
+            "Workloads to roll out at the same time (default: 1)",
+            Amount(1),
+        ),
+        Option(
+            "--max-rollouts",
+            amount,
+            "N|N%",
+            "Roll out only the first N or N%% of the workloads in the plan, such as a canary",
+            Amount(100, is_percentage=True),
+        ),
+        Option(
+            "--max-failures",
+            positive_number,
+            "N",
+            "Start no more rollouts after N have failed or timed out",
+            sys.maxsize,
+        ),
+        Option(
+            "--timeout",
+            duration,
+            "DURATION",
+            "Time to wait for each rollout, such as 90s or 1h30m (default: 300s)",
+            300.0,
+        ),
+        Option(
+            "--annotation-prefix",
+            annotation_prefix,
+            "PREFIX",
+            "Prefix of the annotations to set on Pod templates, such as PREFIX.rollout.timestamp "
+            "(default: sidecarRollout)",
+            "sidecarRollout",
+        ),
+        Option(
+            "--rollout-reason",
+            non_empty,
+            "TEXT",
+            "Value of PREFIX.rollout.reason (default: Update sidecars NAMES)",
+        ),
+    ),
+    "Connection": (
+        Option(
+            "--kubeconfig",
+            path,
+            "PATH",
+            "Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the Pod's "
+            "service account in a cluster)",
+        ),
+        Option(
+            "--context",
+            non_empty,
+            "NAME",
+            "Context of the kubeconfig (default: the current context)",
+        ),
+        Option(
+            "--kubectl",
+            path,
+            "PATH",
+            "Path to kubectl (default: the one on the PATH)",
+            "kubectl",
+        ),
+    ),
+    "Output": (
+        Option(
+            "--log-level",
+            one_of("debug", "info", "warning", "error"),
+            "LEVEL",
+            "debug, info, warning or error (default: info)",
+            "info",
+        ),
+        Option(
+            "--log-format",
+            one_of("text", "json"),
+            "FORMAT",
+            "text or json, for the log and for the result (default: text)",
+            "text",
+        ),
+    ),
+}
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser; its groups and their order are those of the README."""
     text, _, _ = (__doc__ or "").partition("Data flow")
     summary, _, epilog = text.partition("Examples:")
     parser = ArgumentParser(
@@ -637,209 +816,68 @@ def build_parser() -> ArgumentParser:
         epilog="Examples:" + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
-    add_selection(parser.add_argument_group("Selection"))
-    add_drift_detection(parser.add_argument_group("Drift detection"))
-    add_rollout(parser.add_argument_group("Rollout"))
-    add_connection(parser.add_argument_group("Connection"))
-    add_output(parser.add_argument_group("Output"))
+    for title, options in OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            add_option(group, option)
+    version = f"{PROGRAM} {VERSION}"
+    group.add_argument("--version", action="version", version=version, help="Show the version")
+    group.add_argument("--help", "-h", action="help", help="Show this help")
     return parser
 
 
-Group = argparse._ArgumentGroup
-NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
-NO_LIMIT = sys.maxsize
-
-
-def add_switch(group: Group, *names: str, help: str, default: bool | None = False) -> None:
-    """Add a boolean: true or false; alone it is true. Further names are hidden aliases."""
-    settings: Json = {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
-    group.add_argument(names[0], help=help, default=default, **settings)
-    for alias in names[1:]:
-        dest = names[0].removeprefix("--").replace("-", "_")
-        group.add_argument(
-            alias, dest=dest, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **settings
-        )
-
-
-def add_names(group: Group, *names: str, help: str, type: Any, **settings: Any) -> None:
-    """Add an option that can be repeated."""
-    group.add_argument(
-        *names,
-        help=help,
-        type=type,
-        action="append",
-        default=[],
-        metavar="KEY[=VALUE]" if type is annotation_filter else "NAME",
-        **settings,
-    )
-
-
-def add_selection(group: Group) -> None:
-    add_names(
-        group,
-        "--sidecar-container-name",
-        help="* Name of the sidecar container, regular or native (required)",
-        type=name_pattern,
-        required=True,
-        dest="sidecars",
-    )
-    included = "* Only in these namespaces"
-    add_names(group, "--include-namespace", "-n", help=included, type=name_pattern)
-    excluded = "* Skip these namespaces (takes precedence over --include-namespace)"
-    add_names(group, "--exclude-namespace", help=excluded, type=name_pattern)
-    group.add_argument(
-        "--selector",
-        "-l",
-        type=non_empty,
-        help="Only Pods that match this label selector (supports =, ==, !=, in, notin)",
-    )
-    included = "* Only workloads with this annotation, on them or their Pod template"
-    add_names(group, "--include-annotation", help=included, type=annotation_filter)
-    excluded = "* Skip workloads with this annotation, also on their namespace (takes precedence)"
-    add_names(group, "--exclude-annotation", help=excluded, type=annotation_filter)
-    group.add_argument(
-        "--only-started-before",
-        dest="cutoff",
-        type=point_in_time,
-        default=NOW,
-        metavar="TIME",
-        help="Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC "
-        "unless it has a time zone (default: now)",
-    )
-    add_switch(group, "--exclude-deployment", "--exclude-deployments", help="Skip Deployments")
-    add_switch(
-        group, "--include-statefulset", "--include-statefulsets", help="Include StatefulSets"
-    )
-    add_switch(group, "--include-daemonset", "--include-daemonsets", help="Include DaemonSets")
-
-
-def add_drift_detection(group: Group) -> None:
-    add_switch(
-        group,
-        "--only-drifted",
-        help="Only workloads whose Pods would get a different sidecar if they were created now",
-    )
-    reloads = "* Ignore changes of this ConfigMap or Secret; the sidecar reloads it by itself"
-    add_names(group, "--ignore-config", help=reloads, type=config_pattern)
-    removal = "Also restart workloads whose sidecar would be removed"
-    add_switch(group, "--allow-removal", help=removal)
-    gate = "Exit with 1 if a dry run with --only-drifted finds a workload that is not up to date"
-    add_switch(group, "--fail-on-drift", help=gate)
-
-
-def add_rollout(group: Group) -> None:
-    apply = "Apply the changes (default: false, a dry run)"
-    add_switch(group, "--confirm", help=apply, default=None)
-    ask = "Apply the changes, but ask before each workload"
-    add_switch(group, "--confirm-each", help=ask)
-    group.add_argument(
-        "--parallel-rollouts",
-        type=amount,
-        default=Amount(1),
-        metavar="N|N%",
-        help="Workloads to roll out at the same time (default: 1)",
-    )
-    group.add_argument(
-        "--max-rollouts",
-        type=amount,
-        default=Amount(100, is_percentage=True),
-        metavar="N|N%",
-        help="Roll out only the first N or N%% of the workloads in the plan, for example as a "
-        "canary",
-    )
-    group.add_argument(
-        "--max-failures",
-        type=positive_number,
-        default=NO_LIMIT,
-        metavar="N",
-        help="Start no more rollouts after N have failed or timed out",
-    )
-    group.add_argument(
-        "--timeout",
-        type=duration,
-        default=300.0,
-        metavar="DURATION",
-        help="Time to wait for each rollout, such as 90s or 1h30m (default: 300s)",
-    )
-    group.add_argument(
-        "--annotation-prefix",
-        type=annotation_prefix,
-        default="sidecarRollout",
-        metavar="PREFIX",
-        help="Prefix of the annotations to set on Pod templates, such as "
-        "PREFIX.rollout.timestamp (default: sidecarRollout)",
-    )
-    group.add_argument(
-        "--rollout-reason",
-        type=non_empty,
-        metavar="TEXT",
-        help="Value of PREFIX.rollout.reason (default: Update sidecars NAMES)",
-    )
-
-
-def add_connection(group: Group) -> None:
-    group.add_argument(
-        "--kubeconfig",
-        type=path,
-        metavar="PATH",
-        help="Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the "
-        "Pod's service account in a cluster)",
-    )
-    group.add_argument(
-        "--context",
-        type=non_empty,
-        metavar="NAME",
-        help="Context of the kubeconfig (default: the current context)",
-    )
-    group.add_argument(
-        "--kubectl",
-        type=path,
-        metavar="PATH",
-        default="kubectl",
-        help="Path to kubectl (default: the one on the PATH)",
-    )
-
-
-def add_output(group: Group) -> None:
-    group.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        metavar="LEVEL",
-        help="debug, info, warning or error (default: info)",
-    )
-    group.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        metavar="FORMAT",
-        help="text or json, for the log and for the result (default: text)",
-    )
-    group.add_argument("--version", action="version", version=f"{PROGRAM} {VERSION}")
+def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    settings: Json = {
+        "type": option.type,
+        "metavar": option.metavar,
+        "default": option.default,
+    }
+    if option.type is boolean:  # alone it is true
+        settings |= {
+            "nargs": "?",
+            "const": True,
+        }
+    if option.help.startswith("*"):
+        settings |= {
+            "action": "append",
+            "default": [],
+            "required": "(required)" in option.help,
+        }
+    name, *others = option.flags.split()
+    letters = [flag for flag in others if len(flag) == 2]
+    action = group.add_argument(name, *letters, help=option.help, **settings)
+    settings |= {
+        "dest": action.dest,
+        "default": argparse.SUPPRESS,
+        "help": argparse.SUPPRESS,
+    }
+    for alias in others[len(letters) :]:
+        group.add_argument(alias, **settings)
 
 
 def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
     given = parser.parse_args(argv)
+    contradiction = find_contradiction(given)
+    if contradiction:
+        parser.error(contradiction)
     selected = {
         "Deployment": not given.exclude_deployment,
         "StatefulSet": given.include_statefulset,
         "DaemonSet": given.include_daemonset,
     }
     given.kinds = frozenset(filter(selected.get, selected))
-    contradiction = find_contradiction(given)
-    if contradiction:
-        parser.error(contradiction)
+    given.sidecars = given.sidecar_container_name
+    given.cutoff = given.only_started_before or NOW
     given.confirm = bool(given.confirm or given.confirm_each)
-    sidecars = join_words(given.sidecars)
-    given.rollout_reason = given.rollout_reason or f"Update sidecars {sidecars}"
-    values: Json = {}
-    for name in Options.__dataclass_fields__:
-        value = getattr(given, name)
-        values[name] = "" if value is None else value
-    return Options(**values)
+    given.rollout_reason = given.rollout_reason or f"Update sidecars {join_words(given.sidecars)}"
+    return Options(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
+
+
+NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
 
 
 def find_contradiction(given: argparse.Namespace) -> str:
@@ -849,9 +887,9 @@ def find_contradiction(given: argparse.Namespace) -> str:
     left = {name for name in literal if not matches(name, excluded)}
     left |= {*given.include_namespace} - {*excluded} - {*literal}
     is_dry_run = not (given.confirm or given.confirm_each)
-    if not given.kinds:
-        hint = "add --include-statefulset or --include-daemonset"
-        return f"--exclude-deployment selects no workloads; {hint}"
+    if given.exclude_deployment and not (given.include_statefulset or given.include_daemonset):
+        needed = "--include-statefulset or --include-daemonset"
+        return f"no workloads selected: --exclude-deployment requires {needed}"
     if given.include_namespace and not left:
         return "no namespaces selected: all are excluded by --exclude-namespace"
     if given.confirm_each and given.confirm is False:
@@ -887,7 +925,11 @@ def command_to_apply(command: Sequence[str], cutoff: datetime) -> str:
 class TextFormatter(logging.Formatter):
     """`12:30:01Z WARNING Deployment shop/web: rollout timed out, seconds=300`."""
 
-    COLORS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[31m"}
+    COLORS = {
+        "WARNING": "\033[33m",
+        "ERROR": "\033[31m",
+        "CRITICAL": "\033[31m",
+    }
     STANDARD = {*vars(logging.makeLogRecord({})), "message", "workload", "taskName"}
 
     def __init__(self, colored: bool) -> None:
@@ -947,7 +989,7 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
 
 
 def set_up_logging(level: str, layout: str) -> ProgressLine:
-    """Log to standard error; of the libraries only errors, at debug also their requests."""
+    """Log to standard error and return the handler. Libraries log only errors."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     handler = ProgressLine()
@@ -959,16 +1001,19 @@ def set_up_logging(level: str, layout: str) -> ProgressLine:
         formatter = JsonFormatter(
             fmt="%(asctime)s %(levelname)s %(message)s",
             datefmt="%Y-%m-%dT%H:%M:%SZ",
-            rename_fields={"asctime": "time", "levelname": "level"},
+            rename_fields={
+                "asctime": "time",
+                "levelname": "level",
+            },
             json_default=str,
             json_ensure_ascii=True,
         )
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.raiseExceptions = False  # a closed standard error is no reason to stop
-    logging.captureWarnings(True)  # of the libraries, which go nowhere
+    logging.captureWarnings(True)  # discard warnings of the libraries
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
-    # The client logs the output of a credential plugin there, which may contain a token.
+    # The client logs a credential plugin's output to the root logger; it may contain a token.
     logging.root.addFilter(lambda record: False)
     logging.getLogger("urllib3").setLevel("DEBUG" if level == "debug" else "ERROR")
     log.setLevel(level.upper())
@@ -994,14 +1039,15 @@ def each(
 ) -> Iterator[tuple[Item, Answer]]:
     """Yield each item with its answer as the answers arrive, from daemon threads.
 
-    What `ask` raises is raised here. Who stops reading leaves the other items unasked.
+    Exceptions from `ask` are raised here. If the caller stops reading, the remaining items are
+    not processed.
     """
     todo = list(items)
     count, shared = len(todo), iter(todo)
     answers: queue.SimpleQueue[tuple[Item, Any, Exception | None]] = queue.SimpleQueue()
 
     def work() -> None:
-        for item in shared:  # of which each thread takes the next one
+        for item in shared:  # each thread takes the next item
             try:
                 answers.put((item, ask(item), None))
             except Exception as error:
@@ -1113,7 +1159,9 @@ class Cluster:
         host = self.connection.configuration.host
         headers = urllib3.HTTPHeaderDict(self.connection.impersonation)
         headers["Accept"] = accept
-        headers["Accept-Encoding"] = "gzip"  # a tenth of a list; API servers do above 128 KB
+        headers["Accept-Encoding"] = (
+            "gzip"  # lists shrink to a tenth; API servers do so above 128 KB
+        )
         headers["User-Agent"] = f"{FIELD_MANAGER}/{VERSION}"
         headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON
         if token:
@@ -1162,7 +1210,7 @@ class Cluster:
         return read()
 
     def items(
-        self, group: str, resource: str, namespaces: Names, selector: str = ""
+        self, group: str, resource: str, namespaces: Names, selector: str | None = None
     ) -> Iterator[Json]:
         """Yield the items of a list, read in pages; no namespaces means all."""
         paths = [f"{group}/namespaces/{name}/{resource}" for name in namespaces]
@@ -1178,7 +1226,7 @@ class Cluster:
                 query["continue"] = metadata["continue"]
 
     def pods_of(self, workload: ObjectRef, obj: Json) -> list[Json]:
-        """Return the Pods with the labels that a workload selects, and others that have them."""
+        """Return the Pods that match a workload's matchLabels; some may be of other workloads."""
         labels = dig(obj, "spec", "selector", "matchLabels").items()
         selector = ",".join(f"{key}={value}" for key, value in labels)
         namespaces = [workload.namespace]
@@ -1222,7 +1270,10 @@ class Cluster:
     def create_dry_run(self, namespace: str, pod: Json) -> Json:
         """Return the Pod that the API server would store; admission runs, nothing is stored."""
         path = f"{CORE}/namespaces/{namespace}/pods"
-        query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
+        query = {
+            "fieldManager": FIELD_MANAGER,
+            "dryRun": "All",
+        }
         return decode_object(self.request("POST", path, query=query, body=pod))
 
     def last_change(self, config: ObjectRef) -> datetime | ApiError:
@@ -1391,7 +1442,7 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
     return ended.stdout, printable(lines[-1]) if ended.returncode else ""
 
 
-def connect(kubectl: str, kubeconfig: str, context: str) -> Connection:
+def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connection:
     """Return how to reach the cluster that kubectl means. StartError if there is none."""
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_incluster_config
@@ -1409,7 +1460,7 @@ def connect(kubectl: str, kubeconfig: str, context: str) -> Connection:
         return connection
     user = load_user(config, connection, kubeconfig)
     connection.context = config["current-context"]
-    # By its name: the current context may change meanwhile.
+    # By name, because the current context may change during the run.
     connection.kubectl_flags = (*flags, "--context", connection.context)
     connection.impersonation = impersonation_headers(user)
     connection.reload = lambda: load_user(read_kubeconfig(view), connection, kubeconfig)
@@ -1423,11 +1474,12 @@ def connect(kubectl: str, kubeconfig: str, context: str) -> Connection:
 def read_kubeconfig(view: Sequence[str]) -> Json:
     """Return the kubeconfig as kubectl merges it, for one context, certificates included.
 
-    Empty if there is none, but a service account. StartError if it cannot be used.
+    Empty if there is no kubeconfig but a service account. StartError if neither can be used.
     """
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
-    if not error and output.startswith("{"):  # anything else is not shown: it may have a token
+    if output.startswith("{"):
         return decode_object(output)
+    error = error or "unexpected output"  # which is not shown: it may have a token
     is_default = "--kubeconfig" not in view and "--context" not in view
     if NO_CONTEXT not in error:
         raise StartError(f"{error.removeprefix('error: ')}; to reproduce: {shlex.join(view)}")
@@ -1437,7 +1489,7 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     raise StartError(f"no cluster configured: the kubeconfig has no current context; {hint}")
 
 
-def load_user(config: Json, connection: Connection, kubeconfig: str) -> Json:
+def load_user(config: Json, connection: Connection, kubeconfig: str | None) -> Json:
     """Load server and credentials for the client, and return the user of the kubeconfig.
 
     The client writes certificates to files with mode 0600, and removes them when it ends.
@@ -1455,11 +1507,11 @@ def load_user(config: Json, connection: Connection, kubeconfig: str) -> Json:
     except (ConfigException, OSError, ValueError) as error:
         # The client quotes whole entries, tokens included.
         text = re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL)
-        raise StartError(f"the kubeconfig cannot be used: {printable(text)}") from None
+        raise StartError(f"cannot use the kubeconfig: {printable(text)}") from None
     return user
 
 
-def absolute_path(path: str, kubeconfig: str) -> str:
+def absolute_path(path: str, kubeconfig: str | None) -> str:
     """Return a path of a kubeconfig; a relative one starts in the folder of that file."""
     files = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     folders = map(os.path.dirname, files.split(os.pathsep))
@@ -1468,7 +1520,7 @@ def absolute_path(path: str, kubeconfig: str) -> str:
 
 
 def impersonation_headers(user: Json) -> list[tuple[str, str]]:
-    """Return the headers that make each request one of the user that `as` names."""
+    """Return the headers that impersonate the user specified by `as`."""
     values = {
         f"Extra-{urllib.parse.quote(k, '')}": v for k, v in dig(user, "as-user-extra").items()
     }
@@ -1479,9 +1531,9 @@ def impersonation_headers(user: Json) -> list[tuple[str, str]]:
 
 
 def check_kubectl(path: str, connection: Connection) -> None:
-    """StartError if kubectl cannot reach the cluster, for example because of a proxy.
+    """Check that kubectl can reach the cluster. StartError if not, for example because of a proxy.
 
-    Otherwise workloads would be patched, and none of their rollouts waited for.
+    Without this check, workloads would be patched although kubectl cannot wait for their rollouts.
     """
     command = [path, *connection.kubectl_flags, "version"]
     for pause in (1, 1, 0):
@@ -1494,7 +1546,7 @@ def check_kubectl(path: str, connection: Connection) -> None:
 
 
 def check_permissions(cluster: Cluster, options: Options) -> None:
-    """StartError, with what is missing, if the user may not do what is about to be done."""
+    """Check the permissions that this run needs. StartError lists the missing ones."""
     namespaces = namespaces_to_list(options)
     needed = []
     for namespace in namespaces or [""]:
@@ -1544,7 +1596,12 @@ def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates,
             candidates[owner] = candidate
             if options.only_drifted:
                 metadata = without(metadata, "managedFields")  # half of it
-                candidate.sample = packed({"metadata": metadata, "spec": pod["spec"]})
+                candidate.sample = packed(
+                    {
+                        "metadata": metadata,
+                        "spec": pod["spec"],
+                    }
+                )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
@@ -1553,19 +1610,20 @@ def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates,
 
 def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
     """Return a Pod as a candidate of its own, or None if it does not match."""
-    metadata, status = pod["metadata"], dig(pod, "status")
-    namespace = metadata["namespace"]
-    containers = [
-        Sidecar(container["name"], container.get("image", ""), position == "initContainers")
-        for position, container in long_running_containers(pod)
-    ]
+    metadata, namespace = pod["metadata"], pod["metadata"]["namespace"]
     scan.namespaces.add(namespace)
-    scan.containers.update(container.name for container in containers)
-    sidecars = frozenset(c for c in containers if matches(c.name, options.sidecars))
-    included = options.include_namespace or ("*",)
-    if not sidecars or not matches(namespace, included) or is_terminating(pod):
+    sidecars = set()
+    for position, container in long_running_containers(pod):
+        name = container["name"]
+        scan.containers.add(name)
+        if matches(name, options.sidecars):
+            is_native = position == "initContainers"
+            sidecars.add(Sidecar(name, container.get("image", ""), is_native))
+    included = options.include_namespace
+    is_excluded = matches(namespace, options.exclude_namespace)
+    if is_excluded or (included and not matches(namespace, included)):
         return None
-    if matches(namespace, options.exclude_namespace):
+    if not sidecars or is_terminating(pod):
         return None
     created = created_at(pod)
     if created >= options.cutoff:
@@ -1578,8 +1636,8 @@ def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
         names=[metadata["name"]],
         live_pods=[live_pod(pod, options.sidecars)] if options.only_drifted else [],
         ready=int(is_ready(pod)),
-        sidecars=share(sidecars),
-        unhealthy_reason=waiting_reason(status),
+        sidecars=share(frozenset(sidecars)),
+        unhealthy_reason=waiting_reason(dig(pod, "status")),
     )
 
 
@@ -1589,9 +1647,9 @@ def share(value: Any) -> Any:
     return value
 
 
-def packed(value: Any) -> bytes:
+def packed(value: Any, sort_keys: bool = False) -> bytes:
     """Return a value as compressed JSON: a quarter of the memory, in 0.1 ms per Pod."""
-    return zlib.compress(json.dumps(value, sort_keys=True).encode(), 1)
+    return zlib.compress(json.dumps(value, sort_keys=sort_keys).encode(), 1)
 
 
 def unpacked(data: bytes) -> Any:
@@ -1678,7 +1736,7 @@ def waiting_reason(status: Json) -> str:
 class Situation:
     """What is known of a workload when the rules are applied; None: not known yet."""
 
-    ref: ObjectRef
+    ref: ObjectRef  # of a workload, or of whatever owns the Pods
     options: Options
     obj: Json | None = None  # the workload as it is now; empty: it does not exist
     namespace_annotations: Labels = field(default_factory=dict)
@@ -1687,113 +1745,119 @@ class Situation:
     pods: Sequence[Json] | None = None  # its Pods with the sidecar, as they are now
     is_up_to_date: bool = False  # with --only-drifted, as they are now
 
+    @property
+    def annotations(self) -> tuple[Labels, Labels]:
+        return annotations_of(self.obj or {}), template_annotations(self.obj or {})
 
-NO_ROLLOUT = {  # kinds of owners, and why their Pods are left alone
-    "": "not managed by a controller; delete and recreate it manually",
-    "Node": "static Pod, managed by the kubelet of its node",
-    "Job": "managed by a Job; runs to completion",
-    "ReplicationController": "managed by a ReplicationController, which has no rollout; "
-    "delete the Pod manually",
-    "ReplicaSet": "its ReplicaSet has no Deployment or no longer exists; replace the Pod manually",
-}
+    @property
+    def causes(self) -> Collection[str]:
+        return self.dry_run_error.causes if self.dry_run_error else ()
 
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.ref.kind]
 
-def has_no_rollout(it: Situation) -> str | None:
-    kind, group = it.ref.kind, it.ref.group
-    if is_workload(it.ref):
-        return None
-    if kind in NO_ROLLOUT and (kind != "ReplicaSet" or group == "apps"):
-        return NO_ROLLOUT[kind]
-    return f"managed by a {kind} ({group or 'v1'}); restart it with that controller's tools"
+    def is_set(self, *path: str) -> Any:
+        return dig(self.obj or {}, *path)
 
-
-def kind_is_not_selected(it: Situation) -> str | None:
-    how_to_select = KINDS[it.ref.kind].how_to_select
-    return None if it.ref.kind in it.options.kinds else f"not selected; {how_to_select}"
+    def has_only_new_pods(self) -> bool:
+        return all(created_at(pod) >= self.options.cutoff for pod in self.pods or ())
 
 
-def no_longer_exists(it: Situation) -> str | None:
-    return "no longer exists" if it.obj == {} else None
-
-
-def is_being_deleted(it: Situation) -> str | None:
-    return "being deleted" if dig(it.obj or {}, "metadata", "deletionTimestamp") else None
-
-
-def namespace_is_terminating(it: Situation) -> str | None:
-    causes = it.dry_run_error.causes if it.dry_run_error else ()
-    return "its namespace is terminating" if "NamespaceTerminating" in causes else None
-
-
-def is_excluded_by_annotation(it: Situation) -> str | None:
-    if has_any(it.options.exclude_annotation, it.namespace_annotations):
-        return "its namespace matches --exclude-annotation"
-    is_excluded = has_any(it.options.exclude_annotation, *own_annotations(it))
-    return "matches --exclude-annotation" if is_excluded else None
-
-
-def is_not_included_by_annotation(it: Situation) -> str | None:
-    included = it.options.include_annotation
-    if not it.obj or not included or has_any(included, *own_annotations(it)):
-        return None
-    return "does not match --include-annotation"
-
-
-def is_paused(it: Situation) -> str | None:
-    hint = "paused; run `kubectl rollout resume` first"
-    return hint if dig(it.obj or {}, "spec", "paused") else None
-
-
-def is_on_delete(it: Situation) -> str | None:
-    hint = "updateStrategy is OnDelete; delete its Pods manually, one at a time"
-    return hint if dig(it.obj or {}, "spec", "updateStrategy", "type") == "OnDelete" else None
-
-
-def was_restarted_by_another_run(it: Situation) -> str | None:
-    latest = max(it.restarts_by_others, default="")
-    return f"already restarted by another run at {latest}" if latest else None
-
-
-def has_no_pods_to_replace(it: Situation) -> str | None:
-    if it.pods == []:
-        return "none of its Pods has the sidecar any more"
-    is_newer = it.pods and all(created_at(pod) >= it.options.cutoff for pod in it.pods)
-    return "all its Pods were created after the cutoff" if is_newer else None
-
-
-def has_no_drift(it: Situation) -> str | None:
-    return "already up to date" if it.is_up_to_date else None
-
-
-SKIP_RULES: tuple[Callable[[Situation], str | None], ...] = (
-    has_no_rollout,
-    kind_is_not_selected,
-    no_longer_exists,
-    is_being_deleted,
-    namespace_is_terminating,
-    is_excluded_by_annotation,
-    is_not_included_by_annotation,
-    is_paused,
-    is_on_delete,
-    was_restarted_by_another_run,
-    has_no_pods_to_replace,
-    has_no_drift,
+# The first rule that applies says why a workload is not restarted, and what to do.
+SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
+    (
+        lambda it: it.ref.kind == "",
+        "not managed by a controller; delete and recreate it manually",
+    ),
+    (
+        lambda it: it.ref.kind == "Node",
+        "static Pod, managed by the kubelet of its node",
+    ),
+    (
+        lambda it: it.ref.kind == "Job",
+        "managed by a Job; runs to completion",
+    ),
+    (
+        lambda it: it.ref.kind == "ReplicationController",
+        "managed by a ReplicationController, which does not support rollouts; delete the Pod "
+        "manually",
+    ),
+    (
+        lambda it: (it.ref.kind, it.ref.group) == ("ReplicaSet", "apps"),
+        "its ReplicaSet has no Deployment or no longer exists; replace the Pod manually",
+    ),
+    (
+        lambda it: not is_workload(it.ref),
+        "managed by a {it.ref.kind} ({it.ref.group}); restart it with that controller's tools",
+    ),
+    (
+        lambda it: it.ref.kind not in it.options.kinds,
+        "not selected; {it.kind.how_to_select}",
+    ),
+    (
+        lambda it: it.obj == {},
+        "no longer exists",
+    ),
+    (
+        lambda it: it.is_set("metadata", "deletionTimestamp"),
+        "being deleted",
+    ),
+    (
+        lambda it: "NamespaceTerminating" in it.causes,
+        "its namespace is terminating",
+    ),
+    (
+        lambda it: has_any(it.options.exclude_annotation, it.namespace_annotations),
+        "its namespace matches --exclude-annotation",
+    ),
+    (
+        lambda it: has_any(it.options.exclude_annotation, *it.annotations),
+        "matches --exclude-annotation",
+    ),
+    (
+        lambda it: (
+            it.obj
+            and it.options.include_annotation
+            and not has_any(it.options.include_annotation, *it.annotations)
+        ),
+        "does not match --include-annotation",
+    ),
+    (
+        lambda it: it.is_set("spec", "paused"),
+        "paused; run `kubectl rollout resume` first",
+    ),
+    (
+        lambda it: it.is_set("spec", "updateStrategy", "type") == "OnDelete",
+        "updateStrategy is OnDelete; delete its Pods manually, one at a time",
+    ),
+    (
+        lambda it: it.restarts_by_others,
+        "already restarted by another run at {it.restarts_by_others[0]}",
+    ),
+    (
+        lambda it: it.pods == [],
+        "its Pods no longer have the sidecar",
+    ),
+    (
+        lambda it: it.pods and it.has_only_new_pods(),
+        "all its Pods were created after the cutoff",
+    ),
+    (
+        lambda it: it.is_up_to_date,
+        "already up to date",
+    ),
 )
 
 
-def reason_to_skip(situation: Situation) -> str | None:
+def reason_to_skip(it: Situation) -> str | None:
     """Return why the workload is not restarted, and what to do; None: it is."""
-    reasons = (rule(situation) for rule in SKIP_RULES)
-    return next(filter(None, reasons), None)
+    return next((reason.format(it=it) for applies, reason in SKIP_RULES if applies(it)), None)
 
 
 def is_workload(ref: ObjectRef) -> bool:
     """Return whether it is one of Kubernetes' own workloads; OpenKruise has the same kinds."""
     return ref.kind in KINDS and ref.group == "apps"
-
-
-def own_annotations(it: Situation) -> tuple[Labels, Labels]:
-    return annotations_of(it.obj or {}), template_annotations(it.obj or {})
 
 
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
@@ -1858,9 +1922,9 @@ def plan_workload(
 
 
 def in_rollout_order(workloads: Iterable[PlannedWorkload]) -> list[PlannedWorkload]:
-    """Return what can break the least first: by state, then fewer Pods first.
+    """Return the workloads in rollout order: by state, then by number of Pods, fewest first.
 
-    Within these namespaces take turns, so that parallel rollouts are spread across teams.
+    Among equals, the order alternates between namespaces to spread parallel rollouts across teams.
     """
     states = list(State)
     turns: Counter[tuple[int, int, str]] = Counter()
@@ -1873,18 +1937,18 @@ def in_rollout_order(workloads: Iterable[PlannedWorkload]) -> list[PlannedWorklo
 
 
 MANY = 50  # workloads: from then on lists cost less than one request each
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the workload once more
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a copy of the workload
 
 
 class WorkloadReader:
     """Reads the workloads of candidates: many in lists, few one by one.
 
-    They are kept packed, without what the plan does not need.
+    They are kept as JSON, a tenth of the memory, without what the plan does not need.
     """
 
     def __init__(self, cluster: Cluster, options: Options) -> None:
         self.cluster, self.options = cluster, options
-        self.objects: dict[ObjectRef, bytes] = {}
+        self.objects: dict[ObjectRef, str] = {}
         self.listed: set[str] = set()
         # The names and labels that Deployments select, by namespace and their first label.
         self.deployments: dict[Names, list[tuple[str, frozenset[Any]]]] = {}
@@ -1919,15 +1983,15 @@ class WorkloadReader:
         items = labels.items()
         return [name for name, selected in nearby if selected <= items] == [deployment.name]
 
-    def read(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, bytes]:
-        """Return each workload as it is now, packed; empty if it does not exist."""
+    def read(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, str]:
+        """Return each workload as it is now, as JSON; empty if it does not exist."""
         wanted = set(refs)
         for kind, count in Counter(ref.kind for ref in wanted).items():
             if count > MANY and kind not in self.listed:
                 self.read_list(kind, wanted)
         missing = [ref for ref in wanted if ref not in self.objects]
         for ref, obj in each(missing, self.cluster.workload):
-            self.objects[ref] = packed(obj)
+            self.objects[ref] = json.dumps(obj)
         return self.objects
 
     def read_list(self, kind: str, wanted: Collection[ObjectRef]) -> None:
@@ -1953,11 +2017,11 @@ class WorkloadReader:
                 dig(obj, "status").pop("conditions", None)
                 if not self.options.only_drifted:
                     dig(obj, "spec", "template").pop("spec", None)
-                self.objects[ref] = packed(obj)
+                self.objects[ref] = json.dumps(obj)
 
 
 def deployment_by_name(replica_set: ObjectRef, labels: Labels) -> ObjectRef:
-    """Return the Deployment of a ReplicaSet if it was that which created it."""
+    """Return the Deployment that a ReplicaSet's name implies: <deployment>-<pod-template-hash>."""
     suffix = "-" + labels.get("pod-template-hash", "\0")
     name = replica_set.name.removesuffix(suffix)
     return ObjectRef("Deployment", replica_set.namespace, name, "apps")
@@ -2011,7 +2075,10 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
     template, live = obj["spec"]["template"], sample["metadata"]
     metadata = only(dig(template, "metadata"), ("labels", "annotations", "finalizers"))
     controller_labels = only(dig(live, "labels"), CONTROLLER_LABELS)
-    metadata["labels"] = {**dig(metadata, "labels"), **controller_labels}
+    metadata["labels"] = {
+        **dig(metadata, "labels"),
+        **controller_labels,
+    }
     metadata["generateName"] = live.get("generateName") or f"{workload.name}-"
     metadata["ownerReferences"] = [
         without(reference, "blockOwnerDeletion")
@@ -2024,10 +2091,24 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
         claims = [claim["metadata"]["name"] for claim in dig(obj, "spec", "volumeClaimTemplates")]
         volumes = [volume for volume in dig(spec, "volumes") if volume["name"] not in claims]
         for name in claims:
-            volumes.append({"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}})
+            volumes.append(
+                {
+                    "name": name,
+                    "persistentVolumeClaim": {"claimName": f"{name}-{pod}"},
+                }
+            )
         subdomain = obj["spec"].get("serviceName", "")
-        spec |= {"volumes": volumes, "hostname": pod, "subdomain": subdomain}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        spec |= {
+            "volumes": volumes,
+            "hostname": pod,
+            "subdomain": subdomain,
+        }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 def only(mapping: Json, keys: Iterable[str]) -> Json:
@@ -2045,25 +2126,31 @@ def named_containers(pod: Json, names: Names) -> Iterator[tuple[str, Json]]:
             yield position, container
 
 
+def sidecar_parts(pod: Json, names: Names) -> Json:
+    """Return the named sidecars of a Pod by name: list, container, and the volumes it mounts."""
+    volumes = {volume["name"]: volume for volume in dig(pod, "spec", "volumes")}
+    parts = {}
+    for position, container in named_containers(pod, names):
+        mounted = {mount["name"] for mount in dig(container, "volumeMounts")} & volumes.keys()
+        used = [volumes[name] for name in sorted(mounted) if not TOKEN_VOLUME.fullmatch(name)]
+        parts[container["name"]] = [position, container, used]
+    return parts
+
+
 def view_of(pod: Json, names: Names) -> bytes:
     """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
 
     The views of two Pods are equal if and only if nothing differs.
     """
-    volumes = {volume["name"]: volume for volume in dig(pod, "spec", "volumes")}
-    sidecars = {}
-    for position, container in named_containers(pod, names):
-        mounted = {mount["name"] for mount in dig(container, "volumeMounts")} & volumes.keys()
-        used = [volumes[name] for name in sorted(mounted) if not TOKEN_VOLUME.fullmatch(name)]
-        sidecars[container["name"]] = [position, container, used]
-    return normal_view(TOKEN_VOLUME.sub(r"\1", json.dumps(sidecars)))
+    return normal_view(TOKEN_VOLUME.sub(r"\1", json.dumps(sidecar_parts(pod, names))))
 
 
 @functools.lru_cache(maxsize=4096)
 def normal_view(text: str) -> bytes:
     """Return the JSON of view_of in normal form. Cached: most Pods of a workload are equal."""
     sidecars = json.loads(text).items()
-    return packed({name: normal_container(*parts) for name, parts in sidecars})
+    forms = {name: normal_container(*parts) for name, parts in sidecars}
+    return packed(forms, sort_keys=True)
 
 
 def normal_container(position: str, container: Json, volumes: Sequence[Json]) -> Json:
@@ -2081,6 +2168,8 @@ def normal_container(position: str, container: Json, volumes: Sequence[Json]) ->
         for port in form.get("ports", ())
     }
     form["volumeMounts"] = {mount["mountPath"]: mount for mount in form.get("volumeMounts", ())}
+    for mount in form["volumeMounts"].values():
+        mount["name"] = TOKEN_VOLUME.sub(r"\1", mount["name"])
     form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}
     return form
 
@@ -2160,7 +2249,12 @@ def find_differences(
     if current == expected and type(current) is type(expected):
         return
     if isinstance(current, dict) and isinstance(expected, dict):
-        for key in sorted({**current, **expected}):
+        for key in sorted(
+            {
+                **current,
+                **expected,
+            }
+        ):
             yield from find_differences(current.get(key), expected.get(key), (*path, key))
         return
     pairs = [(current, expected)]
@@ -2171,7 +2265,7 @@ def find_differences(
 
 
 def list_differences(current: list[Any], expected: list[Any]) -> list[tuple[Any, Any]]:
-    """Return what is only on one side; two values of one flag (--level=info) are a pair."""
+    """Return the items that differ as (current, expected); those of one flag are a pair."""
 
     def flag(item: Any) -> str:
         text = str(item)
@@ -2203,7 +2297,7 @@ def redacted(value: Any, path: Names) -> Any:
     return REDACTED if is_secret and not is_reference else value
 
 
-def other_parts(pod: Json, names: Names) -> dict[str, str]:
+def other_parts(pod: Json, names: Names) -> Json:
     """Return everything in a Pod that is not part of its view, such as `volume x`."""
     mounts = [dig(container, "volumeMounts") for _, container in named_containers(pod, names)]
     mounted = {mount["name"] for found in mounts for mount in found}
@@ -2217,8 +2311,7 @@ def other_parts(pod: Json, names: Names) -> dict[str, str]:
             parts[f"volume {volume['name']}"] = normal_volume(volume)
     for name, value in annotations_of(pod).items():
         parts[f"annotation {name}"] = value
-    texts = {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
-    return {name: TOKEN_VOLUME.sub(r"\1", text) for name, text in texts.items()}
+    return parts
 
 
 def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
@@ -2227,7 +2320,7 @@ def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
     Annotations that only the live Pod has were added later, and do not count.
     """
     before, after = other_parts(live, names), other_parts(expected, names)
-    changed = {name for name, _ in before.items() ^ after.items()}
+    changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
     added_later = {name for name in changed - after.keys() if name.startswith("annotation ")}
     return tuple(sorted(changed - added_later))
 
@@ -2244,30 +2337,38 @@ CONFIG_KINDS = {
 
 def configs_of(pod: Json, namespace: str, names: Names) -> dict[ObjectRef, bool]:
     """Return the ConfigMaps and Secrets of the named sidecars, and whether each is required."""
-    volumes = {volume["name"]: volume for volume in dig(pod, "spec", "volumes")}
-    sources: list[Json] = []
-    for _, container in named_containers(pod, names):
-        sources += [dig(variable, "valueFrom") for variable in dig(container, "env")]
-        sources += dig(container, "envFrom")
-        for mount in dig(container, "volumeMounts"):
-            volume = volumes.get(mount["name"], {})
-            sources += [volume, *dig(volume, "projected", "sources")]
     found: dict[ObjectRef, bool] = {}
-    for source in sources:
-        for key, reference in only(source, CONFIG_KINDS).items():
-            name = reference.get("name") or reference.get("secretName")
-            config = ObjectRef(CONFIG_KINDS[key], namespace, name)
-            found[config] = found.get(config, False) or not reference.get("optional")
+    for kind, reference in config_references(list(sidecar_parts(pod, names).values())):
+        name = reference.get("name") or reference.get("secretName", "")
+        config = ObjectRef(kind, namespace, name)
+        found[config] = found.get(config, False) or not reference.get("optional")
     return found
 
 
-def sidecar_differences(live: bytes, expected: bytes, resized: Names) -> Iterator[Difference]:
-    """Yield what differs between two views, except resources that were changed in place."""
-    if live != expected:
-        for difference in find_differences(unpacked(live), unpacked(expected)):
-            name, section = (*difference.path, "")[:2]
-            if not (name in resized and section == "resources"):
-                yield difference
+def config_references(value: Any) -> Iterator[tuple[str, Json]]:
+    """Yield the references to ConfigMaps and Secrets inside containers and volumes."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if key in CONFIG_KINDS and isinstance(inner, dict):
+            yield CONFIG_KINDS[key], inner
+        if isinstance(inner, (dict, list)):
+            yield from config_references(inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def sidecar_differences(
+    live: bytes, expected: bytes, resized: tuple[str, ...]
+) -> tuple[Difference, ...]:
+    """Return what differs between two views, except resources that were changed in place.
+
+    Cached: many workloads have the same views.
+    """
+    if live == expected:
+        return ()
+    return tuple(
+        difference
+        for difference in find_differences(unpacked(live), unpacked(expected))
+        if difference.path[0] not in resized or "resources" not in difference.path[1:2]
+    )
 
 
 def compare_pods(
@@ -2330,9 +2431,9 @@ def judge(
 def verdict_on(error: ApiError) -> Verdict:
     """Return what a dry run that failed means.
 
-    Rejected is a Pod that the cluster would not take today. A missing permission, a webhook that
-    fails, times out or does not support dry run, and an exceeded quota (a rolling update may free
-    room first) say nothing about that.
+    Rejected means that the cluster would not accept the Pod today. A missing permission, a webhook
+    that fails, times out or does not support dry run, and an exceeded quota (a rolling update may
+    free room first) say nothing about that.
     """
     message = str(error)
     if re.search("denied (the )?request", message):  # a webhook may deny with any status
@@ -2358,7 +2459,7 @@ class Comparison:
         self,
         workloads: Sequence[PlannedWorkload],
         candidates: Candidates,
-        objects: Mapping[ObjectRef, bytes],
+        objects: Mapping[ObjectRef, str],
     ) -> tuple[list[JudgedWorkload], dict[ObjectRef, ApiError]]:
         """Return the verdicts, in the order of the workloads, and the dry runs that failed.
 
@@ -2367,7 +2468,9 @@ class Comparison:
         """
 
         def ask(ref: ObjectRef) -> ExpectedPod | ApiError:
-            return self.expected_pod(ref, unpacked(objects[ref]), unpacked(candidates[ref].sample))
+            return self.expected_pod(
+                ref, json.loads(objects[ref]), unpacked(candidates[ref].sample)
+            )
 
         refs = [planned.ref for planned in workloads]
         expected: dict[ObjectRef, ExpectedPod] = {}
@@ -2381,7 +2484,10 @@ class Comparison:
             self.progress.show(f"Comparing: {asked} of {len(refs)} workloads")
             is_first = asked == COMPARING_AT_A_TIME == len(errors)
             if is_first and all(error.is_timeout for error in errors.values()):
-                log.warning("the first %d dry runs timed out; asking no more", asked)
+                log.warning(
+                    "the first %d dry runs timed out; the remaining workloads are not compared",
+                    asked,
+                )
                 errors = {other: errors.get(other, errors[ref]) for other in refs}
                 break
         self.progress.show("")
@@ -2452,12 +2558,12 @@ class Kubectl:
 
     path: str
     flags: Sequence[str]
-    stop: threading.Event  # then nobody waits any more
+    stop: threading.Event  # set: stop waiting
 
     def rollout_status(self, workload: ObjectRef, seconds: float, tell: Tell) -> tuple[int, str]:
         """Wait for a rollout; return kubectl's exit code and, unless that is 0, why.
 
-        Its lines are told as they come. StoppedWaiting after the second signal.
+        Pass each line of its output to `tell` as it arrives. StoppedWaiting after a second signal.
         """
         words = ["rollout", "status", workload.argument, "--namespace", workload.namespace]
         words += ["--timeout", f"{seconds:.3f}s"]
@@ -2470,7 +2576,10 @@ class Kubectl:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={"GOMAXPROCS": "1", **os.environ},  # 0.88 of the wall time with 10 at a time
+                env={
+                    "GOMAXPROCS": "1",
+                    **os.environ,
+                },  # 0.88 of the wall time with 10 at a time
                 start_new_session=True,  # Ctrl-C is for this program, not for its children
             )
             try:
@@ -2531,7 +2640,7 @@ class Rollout:
         return replace(result, seconds=seconds)
 
     def interrupted(self, task: Task) -> Result:
-        """Return the result of a task that nobody waits for any more."""
+        """Return the result of a task that is no longer waited for."""
         ref = task.planned.ref
         check = self.cluster.connection.kubectl_command(ref, "rollout", "status")
         message = f"stopped waiting; check with: {check}"
@@ -2545,7 +2654,7 @@ class Rollout:
         if code == 0:
             return self.verify(planned, patched)
         outcome = Outcome.TIMED_OUT if TIMED_OUT in error else Outcome.FAILED
-        if is_outage(error):  # whether it succeeded, nobody can say
+        if is_outage(error):  # the result is unknown
             return Result(planned, Outcome.TIMED_OUT, error, patched=patched)
         counts, messages = None, [error or f"kubectl exited with {code}"]
         try:
@@ -2554,7 +2663,13 @@ class Rollout:
         except ApiError:  # what kubectl says is enough
             log.debug("cannot read its Pods", exc_info=True, extra={"workload": str(planned.ref)})
         message = "; ".join(filter(None, messages))
-        return Result(planned, outcome, message, patched=patched, counts=counts)
+        return Result(
+            planned,
+            outcome,
+            message,
+            patched=patched,
+            counts=counts,
+        )
 
     def patch(self, planned: PlannedWorkload) -> Patched | str:
         """Patch the workload as it is now, or return why not.
@@ -2608,14 +2723,13 @@ class Rollout:
             for key, value in template_annotations(obj).items()
             if key.endswith(".rollout.timestamp") and is_since(self.began, value)
         )
-        if is_unchanged:
-            stamps = ()
+        stamps = () if is_unchanged else stamps
         return replace(situation, restarts_by_others=stamps, pods=pods, is_up_to_date=is_up_to_date)
 
     def wait(self, ref: ObjectRef, tell: Tell) -> tuple[int, str]:
         """Return kubectl's verdict. If it ends without one, for example killed, run it again.
 
-        An unavailable API server is waited for as long as the rollout itself.
+        If the API server is unavailable, retry until the rollout's timeout.
         """
         deadline = time.monotonic() + self.options.timeout
         for attempt in itertools.count(1):
@@ -2624,7 +2738,10 @@ class Rollout:
             is_last = seconds <= 1 or (attempt > RETRIES and not is_outage(error))
             if code == 0 or JUDGMENTS.search(error) or is_last:
                 break
-            extra = {"workload": str(ref), "error": error}
+            extra = {
+                "workload": str(ref),
+                "error": error,
+            }
             log.debug("kubectl ended without a verdict; running it again", extra=extra)
             if self.kubectl.stop.wait(random.uniform(0.5, 1.0) * min(2 ** (attempt - 2), 8)):
                 raise StoppedWaiting
@@ -2671,11 +2788,23 @@ class Rollout:
             return Result(planned, Outcome.SUCCEEDED, message, patched=patched)
         if self.comparison:
             differences = self.comparison.remaining(self.judged[ref], snapshot.new)
-        partition = dig(patched.obj, "spec", "updateStrategy", "rollingUpdate", "partition")
+        partition = dig(
+            patched.obj,
+            "spec",
+            "updateStrategy",
+            "rollingUpdate",
+            "partition",
+        )
         cause = f"StatefulSet partition is {partition}" if partition else ""
         cause = removed_by(current, patched) or cause
         outcome, message = outcome_of(snapshot, differences, cause)
-        return Result(planned, outcome, message, patched=patched, counts=snapshot.counts)
+        return Result(
+            planned,
+            outcome,
+            message,
+            patched=patched,
+            counts=snapshot.counts,
+        )
 
     def recheck(self, result: Result, tell: Tell) -> Result:
         """Return what became of a rollout that timed out: it may have succeeded by now."""
@@ -2769,7 +2898,7 @@ class Interrupts:
         self.received: list[int] = []
         self.stop_waiting = threading.Event()
         self.is_paused = False
-        self.raises = True  # the next signal, before anything is changed and while asking
+        self.raises = True  # whether the next signal raises Interrupted
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup or a shell's & sets it
                 signal.signal(number, self.receive)
@@ -2815,7 +2944,7 @@ class Scheduler:
         self.timed_out: list[Result] = []
         self.failures = 0
         self.has_quit = False
-        self.unavailable = ""  # why the API server is of no use any more
+        self.unavailable = ""  # why the API server cannot be used
         self.logged = False, ""  # whether it is paused, and the reason to stop
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
@@ -2892,13 +3021,20 @@ class Scheduler:
 
     def ask_about(self, planned: PlannedWorkload) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
-        answers = {"y": "yes", "n": "no", "a": "all", "q": "quit"}
+        answers = {
+            "y": "yes",
+            "n": "no",
+            "a": "all",
+            "q": "quit",
+        }
         self.report.show_question(planned, self.rollout.judged.get(planned.ref))
         question = f"Roll out {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
-            self.report.progress.write(question)
             try:
                 self.interrupts.raises = True
+                if self.interrupts.received:  # just before
+                    raise Interrupted
+                self.report.progress.write(question)
                 line = sys.stdin.readline() or "quit"
                 self.interrupts.raises = False
             except (Interrupted, OSError):  # OSError: the terminal was closed
@@ -2910,7 +3046,7 @@ class Scheduler:
             question = "Answer y, n, a or q: "
 
     def handle_event(self, seconds: float) -> None:
-        """Wait for an event, and book it."""
+        """Wait for an event and record it."""
         try:
             task, line, result = self.events.get(timeout=seconds)
         except queue.Empty:
@@ -2974,7 +3110,12 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-WORDS = {"env": "env", "ports": "port", "volumeMounts": "mount", "volumes": "volume"}
+WORDS = {
+    "env": "env",
+    "ports": "port",
+    "volumeMounts": "mount",
+    "volumes": "volume",
+}
 
 
 def difference_text(difference: Difference, width: int = 1000) -> str:
@@ -2986,7 +3127,10 @@ def difference_text(difference: Difference, width: int = 1000) -> str:
         return f"{name}  would be {'removed' if expected is None else 'added'}"
     what, old, new = ".".join(section), value_text(current), value_text(expected)
     if what == "position":
-        kinds = {"containers": "a regular container", "initContainers": "a native sidecar"}
+        kinds = {
+            "containers": "a regular container",
+            "initContainers": "a native sidecar",
+        }
         return f"{name}  changes from {kinds[current]} to {kinds[expected]}"
     for plural, word in WORDS.items():
         what = re.sub(rf"^{plural}\.", f"{word} ", what)
@@ -3034,7 +3178,13 @@ class Report:
         names = options.sidecars
         self.with_names = len(names) > 1 or is_pattern(names[0])
         self.began = self.last_progress = time.monotonic()
-        self.plan = Plan([], 0, [], Scan(), [])
+        self.plan = Plan(
+            [],
+            0,
+            [],
+            Scan(),
+            [],
+        )
         self.places: dict[ObjectRef, str] = {}  # in the rollout order
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
@@ -3045,7 +3195,15 @@ class Report:
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
             subject = only(ref._asdict(), ("kind", "namespace", "name")) if ref else {}
-            self.write(json.dumps({"record": record, **subject, **fields}))
+            self.write(
+                json.dumps(
+                    {
+                        "record": record,
+                        **subject,
+                        **fields,
+                    }
+                )
+            )
 
     def print(self, *lines: str) -> None:
         if lines and not self.as_json:
@@ -3103,7 +3261,13 @@ class Report:
                 downtime=planned.recreate,
             )
         for subject, reason in plan.skips:
-            log.debug("skipped", extra={"workload": str(subject), "reason": reason})
+            log.debug(
+                "skipped",
+                extra={
+                    "workload": str(subject),
+                    "reason": reason,
+                },
+            )
             self.record("skip", subject, reason=reason)
         if plan.judged:
             self.print_drift()
@@ -3141,7 +3305,10 @@ class Report:
         in_plan = {planned.ref for planned in self.plan.workloads}
         groups = group_by(by_verdict.get(Verdict.DRIFTED, ()), group_key)
         for group in sorted(groups.values(), key=len, reverse=True):
-            meaning = "not restarted without --allow-removal; check that the injector is healthy"
+            meaning = (
+                "would lose the sidecar (not restarted without --allow-removal; check that the "
+                "injector is healthy)"
+            )
             if group[0].planned.ref in in_plan:
                 meaning = "with these differences"
             table = self.plan_lines([judged.planned for judged in group])
@@ -3172,7 +3339,10 @@ class Report:
         sentences.append(count_words(self.verdict_counts()))
         scanned = f"Scanned {count_of(plan.scan.pods, 'Pod')}"
         kinds = Counter(subject.kind == "Pod" for subject, _ in plan.skips)
-        nouns = {"workload": kinds[False], "Pod": kinds[True]}
+        nouns = {
+            "workload": kinds[False],
+            "Pod": kinds[True],
+        }
         skipped = [count_of(count, noun) for noun, count in nouns.items() if count]
         if skipped:
             scanned += f"; skipped {join_words(skipped)}"
@@ -3185,7 +3355,7 @@ class Report:
         verdicts = Counter(judged.verdict for judged in self.plan.judged)
         counts = {verdict.value: verdicts[verdict] for verdict in Verdict}
         drifted = counts.pop("drifted")
-        counts["needs --allow-removal"] = drifted and drifted - len(self.plan.workloads)
+        counts["would lose the sidecar"] = drifted and drifted - len(self.plan.workloads)
         return counts
 
     # The rollouts
@@ -3219,18 +3389,10 @@ class Report:
             log.info("%s", text)
 
     def finish(self, result: Result) -> None:
-        """Take a workload's result."""
+        """Count, record and log a workload's result."""
         planned, outcome = result.planned, result.outcome
         self.outcomes[outcome] += 1
-        total = planned.pods_to_replace
-        counts = result.counts or PodCounts(total, ready=planned.ready)
-        if outcome in SUCCESSES and not result.counts:  # the Pods could not be verified
-            counts = PodCounts(total, total, total, total)
-        self.counts.update(counts._asdict())
-        not_updated = min(counts.matched - counts.updated, total)
-        good = min(counts.updated_and_ready, total - not_updated)
-        not_ready = total - not_updated - good  # or lost
-        self.pods.update({"good": good, "not updated": not_updated, "not ready": not_ready})
+        self.count_pods(result)
         level = logging.INFO
         if outcome not in SUCCESSES:
             patched = result.patched and result.patched._replace(obj={})  # which may be large
@@ -3239,11 +3401,34 @@ class Report:
             level = logging.ERROR if is_surprising else logging.WARNING
         if outcome is Outcome.NOT_STARTED:
             level = logging.DEBUG  # there may be thousands
-        facts = {"seconds": result.seconds, "message": result.message}
+        facts = {
+            "seconds": result.seconds,
+            "message": result.message,
+        }
         self.record("result", planned.ref, outcome=outcome.snake_case, **facts)
-        extra = {"workload": str(planned.ref), "seconds": result.seconds, "reason": result.message}
-        log.log(
-            level, "rollout %s", outcome.value, extra={k: v for k, v in extra.items() if v != ""}
+        extra = {
+            "workload": str(planned.ref),
+            "seconds": result.seconds,
+        }
+        extra |= {"reason": result.message} if result.message else {}
+        log.log(level, "rollout %s", outcome.value, extra=extra)
+
+    def count_pods(self, result: Result) -> None:
+        """Count a workload's Pods: those it has, and those of the plan, which add up."""
+        total = result.planned.pods_to_replace
+        counts = result.counts or PodCounts(total, ready=result.planned.ready)
+        if result.outcome in SUCCESSES and not result.counts:  # they could not be verified
+            counts = PodCounts(total, total, total, total)
+        self.counts.update(counts._asdict())
+        not_updated = min(counts.matched - counts.updated, total)
+        good = min(counts.updated_and_ready, total - not_updated)
+        not_ready = total - not_updated - good  # or lost
+        self.pods.update(
+            {
+                "good": good,
+                "not updated": not_updated,
+                "not ready": not_ready,
+            }
         )
 
     # The summary
@@ -3364,7 +3549,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison | None)
 
     workloads = []
     for ref, candidate in candidates.items():
-        obj = unpacked(objects[ref])
+        obj = json.loads(objects[ref])
         situation = Situation(ref, options, obj, annotations.get(ref.namespace, {}))
         reason = reason_to_skip(situation)
         if reason:
@@ -3429,7 +3614,9 @@ def exit_code_for(error: BaseException, interrupts: Interrupts) -> int:
     if isinstance(error, (StartError, ApiError)):
         log.error("error: %s (nothing was changed)", error)
         return 3
-    log.critical("error: unexpected %r; report it with the log of --log-level=debug", error)
+    log.critical(
+        "error: unexpected error: %r; run again with --log-level=debug and report the log", error
+    )
     return 3 if interrupts.raises else 1
 
 

@@ -79,16 +79,14 @@ A_PREFIX = (
         ("--annotation-prefix", "a/b/c", A_PREFIX),
         ("--annotation-prefix", "Upper.com/a", A_PREFIX),
         ("--annotation-prefix", "a" * 46, A_PREFIX),
-        ("--log-level", "loud", "one of 'debug', 'info', 'warning', 'error'"),
-        ("--log-format", "xml", "one of 'text', 'json'"),
+        ("--log-level", "loud", "debug, info, warning or error"),
+        ("--log-format", "xml", "text or json"),
     ],
 )
 def test_an_invalid_value_is_reported_with_what_it_must_be(refused, option, value, requirement):
     words = ["-n", value] if option == "-n" else [f"{option}={value}"]
     shown = {"-n": "--include-namespace"}.get(option, option)
     said = refused(NAME, *words)
-    if "one of" in requirement:  # argparse quotes the choices before Python 3.12
-        said, requirement = said.replace("'", ""), requirement.replace("'", "")
     assert said == f'invalid value "{value}" for {shown}: must be {requirement}'
 
 
@@ -122,7 +120,7 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
         ([NAME, "--confirm-each"], "--confirm-each requires a terminal on standard input"),
         (
             [NAME, "--exclude-deployment"],
-            "--exclude-deployment selects no workloads; add --include-statefulset or --include-daemonset",
+            "no workloads selected: --exclude-deployment requires --include-statefulset or --include-daemonset",
         ),
         ([NAME, "--include-namespace=a", "--exclude-namespace=a"], NO_NAMESPACES),
         (

@@ -213,7 +213,7 @@ def scaled_to_zero(cluster):
             ),
             "being deleted",
         ),
-        (scaled_to_zero, "none of its Pods has the sidecar any more"),
+        (scaled_to_zero, "its Pods no longer have the sidecar"),
     ],
 )
 def test_a_workload_that_changed_since_the_plan_is_skipped(cluster, start, meanwhile, reason):
