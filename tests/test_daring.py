@@ -364,12 +364,13 @@ class Silent:
 
     def __init__(self) -> None:
         self.results: list = []
+        self.most_in_progress = 0
 
     def finish(self, result) -> None:
         self.results.append(result)
 
     def show_progress(self, in_progress, is_paused) -> None:
-        pass
+        self.most_in_progress = max(self.most_in_progress, len(in_progress))
 
 
 class NoInterrupts:
@@ -386,6 +387,7 @@ def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
     rollout = tool.Rollout(cluster=cluster, kubectl=kubectl, options=settings, began=now)
     report = Silent()
     tool.Scheduler(rollout, NoInterrupts(), report, workers).run(plan)
+    assert report.most_in_progress <= workers
     return report.results
 
 

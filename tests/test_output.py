@@ -138,6 +138,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
         ((3, 2, 3, 2), "Pods: 2 of 3 updated and ready (1 not updated)."),
         ((3, 3, 1, 1), "Pods: 1 of 3 updated and ready (2 not ready)."),
         ((0, 0, 0, 0), "Pods: 0 of 3 updated and ready (3 not ready)."),  # lost
+        ((5, 1, 5, 1), "Pods: 0 of 3 updated and ready (3 not updated)."),
         ((9, 9, 9, 9), "Pods: 3 of 3 updated and ready."),  # the others were not in the plan
     ],
 )
