@@ -348,6 +348,7 @@ class FakeKubectl:
         self.stop = threading.Event()
 
     def rollout_status(self, ref, seconds, tell) -> tuple[int, str]:
+        tell("Waiting")
         with self.changed:
             self.in_progress += 1
             self.most = max(self.most, self.in_progress)
