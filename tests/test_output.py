@@ -509,5 +509,5 @@ def test_ages_count_from_the_oldest_pod(cluster, run):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     cluster.backdate(cluster.pods("shop", "web")[1], 7200)
-    oldest = datetime.fromisoformat(run(cluster).of("plan")[0]["oldest_pod"])
+    oldest = datetime.strptime(run(cluster).of("plan")[0]["oldest_pod"], "%Y-%m-%dT%H:%M:%S%z")
     assert 7190 < (datetime.now(timezone.utc) - oldest).total_seconds() < 7300
