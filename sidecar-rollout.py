@@ -320,11 +320,11 @@ class JudgedWorkload:
 class Plan:
     """What is rolled out, and what is not."""
 
-    workloads: list[PlannedWorkload]  # in rollout order
-    selected: int  # how many of them --max-rollouts leaves
-    skips: list[Skip]
-    scan: Scan
-    judged: list[JudgedWorkload]  # with --only-drifted, everything that was compared
+    workloads: list[PlannedWorkload] = field(default_factory=list)  # in rollout order
+    selected: int = 0  # how many of them --max-rollouts leaves
+    skips: list[Skip] = field(default_factory=list)
+    scan: Scan = field(default_factory=Scan)
+    judged: list[JudgedWorkload] = field(default_factory=list)  # with --only-drifted: all
 
 
 class PodCounts(NamedTuple):
@@ -552,7 +552,7 @@ def non_empty(text: str) -> str:
     return text
 
 
-def path(text: str) -> str:
+def file_path(text: str) -> str:
     return os.path.expanduser(non_empty(text))
 
 
@@ -768,7 +768,7 @@ OPTIONS = {
     "Connection": (
         Option(
             "--kubeconfig",
-            path,
+            file_path,
             "PATH",
             "Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the Pod's "
             "service account in a cluster)",
@@ -781,7 +781,7 @@ OPTIONS = {
         ),
         Option(
             "--kubectl",
-            path,
+            file_path,
             "PATH",
             "Path to kubectl (default: the one on the PATH)",
             "kubectl",
@@ -1068,12 +1068,12 @@ def each(
 class Permission(NamedTuple):
     verb: str
     resource: str
-    group: str
     namespace: str  # empty: all namespaces
+    group: str = ""
 
     def __str__(self) -> str:
         where = f"namespace {self.namespace}" if self.namespace else "all namespaces"
-        return f"{self.verb} {'.'.join(filter(None, self[1:3]))} in {where}"
+        return f"{self.verb} {'.'.join(filter(None, self[1::2]))} in {where}"
 
 
 @dataclass
@@ -1550,14 +1550,14 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
     namespaces = namespaces_to_list(options)
     needed = []
     for namespace in namespaces or [""]:
-        needed.append(Permission("list", "pods", "", namespace))
+        needed.append(Permission("list", "pods", namespace))
         if options.exclude_annotation:
-            needed.append(Permission("get", "namespaces", "", namespace))
+            needed.append(Permission("get", "namespaces", namespace))
         if "Deployment" in options.kinds:
-            needed.append(Permission("get", "replicasets", "apps", namespace))
+            needed.append(Permission("get", "replicasets", namespace, group="apps"))
         for kind in options.kinds:
             verbs = ("get", "list", "patch", "watch") if options.confirm else ("get",)
-            needed += [Permission(v, KINDS[kind].resource, "apps", namespace) for v in verbs]
+            needed += [Permission(v, KINDS[kind].resource, namespace, group="apps") for v in verbs]
     answers = each(needed, cluster.is_allowed)
     missing = sorted(str(permission) for permission, is_allowed in answers if not is_allowed)
     if missing:

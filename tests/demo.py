@@ -8,6 +8,7 @@ stays up afterwards, for kubectl, until Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -167,10 +168,8 @@ def main(argv: list[str]) -> int:
             print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler)
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
-            except KeyboardInterrupt:
-                pass
     return code
 
 

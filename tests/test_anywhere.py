@@ -74,7 +74,7 @@ def test_awkward_workloads_are_skipped(anywhere, run):
     ]
 
 
-def test_a_second_run_with_the_same_cut_off_finds_nothing(anywhere, run):
+def test_a_second_run_with_the_same_cutoff_finds_nothing(anywhere, run):
     anywhere.create(workload("Deployment", "web", with_sidecar()))
     anywhere.wait_for_rollout("deployment/web")
     time.sleep(1.1)  # the API server's times are whole seconds: nothing else can be waited for

@@ -52,7 +52,7 @@ def test_recorded_drift_is_exactly_its_differences(tool):
     ]
 
 
-def recorded_refusals() -> list:
+def recorded_rejections() -> list:
     exchanges = json.loads((RECORDED / "dry-run-pod-refused.json").read_text())
     verdicts = [
         "UNKNOWN",
@@ -68,8 +68,8 @@ def recorded_refusals() -> list:
     return list(zip(exchanges, verdicts, strict=True))
 
 
-@pytest.mark.parametrize(("exchange", "verdict"), recorded_refusals())
-def test_recorded_refusals(tool, exchange, verdict):
+@pytest.mark.parametrize(("exchange", "verdict"), recorded_rejections())
+def test_recorded_rejections(tool, exchange, verdict):
     answer = exchange["response"]
     error = tool.ApiError(answer["status"], f"{answer['status']} {answer['body']['message']}")
     assert tool.verdict_on(error) is tool.Verdict[verdict]
@@ -97,7 +97,7 @@ def test_recorded_refusals(tool, exchange, verdict):
         (0, "no answer", "UNKNOWN"),
     ],
 )
-def test_other_refusals(tool, status, message, verdict):
+def test_other_rejections(tool, status, message, verdict):
     assert tool.verdict_on(tool.ApiError(status, message)) is tool.Verdict[verdict]
 
 

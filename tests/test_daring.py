@@ -51,7 +51,7 @@ def planned(tool):
     return make
 
 
-def test_the_order_is_least_to_lose_first(tool, planned):
+def test_the_order_is_least_risky_first(tool, planned):
     wanted = [
         planned("unhealthy", 9, "z", "z"),
         planned("not serving", 1, "b", "x"),
@@ -128,7 +128,7 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
     ]
 
 
-def test_without_the_right_to_endpoint_slices_all_count_as_live(letters, run):
+def test_without_the_permission_to_endpoint_slices_all_count_as_serving(letters, run):
     rules = [
         {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
         {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["*"]},
@@ -151,7 +151,7 @@ def test_without_the_right_to_endpoint_slices_all_count_as_live(letters, run):
         ({"ready": False, "serving": False}, "not_serving"),
     ],
 )
-def test_a_ready_or_serving_endpoint_makes_it_live(letters, run, conditions, state):
+def test_a_ready_or_serving_endpoint_makes_it_serving(letters, run, conditions, state):
     (found,) = letters.pods("shop", "a")
     target = {"kind": "Pod", "name": found["metadata"]["name"], "namespace": "shop"}
     endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": target}
@@ -226,7 +226,7 @@ def test_many_that_were_not_started_share_a_line(cluster, run):
     assert "more (use" not in all_of_them.stdout
 
 
-def test_after_the_canary_the_same_command_goes_on_where_it_ended(letters, run):
+def test_after_the_canary_the_same_command_resumes_where_it_ended(letters, run):
     for found in letters.pods("shop"):
         letters.backdate(found, 3600)
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
@@ -275,7 +275,7 @@ def test_after_n_failures_nothing_new_starts(letters, run):
     assert "--max-failures=2 reached: no new rollouts will start" in ended.stderr
 
 
-def test_what_is_in_flight_is_waited_for_after_the_last_failure(letters, start):
+def test_what_is_in_progress_is_waited_for_after_the_last_failure(letters, start):
     refuse(letters, "b")
     held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
     running = start(letters, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
@@ -848,7 +848,8 @@ def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(letters, 
     ended = run(letters, CONFIRM, f"--kubectl={kubectl}", "--max-rollouts=1")
     (result,) = [r for r in ended.of("result") if r["name"] == "a"]
     assert (ended.code, result["outcome"]) == (1, "incomplete")
-    assert result["message"] == "1 of 2 Pods not updated"
+    # This kubectl answers at once, so the new Pod may not exist yet.
+    assert result["message"] in ("1 of 1 Pod not updated", "1 of 2 Pods not updated")
 
 
 @pytest.mark.parametrize("owner", [("batch/v1", "Job", "nightly"), None])
@@ -863,7 +864,7 @@ def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, 
     assert ended.summary["pods"]["matched"] == 1
 
 
-def test_completed_late_is_proved_as_well(cluster, start):
+def test_completed_late_is_verified_as_well(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.controllers.ready_after = 30

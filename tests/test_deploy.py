@@ -392,7 +392,7 @@ def test_a_workload_whose_pods_are_all_newer_by_then_is_skipped(cluster, start):
     assert patched(cluster) == ["a"]
 
 
-def test_a_conflict_with_somebody_elses_change_is_looked_at_again(cluster, start):
+def test_a_conflict_with_somebody_elses_change_is_checked_again(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())

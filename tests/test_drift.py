@@ -254,7 +254,7 @@ def test_after_a_rollout_for_its_configuration_a_workload_is_up_to_date(mesh, ru
     assert run(mesh, DRIFTED, CONFIRM).planned == []
 
 
-def test_configuration_that_is_missing_is_a_refusal(mesh, run):
+def test_configuration_that_is_missing_is_rejected(mesh, run):
     mesh.delete("ConfigMap", "shop", "proxy-config")
     ended = run(mesh, DRIFTED, CONFIRM, *BOTH)
     assert ended.code == 1
@@ -285,7 +285,7 @@ def label(cluster, namespace: str, **labels: str) -> None:
     cluster.store.change("namespaces", found, metadata=metadata)
 
 
-def test_pods_that_would_not_be_admitted_are_refused_and_never_restarted(mesh, run):
+def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, run):
     mesh.namespace("strict", inject=True)
     mesh.create("strict", config())
     mesh.create("strict", workload("Deployment", "bomb"))
@@ -319,7 +319,7 @@ def test_pods_that_would_not_be_admitted_are_refused_and_never_restarted(mesh, r
         ({"priorityClassName": "gone"}, "no PriorityClass with name gone was found"),
     ],
 )
-def test_a_missing_service_account_or_priority_class_is_a_refusal(cluster, run, spec, message):
+def test_a_missing_service_account_or_priority_class_is_rejected(cluster, run, spec, message):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
@@ -438,7 +438,7 @@ VIEW = [
 ]
 
 
-def test_the_right_to_create_pods_missing_altogether_stops_the_run(mesh, run):
+def test_the_permission_to_create_pods_missing_altogether_stops_the_run(mesh, run):
     viewer = mesh.kubeconfig_of("viewer", VIEW)
     for options in ((), (CONFIRM,)):
         ended = run(viewer, DRIFTED, TEXT, *options)
@@ -450,7 +450,7 @@ def test_the_right_to_create_pods_missing_altogether_stops_the_run(mesh, run):
         )
 
 
-def test_the_right_to_create_pods_missing_in_a_namespace_is_unknown_there(mesh, run):
+def test_the_permission_to_create_pods_missing_in_a_namespace_is_unknown_there(mesh, run):
     mesh.namespace("closed", inject=True)
     mesh.create("closed", config())
     mesh.create("closed", workload("Deployment", "web"))
@@ -464,7 +464,7 @@ def test_the_right_to_create_pods_missing_in_a_namespace_is_unknown_there(mesh, 
     }
 
 
-def test_configuration_that_may_not_be_looked_at_is_unknown(mesh, run):
+def test_configuration_that_may_not_be_read_is_unknown(mesh, run):
     rules = [VIEW[0], VIEW[2], {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"]}]
     ended = run(mesh.kubeconfig_of("blind", rules), DRIFTED)
     assert set(verdicts(ended).values()) == {"unknown"}

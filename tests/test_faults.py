@@ -218,7 +218,7 @@ def test_a_list_that_expires_is_read_again_and_no_pod_counted_twice(cluster, run
     ].count("") == 2
 
 
-def test_long_lists_are_asked_for_compressed(cluster, run):
+def test_long_lists_are_requested_compressed(cluster, run):
     """Over a slow link nothing counts more; the API server decides by the answer's length."""
     cluster.create("shop", workload("Deployment", "web", replicas=200))
     cluster.settle(60)
@@ -348,7 +348,7 @@ def test_a_token_that_is_none_is_refused_and_not_shown(cluster, run, token):
     assert "the token must be printable ASCII; check the credentials" in ended.stderr
 
 
-def test_credentials_that_cannot_be_renewed_are_asked_for_again(tool):
+def test_credentials_that_cannot_be_renewed_are_requested_again(tool):
     """What an identity provider says that is unavailable for a moment is not shown."""
     answers = [OSError("SECRET"), "Bearer good"]
 

@@ -27,7 +27,7 @@ def three(cluster):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_flight(
+def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
     three, start, number, code
 ):
     three.controllers.ready_after = 1.0
@@ -49,7 +49,7 @@ def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_flight(
     )
 
 
-def test_the_second_signal_ends_kubectl_and_names_what_is_in_flight(three, start):
+def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, start):
     three.controllers.ready_after = 60
     running = start(three, CONFIRM, DEBUG, "--parallel-rollouts=2")
     running.wait_for_log("Waiting for deployment", times=2)
@@ -123,7 +123,7 @@ def test_kubectl_is_not_in_the_terminals_process_group(three, start):
     assert words_group.finish().outcomes["shop/a"] == "succeeded"
 
 
-def test_the_same_command_again_goes_on_where_it_stopped(three, start, run):
+def test_the_same_command_again_resumes_where_it_stopped(three, start, run):
     three.controllers.ready_after = 1.0
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     running = start(three, CONFIRM, cut_off, DEBUG)
@@ -198,7 +198,7 @@ def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
     assert "interrupted; nothing was changed" in log
 
 
-def test_the_second_signal_ends_the_last_look_as_well(three, start):
+def test_the_second_signal_ends_the_recheck_as_well(three, start):
     """The last look at what timed out has its own kubectl, which may hang."""
     three.controllers.ready_after = 60
     running = start(three, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")

@@ -321,7 +321,7 @@ def a_report(tool):
     def make(*options: str):
         connection = tool.Connection(types.SimpleNamespace(host="https://x"), context="prod")
         report = tool.Report(connection, options_of(tool, *options), Line())
-        report.plan = tool.Plan([a_planned(tool)] * 10, 10, [], tool.Scan(), [])
+        report.plan = tool.Plan([a_planned(tool)] * 10, selected=10)
         return report
 
     return make
@@ -475,7 +475,7 @@ def test_a_sidecar_in_two_versions_is_shown_once(tool):
     assert tool.sidecar_text(found, with_names=False) == "1, 2"
 
 
-def test_containers_are_named_only_if_several_were_asked_for(cluster, run):
+def test_containers_are_named_only_if_several_were_requested(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     assert "istio-proxy" not in run(cluster, TEXT).stdout.split("To apply")[0]

@@ -102,7 +102,7 @@ def test_the_default_annotations(cluster, run):
     assert annotations["sidecarRollout.rollout.reason"] == "Update sidecars istio-proxy"
 
 
-def test_a_second_run_with_the_same_cut_off_finds_nothing_left(cluster, run):
+def test_a_second_run_with_the_same_cutoff_finds_nothing_left(cluster, run):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     for found in cluster.pods("shop"):
@@ -121,7 +121,7 @@ def ready_after(seconds: float) -> dict:
     return {"spec": {"template": {"metadata": {"annotations": {READY_AFTER: str(seconds)}}}}}
 
 
-def test_a_rollout_that_times_out_may_still_succeed_and_is_looked_at_once_more(cluster, run):
+def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, run):
     cluster.create("shop", workload("Deployment", "late"))
     cluster.create("shop", workload("Deployment", "stuck"))
     cluster.settle()

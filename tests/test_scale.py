@@ -5,6 +5,7 @@ In full, 48 minutes on 2 cores (the embedded cluster takes most of them): pytest
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -67,10 +68,8 @@ def test_a_long_run_stays_flat(cluster, start, request):
 
     def finished() -> bool:
         if running.process.poll() is None:
-            try:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, KeyError):
                 samples.append(Sample(running.process.pid))
-            except (FileNotFoundError, ProcessLookupError, KeyError):
-                pass
         return running.process.poll() is not None
 
     cluster.wait_for(finished, timeout=3000)

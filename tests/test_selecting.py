@@ -245,7 +245,7 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     assert ended.of("plan")[3]["oldest_pod"] == oldest
 
 
-def test_statefulsets_and_daemonsets_only_when_asked_for(cluster, run):
+def test_statefulsets_and_daemonsets_only_when_requested(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.create("shop", workload("StatefulSet", "db"))
     cluster.create("shop", workload("DaemonSet", "agent"))
@@ -361,7 +361,7 @@ def test_pods_that_are_ending_or_have_ended_do_not_count(cluster, run):
     assert ended.skipped == {}
 
 
-def test_only_pods_that_were_created_before_the_cut_off(cluster, run):
+def test_only_pods_that_were_created_before_the_cutoff(cluster, run):
     cluster.create("shop", workload("Deployment", "old", replicas=2))
     cluster.create("shop", workload("Deployment", "new"))
     cluster.settle()
@@ -517,7 +517,7 @@ def test_a_typo_in_the_containers_name_is_met_with_the_closest_one(cluster, run)
     assert "\nNothing to roll out.\nScanned 1 Pod.\n" in f"\n{ended.stdout}"
 
 
-def test_a_namespace_that_holds_no_pod_is_warned_about(three_namespaces, run):
+def test_a_namespace_that_holds_no_pod_logs_a_warning(three_namespaces, run):
     named = run(three_namespaces, "--include-namespace=team-c", "--include-namespace=team-a")
     assert "no Pods in namespace team-c; check the name" in named.stderr
     assert "namespace team-a" not in named.stderr
@@ -544,7 +544,7 @@ def test_where_workloads_may_not_be_listed_they_are_read_one_by_one(cluster, run
     assert len(asked) > len(names)
 
 
-def test_a_cut_off_in_the_future_is_warned_about(cluster, run):
+def test_a_cutoff_in_the_future_logs_a_warning(cluster, run):
     there = datetime.now(timezone.utc) + timedelta(hours=1)
     warning = "--only-started-before is in the future"
     assert warning in run(cluster, f"--only-started-before={there:%Y-%m-%dT%H:%M:%SZ}").stderr

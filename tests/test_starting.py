@@ -229,7 +229,7 @@ ROLLOUT_RULES = [
 BOTH = ("--include-statefulset", "--include-daemonset")
 
 
-def test_a_dry_run_needs_no_patch_right(cluster, run):
+def test_a_dry_run_needs_no_patch_permission(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
@@ -243,7 +243,7 @@ def test_a_dry_run_needs_no_patch_right(cluster, run):
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
-def test_the_rights_of_the_readme_suffice(cluster, run):
+def test_the_permissions_of_the_readme_suffice(cluster, run):
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         cluster.create("shop", workload(kind, kind.lower()))
     cluster.settle()
@@ -251,7 +251,7 @@ def test_the_rights_of_the_readme_suffice(cluster, run):
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
 
 
-def test_who_leaves_out_deployments_needs_no_right_on_replica_sets(cluster, run):
+def test_who_leaves_out_deployments_needs_no_permission_on_replica_sets(cluster, run):
     for kind in ("Deployment", "StatefulSet"):
         cluster.create("shop", workload(kind, kind.lower()))
     cluster.settle()
@@ -271,14 +271,14 @@ def test_who_leaves_out_deployments_needs_no_right_on_replica_sets(cluster, run)
     }
 
 
-def test_the_right_to_read_namespaces_is_asked_for_where_it_is_needed(cluster, run):
+def test_the_permission_to_read_namespaces_is_requested_where_it_is_needed(cluster, run):
     viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
     assert run(viewer, *BOTH).code == 0
     said = only_error(run(viewer, TEXT, "--exclude-annotation=example.com/restart=never"))
     assert said.startswith("missing permissions: get namespaces in all namespaces; see ")
 
 
-def test_rights_on_the_named_namespaces_suffice(cluster, run):
+def test_permissions_on_the_named_namespaces_suffice(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     team = cluster.kubeconfig_of("team", [{**rule, "namespace": "shop"} for rule in ROLLOUT_RULES])
@@ -394,7 +394,7 @@ def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
     assert placed.reached.is_set()
 
 
-def test_a_right_that_only_kubectl_needs_is_asked_for(cluster, run):
+def test_a_permission_that_only_kubectl_needs_is_requested(cluster, run):
     """An older kubectl lists before it watches."""
     rules = [
         {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "list"]}
@@ -416,7 +416,7 @@ def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, r
 @pytest.mark.parametrize(
     "option", ["--log-format=json", "--only-started-before=2022-05-01", "--log-format=text"]
 )
-def test_a_missing_package_is_told_in_one_line(option):
+def test_a_missing_package_is_reported_in_one_line(option):
     words = [
         sys.executable,
         "-I",

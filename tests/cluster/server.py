@@ -6,6 +6,7 @@ remembered in `unexpected`, which fails the test.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gzip
@@ -189,10 +190,8 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def cut_connections(self) -> None:
         for connection in list(self.connections):
-            try:
+            with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def user_of(self, headers: dict[str, str]) -> str:
         authorization = headers.get("authorization", "")
