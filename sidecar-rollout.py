@@ -56,6 +56,7 @@ import os
 import queue
 import random
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -991,7 +992,6 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
 def set_up_logging(level: str, layout: str) -> ProgressLine:
     """Log to standard error and return the handler. Libraries log only errors."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     handler = ProgressLine()
     colored = handler.on_terminal and not os.environ.get("NO_COLOR")
     formatter: logging.Formatter = TextFormatter(colored)
@@ -3016,20 +3016,25 @@ class Scheduler:
         self.report.show_question(planned, self.rollout.judged.get(planned.ref))
         question = f"Roll out {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
-            try:
-                self.interrupts.raises = True
-                if self.interrupts.received:  # just before
-                    raise Interrupted
-                self.report.progress.write(question)
-                line = sys.stdin.readline() or "quit"
-                self.interrupts.raises = False
-            except (Interrupted, OSError):  # OSError: the terminal was closed
-                line = "quit"
-            self.interrupts.raises = False
+            self.report.progress.write(question)
+            line = self.read_line() or "quit"
             answer = line.strip().lower()
             if answer in (*answers, *answers.values()):
                 return answers.get(answer, answer)
             question = "Answer y, n, a or q: "
+
+    def read_line(self) -> str:
+        """Return what is typed; nothing at the end of input, on a signal, or without a terminal.
+
+        It polls: a read that a signal just missed would wait for the next key.
+        """
+        try:
+            while not self.interrupts.received:
+                if select.select([sys.stdin], [], [], POLL)[0]:
+                    return os.read(sys.stdin.fileno(), 1024).decode(errors="replace")
+        except OSError:  # the terminal was closed
+            pass
+        return ""
 
     def handle_event(self, seconds: float) -> None:
         """Wait for an event and record it."""

@@ -600,6 +600,18 @@ def test_ctrl_c_at_the_question_ends_it(letters):
     assert not any("[q]uit" in line and "interrupted" in line for line in typed.text.splitlines())
 
 
+def test_a_signal_just_before_the_wait_for_an_answer_is_noticed(tool, monkeypatch):
+    """The handler has run, and no system call of this thread is interrupted."""
+    own, theirs = pty.openpty()
+    with open(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        interrupts = SimpleNamespace(received=[])
+        scheduler = SimpleNamespace(interrupts=interrupts)
+        threading.Timer(0.1, interrupts.received.append, [signal.SIGINT]).start()
+        assert tool.Scheduler.read_line(scheduler) == ""
+    os.close(own)
+
+
 def test_the_differences_stand_above_the_question(letters):
     letters.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     typed = Typed(letters, "--only-drifted")
