@@ -59,6 +59,7 @@ class Injector:
     )  # more of a Pod's spec: volumes, initContainers
     state: str = "works"  # or: fails, denies, hangs, no-dry-run, ignored (failurePolicy: Ignore and no answer)
     hangs_for: float = 5.0
+    breaks_after: int | None = None  # so many more Pods that are created; then it is ignored
     takes: float = 0.0
     seen: list[dict] = dataclasses.field(
         default_factory=list
@@ -95,6 +96,11 @@ class Injector:
             or pod["metadata"].get("labels", {}).get("sidecar.istio.io/inject") == "false"
         ):
             return
+        if not dry_run and self.breaks_after is not None:
+            if not self.breaks_after:
+                self.state = "ignored"
+                return
+            self.breaks_after -= 1
         self.inject(pod)
 
     def inject(self, pod: dict) -> None:

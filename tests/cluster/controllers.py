@@ -286,10 +286,41 @@ class Controllers:
         try:
             pod = admission.admit_pod(self.store, self.injector, pod, dry_run=False)
         except admission.Refused as refused:
+            self._note_failed_create(owner, kind, pod["metadata"].get("name"), refused.message)
             return refused.message
         stamp_manager(pod, "kube-controller-manager", "v1")
         self.store.create("pods", pod)
         return None
+
+    def _note_failed_create(self, owner: dict, kind: str, pod: str | None, error: str) -> None:
+        """Writes the event that says why; for StatefulSets and DaemonSets, nothing else does."""
+        metadata = owner["metadata"]
+        message = f"Error creating: {error}"
+        if kind == "StatefulSet":
+            message = f"Create Pod {pod} in StatefulSet {metadata['name']} failed error: {error}"
+        name = f"{metadata['name']}.{hashlib.sha1(message.encode()).hexdigest()[:16]}"
+        known = self.store.get("events", metadata["namespace"], name)
+        event = known or {
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "kind": kind,
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+                "apiVersion": "apps/v1",
+            },
+            "reason": "FailedCreate",
+            "message": message,
+            "source": {"component": f"{kind.lower()}-controller"},
+            "firstTimestamp": now(),
+            "count": 0,
+            "type": "Warning",
+        }
+        event = {**event, "count": event["count"] + 1, "lastTimestamp": now()}
+        if known:
+            self.store.update("events", event)
+        else:
+            self.store.create("events", event)
 
     def terminate(self, pod: dict) -> None:
         if is_terminating(pod):
@@ -728,7 +759,9 @@ def started_status(pod: dict) -> dict:
     spec, stamp = pod["spec"], now()
     sidecars = [c for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
     statuses = [container_status(c, stamp) for c in spec["containers"]]
-    well = all(status["ready"] for status in statuses)
+    native = [container_status(c, stamp) for c in sidecars]
+    unready = [status["name"] for status in native + statuses if not status["ready"]]
+    well = not unready
     ended = (
         well
         and spec["restartPolicy"] != "Always"
@@ -736,8 +769,11 @@ def started_status(pod: dict) -> dict:
     )
     ready = str(well and not ended)
     pulled = not any(
-        "Pull" in status["state"].get("waiting", {}).get("reason", "") for status in statuses
+        "Pull" in status["state"].get("waiting", {}).get("reason", "")
+        for status in native + statuses
     )
+    message = f"containers with unready status: [{' '.join(unready)}]"
+    why = {"reason": "ContainersNotReady", "message": message} if unready else {}
     address = f"10.244.0.{int(pod['metadata']['uid'][:2], 16)}"
     conditions = [
         {
@@ -748,6 +784,7 @@ def started_status(pod: dict) -> dict:
             else ready,
             "lastProbeTime": None,
             "lastTransitionTime": stamp,
+            **(why if kind in ("Ready", "ContainersReady") else {}),
         }
         for kind in (
             "PodReadyToStartContainers",
@@ -766,11 +803,7 @@ def started_status(pod: dict) -> dict:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "startTime": stamp,
-        **(
-            {"initContainerStatuses": [container_status(c, stamp) for c in sidecars]}
-            if sidecars
-            else {}
-        ),
+        **({"initContainerStatuses": native} if sidecars else {}),
         "containerStatuses": statuses,
         "qosClass": pod["status"]["qosClass"],
     }
@@ -778,9 +811,12 @@ def started_status(pod: dict) -> dict:
 
 def container_status(container: dict, stamp: str) -> dict:
     waiting = next((w for part, w in WAITING.items() if part in container["image"]), None)
+    if waiting:
+        message = waiting["message"].format(**container)
+        waiting = {"reason": waiting["reason"], "message": message}
     return {
         "name": container["name"],
-        "state": {"waiting": dict(waiting)} if waiting else {"running": {"startedAt": stamp}},
+        "state": {"waiting": waiting} if waiting else {"running": {"startedAt": stamp}},
         "lastState": {},
         "ready": waiting is None,
         "restartCount": 0,
@@ -792,9 +828,12 @@ def container_status(container: dict, stamp: str) -> dict:
 
 
 WAITING = {
-    "broken": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "broken"'},
+    "broken": {
+        "reason": "ImagePullBackOff",
+        "message": 'Back-off pulling image "{image}": ErrImagePull: not found',
+    },
     "crashing": {
         "reason": "CrashLoopBackOff",
-        "message": "back-off 5m0s restarting failed container",
+        "message": "back-off 5m0s restarting failed container={name}",
     },
 }

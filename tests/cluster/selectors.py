@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-FIELDS = {"pods": ("metadata.name", "metadata.namespace", "status.phase", "spec.nodeName")}
 ALWAYS = ("metadata.name", "metadata.namespace")
+FIELDS = {
+    "pods": (*ALWAYS, "status.phase", "spec.nodeName"),
+    "events": (
+        *ALWAYS,
+        "involvedObject.kind",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "reason",
+        "type",
+    ),
+}
 
 Requirement = Callable[[dict], bool]
 

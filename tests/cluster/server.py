@@ -767,11 +767,13 @@ def changed_fields(old: object, new: object) -> dict:
     if not isinstance(new, dict):
         return {}
     old = old if isinstance(old, dict) else {}
-    return {
-        key: changed_fields(old.get(key), value) if isinstance(value, dict) else value
-        for key, value in new.items()
-        if old.get(key) != value
-    }
+    changed = {}
+    for key, value in new.items():
+        if old.get(key) != value:
+            inner = changed_fields(old.get(key), value) if isinstance(value, dict) else value
+            if inner or not value:  # else a key was only removed
+                changed[key] = inner
+    return changed
 
 
 def without(fields: dict, taken: dict) -> dict:
@@ -802,6 +804,13 @@ def note_manager(old: dict, new: dict, manager: str, api_version: str) -> None:
     taken = field_set(changed_fields(managed(old), managed(new)))
     present = field_set(managed(new))
     entries = []
+    if not taken:  # keys were removed, which moves no time
+        for entry in old["metadata"].get("managedFields", []):
+            fields = entry["fieldsV1"]
+            left = fields if "subresource" in entry else only_present(fields, present)
+            entries.append({**entry, "fieldsV1": left})
+        new["metadata"]["managedFields"] = entries
+        return
     for entry in copy.deepcopy(old["metadata"].get("managedFields", [])):
         if "subresource" in entry:
             entries.append(entry)

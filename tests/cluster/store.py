@@ -40,6 +40,7 @@ RESOURCES = {
     resource.plural: resource
     for resource in (
         Resource("", "configmaps", "ConfigMap", short=("cm",), subresources=()),
+        Resource("", "events", "Event", short=("ev",), subresources=()),
         Resource("", "limitranges", "LimitRange", short=("limits",), subresources=()),
         Resource(
             "",
