@@ -282,6 +282,14 @@ class ExpectedPod(NamedTuple):
     other_changes: tuple[str, ...]
 
 
+class ConfigChange(NamedTuple):
+    """When a ConfigMap or Secret last changed, as far as its metadata tells."""
+
+    certain: datetime
+    possible: datetime  # the same, or later: then perhaps only its labels changed
+    is_tracked: bool  # else changes are not recorded
+
+
 class Verdict(Word):
     UP_TO_DATE = "up to date"
     DRIFTED = "drifted"
@@ -305,7 +313,7 @@ class JudgedWorkload:
     differences: tuple[Difference, ...] = ()
     other_changes: tuple[str, ...] = ()
     view: bytes = b""  # the sidecars that would be injected today
-    config_times: dict[ObjectRef, datetime] = field(default_factory=dict)  # last change
+    config_changes: dict[ObjectRef, ConfigChange] = field(default_factory=dict)
 
     @property
     def removes_sidecar(self) -> bool:
@@ -1275,17 +1283,14 @@ class Cluster:
         }
         return decode_object(self.request("POST", path, query=query, body=pod))
 
-    def last_change(self, config: ObjectRef) -> datetime | ApiError:
+    def last_change(self, config: ObjectRef) -> ConfigChange | ApiError:
         """Return when a ConfigMap or Secret last changed, from its metadata alone."""
         resource = f"{config.kind.lower()}s"
         path = f"{CORE}/namespaces/{config.namespace}/{resource}/{config.name}"
         try:
-            found = decode_object(self.request("GET", path, accept=METADATA_ONLY))
+            return change_of(decode_object(self.request("GET", path, accept=METADATA_ONLY)))
         except ApiError as error:
             return error
-        entries = dig(found, "metadata", "managedFields")
-        times = [entry["time"] for entry in entries if entry.get("time")]
-        return max(map(parse_time, times or [found["metadata"]["creationTimestamp"]]))
 
     def namespace_annotations(self, namespace: str) -> Labels:
         """Return a namespace's annotations; none if it no longer exists."""
@@ -2319,6 +2324,26 @@ def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
     return tuple(sorted(changed - added_later))
 
 
+def change_of(config: Json) -> ConfigChange:
+    """Return when a ConfigMap or Secret last changed, by who owns its data since when.
+
+    An entry of managedFields has one time: if it owns labels, too, those may have changed. kubectl
+    apply always owns its own annotation. An entry without a time says nothing.
+    """
+    created = parse_time(config["metadata"]["creationTimestamp"])
+    certain = [created]
+    possible = [created]
+    entries = dig(config, "metadata", "managedFields")
+    for entry in entries:
+        fields = dig(entry, "fieldsV1")
+        metadata = dig(fields, "f:metadata")
+        if entry.get("time") and fields.keys() & {"f:data", "f:binaryData", "f:stringData"}:
+            others = metadata.keys() - {"f:annotations"}
+            others |= dig(metadata, "f:annotations").keys() - {".", f"f:{LAST_APPLIED}"}
+            (possible if others else certain).append(parse_time(entry["time"]))
+    return ConfigChange(max(certain), max(certain + possible), bool(entries))
+
+
 CONFIG_KINDS = {
     "configMapKeyRef": "ConfigMap",
     "configMapRef": "ConfigMap",
@@ -2366,29 +2391,32 @@ def sidecar_differences(
 
 
 def compare_pods(
-    pods: Sequence[LivePod], view: bytes, config_times: Mapping[ObjectRef, datetime]
+    pods: Sequence[LivePod], view: bytes, config_changes: Mapping[ObjectRef, ConfigChange]
 ) -> tuple[set[str], list[Difference]]:
     """Return the names of the Pods that differ from a view, or are older than their
     configuration, and all differences."""
-    found = list(pod_differences(pods, view, config_times))
+    found = list(pod_differences(pods, view, config_changes))
     drifted = {pod.name for _, group in found for pod in group}
     distinct = {json.dumps(difference): difference for difference, _ in found}
     return drifted, list(distinct.values())
 
 
 def pod_differences(
-    pods: Sequence[LivePod], view: bytes, config_times: Mapping[ObjectRef, datetime]
+    pods: Sequence[LivePod], view: bytes, config_changes: Mapping[ObjectRef, ConfigChange]
 ) -> Iterator[tuple[Difference, Sequence[LivePod]]]:
     """Yield each difference with the Pods that have it."""
     groups = group_by(pods, lambda pod: (pod.view, pod.resized))
     for (live, resized), group in sorted(groups.items()):
         for difference in sidecar_differences(live, view, resized):
             yield difference, group
-    for config, changed in sorted(config_times.items()):
-        older = [pod for pod in pods if pod.created < changed]
+    for config, changed in sorted(config_changes.items()):
+        older = [pod for pod in pods if pod.created < changed.possible]
         if older:
-            age = changed - min(pod.created for pod in older)
+            oldest = min(pod.created for pod in older)
+            is_certain = oldest < changed.certain
+            age = (changed.certain if is_certain else changed.possible) - oldest
             text = f"changed {human_duration(age.total_seconds())} after the oldest Pod was created"
+            text = text if is_certain else text.replace("changed", "may have changed")
             yield Difference((str(config),), None, text), older
 
 
@@ -2396,29 +2424,29 @@ def judge(
     planned: PlannedWorkload,
     pods: Sequence[LivePod],
     answer: ExpectedPod | ApiError,
-    last_changes: Mapping[ObjectRef, datetime | ApiError],
+    last_changes: Mapping[ObjectRef, ConfigChange | ApiError],
 ) -> JudgedWorkload:
     """Return the verdict: do the Pods agree with what would be created today?"""
     if isinstance(answer, ApiError):
         return JudgedWorkload(planned, verdict_on(answer), str(answer))
-    times: dict[ObjectRef, datetime] = {}
+    changes: dict[ObjectRef, ConfigChange] = {}
     for config, is_required in sorted(answer.configs.items()):
         changed = last_changes[config]
-        if isinstance(changed, datetime):
-            times[config] = changed
+        if isinstance(changed, ConfigChange):
+            changes[config] = changed
         elif changed.status != 404:
             return JudgedWorkload(planned, Verdict.UNKNOWN, f"cannot read {config}: {changed}")
         elif is_required:
-            message = f"{config} does not exist but is required by the sidecar"
+            message = f"would not start: {config} does not exist"
             return JudgedWorkload(planned, Verdict.REJECTED, message)
-    drifted, differences = compare_pods(pods, answer.view, times)
+    drifted, differences = compare_pods(pods, answer.view, changes)
     return JudgedWorkload(
         planned=replace(planned, pods_to_replace=len(drifted) or planned.pods_to_replace),
         verdict=Verdict.DRIFTED if differences else Verdict.UP_TO_DATE,
         differences=tuple(differences),
         other_changes=answer.other_changes,
         view=answer.view,
-        config_times=times,
+        config_changes=changes,
     )
 
 
@@ -2490,6 +2518,14 @@ class Comparison:
             raise StartError(f"missing permission: create pods, for dry runs: {forbidden[0]}")
         configs = sorted({config for answer in expected.values() for config in answer.configs})
         last_changes = dict(each(configs, self.cluster.last_change, COMPARING_AT_A_TIME))
+        untracked = [
+            str(config)
+            for config, change in last_changes.items()
+            if isinstance(change, ConfigChange) and not change.is_tracked
+        ]
+        if untracked:
+            names = join_words(untracked)
+            log.warning("changes to %s cannot be detected: no managedFields", names)
         judged = []
         for planned in workloads:
             pods = candidates[planned.ref].live_pods
@@ -2516,7 +2552,7 @@ class Comparison:
     def remaining(self, judged: JudgedWorkload, pods: Iterable[Json]) -> list[Difference]:
         """Return how Pods of a workload differ from what would be injected today."""
         live_pods = [live_pod(pod, self.options.sidecars) for pod in pods]
-        return compare_pods(live_pods, judged.view, judged.config_times)[1]
+        return compare_pods(live_pods, judged.view, judged.config_changes)[1]
 
 
 # Rolling out: one workload, in a worker

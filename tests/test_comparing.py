@@ -581,6 +581,9 @@ def judged(tool, changed: object, required: bool = True):
     view = tool.view_of(pod_of(SIDECAR), MESH)
     config = tool.ObjectRef("ConfigMap", "shop", "proxy-config")
     pods = [tool.LivePod("a", NOW - timedelta(days=3), view, ()), tool.LivePod("b", NOW, view, ())]
+    changed = (
+        tool.ConfigChange(changed, changed, True) if isinstance(changed, datetime) else changed
+    )
     expected = tool.ExpectedPod(view, {config: required}, ())
     return tool.judge(a_planned(tool), pods, expected, {config: changed})
 
@@ -600,7 +603,7 @@ def test_configuration_that_does_not_exist(tool):
     gone = tool.ApiError(404, "404 not found")
     assert judged(tool, gone).verdict is tool.Verdict.REJECTED
     assert judged(tool, gone).message == (
-        "ConfigMap shop/proxy-config does not exist but is required by the sidecar"
+        "would not start: ConfigMap shop/proxy-config does not exist"
     )
     assert judged(tool, gone, required=False).verdict is tool.Verdict.UP_TO_DATE
     assert judged(tool, tool.ApiError(403, "403 no")).verdict is tool.Verdict.UNKNOWN

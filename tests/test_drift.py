@@ -262,7 +262,7 @@ def test_configuration_that_is_missing_is_rejected(mesh, run):
     assert patch_names(mesh) == []
     assert set(verdicts(ended).values()) == {"rejected"}
     assert ended.of("drift")[0]["message"] == (
-        "ConfigMap shop/proxy-config does not exist but is required by the sidecar"
+        "would not start: ConfigMap shop/proxy-config does not exist"
     )
 
 
