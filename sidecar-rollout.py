@@ -436,6 +436,33 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+REDACTED = "<redacted>"
+SECRET_NAMES = re.compile(
+    r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private", re.IGNORECASE
+)
+SECRET_TEXTS = (  # what looks like a secret, and what is shown
+    (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
+    (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
+    (r"(?i)\b(bearer|basic)\s+\S{8,}", rf"\1 {REDACTED}"),
+    (r"\bey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
+    (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
+    (rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}=)[^\s;,&]+", rf"\1{REDACTED}"),
+)
+# In settings, not in messages: `password: x`, `--password x` and any Bearer
+SECRET_SETTING = (
+    rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}[\"']?\s*:\s*"
+    rf"|-[\w-]{{0,50}}({SECRET_NAMES.pattern})[\w-]{{0,50}}\s+"
+    r"|\b(bearer|basic)\s+)[^\s;,&]+"
+)
+
+
+def redact_text(text: str) -> str:
+    """Return a text, such as a message of the API server, without what looks like a secret."""
+    for pattern, shown in SECRET_TEXTS:
+        text = re.sub(pattern, shown, text)
+    return text
+
+
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
     """Return `a`, `a and b`, or `a, b and c`."""
     if len(words) < 2:
@@ -1361,7 +1388,7 @@ def api_error(response: urllib3.BaseHTTPResponse) -> ApiError:
     with contextlib.suppress(ApiError, AttributeError):  # for example a proxy's HTML page
         status = decode_object(response.data)
         causes = [cause.get("reason") for cause in dig(status, "details", "causes")]
-    message = printable(str(status.get("message") or response.reason or ""))
+    message = printable(redact_text(str(status.get("message") or response.reason or "")))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
     return ApiError(response.status, f"{response.status} {message}".strip(), causes)
@@ -2041,10 +2068,6 @@ CONTROLLER_LABELS = (
     "statefulset.kubernetes.io/pod-name",
 )
 TOKEN_VOLUME = re.compile(r"(kube-api-access)-[a-z0-9]{5}")  # each Pod has its own name for it
-SECRET_NAMES = re.compile(
-    r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private", re.IGNORECASE
-)
-REDACTED = "<redacted>"
 REFERENCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
 
@@ -2183,7 +2206,7 @@ def join_secret_flags(words: Sequence[str]) -> list[str]:
     joined = [""]
     for word in words:
         flag = joined[-1]
-        takes_secret = re.match("-[^=]*$", flag) and SECRET_NAMES.search(flag)
+        takes_secret = re.fullmatch(r"-[\w.-]+", flag) and SECRET_NAMES.search(flag)
         if takes_secret and not word.startswith("-"):
             joined[-1] = f"{flag}={word}"
         else:
@@ -2228,12 +2251,14 @@ def normal_variable(variable: Json) -> Any:
         if divisor not in ("0", "1"):  # 0 is the default, and means 1
             reference["divisor"] = divisor
         return {"from": source}
-    text: str = variable.get("value", "")
+    return parsed_json(variable.get("value", ""))
+
+
+def parsed_json(text: str) -> Any:
+    """Return the value of a text that is a JSON object or list; any other text as it is."""
     if text.strip()[:1] in ("{", "["):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)
-        except ValueError:
-            pass
     return text
 
 
@@ -2281,19 +2306,26 @@ def list_differences(current: list[Any], expected: list[Any]) -> list[tuple[Any,
 
 
 def redacted(value: Any, path: Names) -> Any:
-    """Return a value with secrets redacted, by their names; a reference to a Secret is none."""
+    """Return a value with secrets redacted, by their names and by what they look like."""
     if isinstance(value, dict):
         return {key: redacted(inner, (*path, key)) for key, inner in value.items()}
     if isinstance(value, list):
         return [redacted(item, path) for item in value]
     if value in (None, "") or len(path) < 2:
         return value
-    if path[1] in ("args", "command"):
-        name, equals, _ = str(value).partition("=")
-        return f"{name}={REDACTED}" if equals and SECRET_NAMES.search(name) else value
-    is_reference = "from" in path[3:4] and any(key in REFERENCES for key in path[4:5])
-    is_secret = path[1] == "env" and any(map(SECRET_NAMES.search, path[2:]))
-    return REDACTED if is_secret and not is_reference else value
+    is_setting = path[1] in ("env", "args", "command")
+    if is_setting and any(map(SECRET_NAMES.search, path[2:])):
+        is_reference = any(key in REFERENCES for key in path[4:5])  # which names a Secret
+        return value if is_reference else REDACTED
+    if not isinstance(value, str):
+        return value
+    flag = "".join(re.findall(r"^-*[\w.-]+=", value)) if path[1] != "env" else ""
+    if SECRET_NAMES.search(flag):
+        return f"{flag}{REDACTED}"
+    form = parsed_json(value[len(flag) :])
+    if not isinstance(form, str):
+        return f"{flag}{json.dumps(redacted(form, path))}"
+    return re.sub(SECRET_SETTING, rf"\1{REDACTED}", redact_text(value))
 
 
 def other_parts(pod: Json, names: Names) -> Json:
@@ -2618,7 +2650,7 @@ class Kubectl:
                     offset += len(data)
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines if code is None else [*lines, rest]:
-                        text = line.decode("utf-8", "replace").strip()
+                        text = redact_text(line.decode("utf-8", "replace").strip())
                         if text not in ("", last):  # it repeats itself
                             last = text
                             tell(text)
@@ -2870,7 +2902,8 @@ def failure_condition(workload: Json) -> str:
     """Return what the workload's conditions say about a failure, or an empty text."""
     conditions = dig(workload, "status", "conditions")
     found = {(c["type"], c["status"]): c.get("message", "") for c in conditions}
-    return next((found[key] for key in FAILURE_CONDITIONS if key in found), "")
+    message = next((found[key] for key in FAILURE_CONDITIONS if key in found), "")
+    return redact_text(message)
 
 
 def edits_of(obj: Json) -> set[tuple[str, str]]:

@@ -1,0 +1,141 @@
+"""No secret is ever shown: by its name, or by what it looks like."""
+
+from __future__ import annotations
+
+import base64
+import json
+import string
+
+import pytest
+from cluster.manifests import pod_spec, workload
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+DRIFTED = "--only-drifted"
+
+TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_size=30)
+PASSWORD = st.text(string.ascii_letters + string.digits + "!#$%&'()*+,-./:;<=>?[]^_`{|}~@\"\\")
+
+
+def jwt(secret: str) -> str:
+    head = base64.urlsafe_b64encode(b'{"alg":"RS256","typ":"JWT"}').decode().rstrip("=")
+    return f"{head}.{secret}.{secret}"
+
+
+FORMS = {
+    "URL": "postgres://user:{}@db.example:5432/shop?sslmode=require",
+    "URL without a user": "redis://:{}@cache.example",
+    "Bearer": "Authorization: Bearer {}",
+    "Basic": "basic {}",
+    "PEM": "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+    "half a PEM": "-----BEGIN RSA PRIVATE KEY-----\n{}",
+    "DSN": "host=db;user=x;password={};port=5432",
+    "header": "X-Vault-Token: {}",
+    "YAML": "user: x\npassword: {}\n",
+    "shell": "exec app --user bob --password {} --retries=1",
+    "user": "https://{}@github.example/x",
+    "query": "https://hooks.example/x?token={}&a=b",
+}
+
+
+@given(PASSWORD.filter(lambda text: len(text) >= 8))
+def test_a_password_in_a_url_may_have_any_character(tool, secret):
+    text = f"postgres://user:{secret}@host/db"
+    assert tool.redact_text(text) == "postgres://user:<redacted>@host/db"
+
+
+def everywhere(text: str) -> dict:
+    """A sidecar with a text in each place where one can be."""
+    inner = json.dumps({"outer": [{"inner": text}], "nested": json.dumps({"deep": text})})
+    return {
+        "name": "istio-proxy",
+        "image": "docker.io/istio/proxyv2:1.26.2",
+        "command": ["/bin/proxy", text, f"--dsn={text}", f"--config={inner}"],
+        "args": ["run", text, inner, "--header", text],
+        "env": [
+            {"name": "SETTINGS", "value": text},
+            {"name": "PROXY_CONFIG", "value": inner},
+        ],
+        "livenessProbe": {"httpGet": {"port": 1, "httpHeaders": [{"name": "X", "value": text}]}},
+    }
+
+
+@settings(max_examples=40)
+@given(TOKEN, TOKEN, st.sampled_from(sorted(FORMS)), st.booleans())
+def test_no_secret_is_in_any_difference(tool, old, new, form, as_jwt):
+    def view(secret: str) -> object:
+        text = FORMS[form].format(jwt(secret) if as_jwt else secret)
+        pod = {"spec": pod_spec(everywhere(text))}
+        return tool.unpacked(tool.view_of(pod, ["istio-proxy"]))
+
+    assume(old != new)
+    before, after = view(old), view(new)
+    for one, other in ((before, after), (before, {}), ({}, after)):
+        found = list(tool.find_differences(one, other))
+        shown = json.dumps(found) + "".join(map(tool.difference_text, found))
+        assert found
+        assert old not in shown
+        assert new not in shown
+
+
+@given(TOKEN)
+def test_a_json_web_token_is_redacted_anywhere(tool, secret):
+    text = f"cannot verify {jwt(secret)}: expired"
+    assert tool.redact_text(text) == "cannot verify <redacted>: expired"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgres://user:secret@host", "postgres://user:<redacted>@host"),
+        ("Bearer abc.defg", "Bearer <redacted>"),
+        ("no basic auth credentials", "no basic auth credentials"),
+        ("failed to fetch anonymous token: denied", "failed to fetch anonymous token: denied"),
+        ("https://registry:5000/v2/x@sha256:abc", "https://registry:5000/v2/x@sha256:abc"),
+        ("https://ghp_abc123@github.com/x", "https://<redacted>@github.com/x"),
+        ("docker.io/istio/proxyv2:1.27.0", "docker.io/istio/proxyv2:1.27.0"),
+        ("http://istiod.istio-system:15010", "http://istiod.istio-system:15010"),
+        ("ssh://git@github.com/x", "ssh://git@github.com/x"),
+        ('pods "web-1" is forbidden: exceeded quota', 'pods "web-1" is forbidden: exceeded quota'),
+        ('serviceaccount "web" not found', 'serviceaccount "web" not found'),
+        ("--tokenPath=/var/run/x", "--tokenPath=<redacted>"),
+    ],
+)
+def test_what_looks_like_a_secret(tool, text, shown):
+    assert tool.redact_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 300_000, "://a:" * 60_000, "token" * 60_000, "ey" * 150_000]
+)
+def test_a_long_text_takes_no_long_time(tool, text):
+    """These take minutes if a pattern is quadratic; the suite's time limit ends the test."""
+    assert tool.redact_text(text) == text
+
+
+@pytest.mark.parametrize("output", ["--log-format=text", "--log-format=json"])
+def test_no_secret_is_in_any_output_log_or_error(cluster, run, output):
+    secrets = {"old": "Zq7hunterOLD", "new": "Zq7hunterNEW"}
+    for name in "abcd":
+        cluster.create("shop", workload("Deployment", name))
+    text = "postgres://user:{}@db.example"
+    cluster.injector.container = everywhere(text.format(secrets["old"]))
+    for found in cluster.store.list("deployments", "shop"):  # with the old sidecar
+        cluster.change(
+            "Deployment",
+            "shop",
+            found["metadata"]["name"],
+            {"spec": {"template": {"metadata": {"annotations": {"x": "1"}}}}},
+        )
+    cluster.settle()
+    cluster.injector.container = everywhere(text.format(secrets["new"]))
+    denial = {"message": f"denied the request: {text.format(secrets['new'])}"}
+    cluster.fault(method="POST", path="/pods", status=403, body=denial)
+    shown = ""
+    for options in ([], ["--confirm=true"]):
+        ended = run(cluster, DRIFTED, output, "--log-level=debug", *options)
+        shown += ended.stdout + ended.stderr
+    assert "<redacted>" in shown
+    assert "denied the request: postgres://user:<redacted>@db.example" in shown
+    for secret in secrets.values():
+        assert secret not in shown
