@@ -718,7 +718,7 @@ def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
             agents["sidecar-rollout"] / workloads,
             1,
             "",
-            4,
+            5,  # one of them asks right before the patch what would be created
         )
 
 

@@ -280,6 +280,24 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Anywhere]:
         yield found
 
 
+def unchecked(cluster: EmbeddedCluster) -> str:
+    """A kubeconfig of a user who may not create Pods, so that rollouts are not checked beforehand."""
+    verbs = ["get", "list", "watch", "patch"]
+    rules = [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}]
+    return cluster.kubeconfig_of("operator", rules)
+
+
+def counts(matched: int, updated: int, ready: int, updated_and_ready: int, lost: int = 0) -> dict:
+    """The Pods of a summary."""
+    return {
+        "matched": matched,
+        "updated": updated,
+        "ready": ready,
+        "updated_and_ready": updated_and_ready,
+        "lost": lost,
+    }
+
+
 def a_planned(tool: ModuleType, name: str = "web", **fields):
     """A workload of a plan, as the tool's own type."""
     values = {
@@ -291,6 +309,7 @@ def a_planned(tool: ModuleType, name: str = "web", **fields):
         "oldest_pod": datetime.now(timezone.utc),
         "state": tool.State.NOT_SERVING,
         "unhealthy_reason": "",
+        "sample": tool.packed({"metadata": {"name": f"{name}-0"}}),
     }
     return tool.PlannedWorkload(**{**values, **fields})
 

@@ -1,9 +1,10 @@
 """The embedded cluster, filled with a sample company, and sidecar-rollout run on it.
 
-    tests/demo.py [--keep] [OPTIONS OF sidecar-rollout]
+    tests/demo.py [--keep] [--break-injector-after=N] [OPTIONS OF sidecar-rollout]
 
 Without options it is the dry run for istio-proxy. Streams and exit status are the tool's own. With --keep the cluster
-stays up afterwards, for kubectl, until Ctrl-C.
+stays up afterwards, for kubectl, until Ctrl-C. With --break-injector-after=N the injector, whose webhook has
+failurePolicy: Ignore, fails after N Pods of the run.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ def fill(cluster: EmbeddedCluster) -> None:
         "payments",
         workload("Deployment", "ledger", ledger, strategy=recreate, progressDeadlineSeconds=2),
     )
+    restarted = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00.000000+00:00"}
+    refunds = app("refunds:8", serviceAccountName="refunds")  # which does not exist
+    cluster.create("payments", workload("Deployment", "refunds", refunds, annotations=restarted))
     cluster.create("payments", workload("Deployment", "fraud", app("fraud:1"), replicas=2))
     cluster.create("data", workload("StatefulSet", "postgres", app("postgres:16"), replicas=3))
     cluster.create(
@@ -156,15 +160,17 @@ def run(cluster: EmbeddedCluster, options: list[str]) -> int:
 
 
 def main(argv: list[str]) -> int:
-    options = [option for option in argv if option != "--keep"] or [
-        "--sidecar-container-name=istio-proxy"
-    ]
+    own = [option for option in argv if option.startswith(("--keep", "--break-injector-after="))]
+    options = [option for option in argv if option not in own]
     if not any(option.startswith("--sidecar-container-name") for option in options):
         options.insert(0, "--sidecar-container-name=istio-proxy")
     with EmbeddedCluster("demo") as cluster:
         fill(cluster)
+        for option in own:
+            if option.startswith("--break-injector-after="):
+                cluster.injector.breaks_after = int(option.partition("=")[2])
         code = run(cluster, options)
-        if "--keep" in argv:
+        if "--keep" in own:
             print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler)

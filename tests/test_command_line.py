@@ -171,7 +171,7 @@ def test_defaults(tool):
     assert options.kinds == {"Deployment"}
     assert (options.parallel_rollouts, options.timeout) == ((1, False), 300.0)
     assert options.max_rollouts == (100, True)
-    assert options.max_failures == sys.maxsize
+    assert options.max_failures is None
     assert options.confirm_each is False
     assert (options.annotation_prefix, options.rollout_reason) == (
         "sidecarRollout",

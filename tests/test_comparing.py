@@ -170,6 +170,24 @@ def test_an_upgrade_of_the_injector_is_exactly_its_differences(tool):
     assert tool.other_changes(live, fresh, MESH) == ("annotation mesh/status",)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sidecarRollout.rollout.timestamp",
+        "team.example/x.rollout.reason",
+        "sidecarRollout.rollout.revision",
+        "kubectl.kubernetes.io/restartedAt",
+        "kubernetes.io/limit-ranger",
+    ],
+)
+def test_annotations_about_restarts_and_admission_are_no_change(tool, name):
+    live, fresh = injected(1), injected(1)
+    fresh["metadata"]["annotations"] = {**fresh["metadata"].get("annotations", {}), name: "new"}
+    assert tool.other_changes(live, fresh, MESH) == ()
+    fresh["metadata"]["annotations"]["other"] = "new"
+    assert tool.other_changes(live, fresh, MESH) == ("annotation other",)
+
+
 def test_a_native_sidecar_of_the_users_own_is_not_compared(tool):
     live, fresh = injected(1, users_own=True), injected(2, users_own=True)
     fresh["spec"]["initContainers"][1] = {**fresh["spec"]["initContainers"][1], "image": "logger:2"}
@@ -590,7 +608,7 @@ def judged(tool, changed: object, required: bool = True):
 
 def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
     drift = judged(tool, NOW)
-    assert (drift.verdict, drift.planned.pods_to_replace) == (tool.Verdict.DRIFTED, 1)
+    assert (drift.verdict, drift.drifted_pods) == (tool.Verdict.DRIFTED, ("a",))
     (difference,) = drift.differences
     assert (
         tool.difference_text(difference)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, service, workload
-from conftest import KUBECTL, a_planned, command, options_of
+from conftest import KUBECTL, a_planned, command, counts, options_of, unchecked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -316,11 +316,17 @@ class FakeCluster:
     def now(self) -> datetime:
         return datetime.now(timezone.utc)
 
-    def workload(self, ref) -> dict:
+    def failed_create(self, ref, obj) -> str:
+        return ""
+
+    def workload(self, ref, quick=False) -> dict:
         return {
             "metadata": {"resourceVersion": "2"},
             "spec": {"template": {"spec": {"containers": []}}},
         }
+
+    def create_dry_run(self, namespace, pod) -> dict:
+        return pod
 
     def patch_template(self, ref, annotations, version) -> dict:
         with self.lock:
@@ -334,7 +340,11 @@ class FakeCluster:
             else {"deletionTimestamp": "x"}
         )
         owner = {"apiVersion": "apps/v1", "kind": ref.kind, "name": ref.name, "controller": True}
-        metadata |= {"namespace": ref.namespace, "ownerReferences": [owner]}
+        metadata |= {
+            "name": f"{ref.name}-0",
+            "namespace": ref.namespace,
+            "ownerReferences": [owner],
+        }
         return [{"metadata": metadata, "spec": {"containers": [{"name": "x"}]}}]
 
 
@@ -347,7 +357,7 @@ class FakeKubectl:
         self.changed = threading.Condition()
         self.stop = threading.Event()
 
-    def rollout_status(self, ref, seconds, tell) -> tuple[int, str]:
+    def rollout_status(self, ref, seconds, tell, look) -> tuple[int, str]:
         tell("Waiting")
         with self.changed:
             self.in_progress += 1
@@ -424,7 +434,7 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
         if not one.unhealthy_reason and ended[one.ref.name] in ("failed", "timed_out")
     ]
     if max_failures is None:
-        assert len(started) == len(plan)
+        assert len(started) == len(plan) or len(counting) >= 5
     elif len(started) < len(plan):
         assert (
             max_failures <= len(counting) <= max_failures + workers - 1
@@ -448,7 +458,9 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     results = run_all(tool, Lost(), kubectl, plan, 1)
     ended = {r.planned.ref.name: (r.outcome.snake_case, r.message) for r in results}
     rest = ("not_started", "no use") if status in (0, 401) else ("succeeded", "")
-    assert ended == {"w0": ("succeeded", ""), "w1": ("failed", "no use"), "w2": rest, "w3": rest}
+    # Without a response, it may have been patched.
+    outcome = "not_started" if status == 401 else "failed"
+    assert ended == {"w0": ("succeeded", ""), "w1": (outcome, "no use"), "w2": rest, "w3": rest}
 
 
 def test_a_run_that_is_resumed_at_any_moment_goes_on(tool):
@@ -746,12 +758,10 @@ def test_a_namespace_that_is_gone_by_then_has_not_opted_out(cluster, start):
     running = start(cluster, "--exclude-annotation=example.com/restart=never")
     assert held.reached.wait(20)
     cluster.store.delete("namespaces", "", "preview")
-    cluster.delete("Deployment", "preview", "web")
     held.release.set()
     ended = running.finish()
     assert ended.code == 0
-    assert ended.planned == ["shop/web"]
-    assert ended.skipped == {"Deployment preview/web": "no longer exists"}
+    assert ended.planned == ["preview/web", "shop/web"]
 
 
 # Proof
@@ -765,7 +775,7 @@ def test_a_partition_leaves_old_pods_and_is_incomplete(cluster, run):
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     assert result["message"] == "2 of 3 Pods not updated: StatefulSet partition is 2"
-    assert ended.summary["pods"] == {"matched": 3, "updated": 1, "ready": 3, "updated_and_ready": 1}
+    assert ended.summary["pods"] == counts(3, 1, 3, 1)
 
 
 def take_away(cluster, name: str, manager: str) -> None:
@@ -890,15 +900,15 @@ def test_completed_late_is_verified_as_well(cluster, start):
     )
 
 
-def test_the_four_numbers_count_all_of_the_plan(letters, run):
+def test_the_numbers_count_all_of_the_plan(letters, run):
     refuse(letters, "b")
     ended = run(letters, CONFIRM, "--max-rollouts=3")
-    assert ended.summary["pods"] == {"matched": 6, "updated": 2, "ready": 6, "updated_and_ready": 2}
+    assert ended.summary["pods"] == counts(6, 2, 6, 2)
     text = run(letters, CONFIRM, TEXT).stdout
     assert "\nPods: 6 of 6 updated and ready.\n" in text
 
 
-def test_the_four_numbers_are_those_after_a_failure(cluster, run):
+def test_the_numbers_are_those_after_a_failure(cluster, run):
     """With the strategy Recreate, what fails to come up leaves nothing behind."""
     cluster.create(
         "shop", {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "web"}}
@@ -908,19 +918,20 @@ def test_the_four_numbers_are_those_after_a_failure(cluster, run):
     cluster.create("shop", workload("Deployment", "web", spec, replicas=2, **recreate))
     cluster.settle()
     cluster.delete("ServiceAccount", "shop", "web")
-    ended = run(cluster, CONFIRM)
+    ended = run(unchecked(cluster), CONFIRM)
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
-    assert ended.summary["pods"] == {"matched": 0, "updated": 0, "ready": 0, "updated_and_ready": 0}
+    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=2)
 
 
-def test_a_rollout_costs_three_requests_besides_kubectls(letters, run):
+def test_a_rollout_costs_four_requests_besides_kubectls(letters, run):
     run(letters, CONFIRM, "--max-rollouts=1")
     ours = [
         r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")
     ]
     first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
-    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 1 :]] == [
+    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 2 :]] == [
         ("GET", "a"),
+        ("POST", "pods"),
         ("PATCH", "a"),
         ("GET", "pods"),
     ]

@@ -86,15 +86,32 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     dry = run(company, *ALL, cut_off)
     assert len({r["namespace"] for r in dry.of("plan") + dry.of("skip")} - {"kube-system"}) == 5
     assert len(dry.planned) == 10
-    assert len(dry.skipped) == 10
+    assert len(dry.skipped) == 11
     ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
     assert ended.code == 1
     bad = {"shop/search": "timed_out", "payments/ledger": "failed", "data/kafka": "incomplete"}
     assert ended.outcomes == dict.fromkeys(dry.planned, "succeeded") | bad
     again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", cut_off)
-    assert again.planned == [
-        "data/kafka"
-    ]  # its partition keeps one Pod as it was; nothing else is left
+    assert again.planned == ["payments/ledger"]  # it would be rejected, so it was not patched
+    assert again.skipped["StatefulSet data/kafka"] == (
+        "1 of 2 Pods is below partition 1 and keeps the old sidecar; lower the partition"
+    )
+    assert again.skipped["Deployment payments/refunds"].startswith("no Pods since its last rollout")
+    assert again.code == 1
+
+
+def test_an_injector_that_breaks_stops_the_run():
+    given = ["--only-drifted", "--confirm=true", "--break-injector-after=4", "--timeout=10s"]
+    ended = subprocess.run(
+        [sys.executable, DEMO, *given], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1
+    assert re.search(
+        r"\nnot started:\n  new Pods of Deployment \S+ have no sidecar; check that the injector",
+        ended.stdout,
+    )
+    assert re.search(r"\nPods: \d+ of \d+ updated and ready \(.*\b[1-9]\d* lost", ended.stdout)
+    assert "\nTo resume, run:\n" in ended.stdout
 
 
 def test_the_sample_company_has_drifted_in_half(run):
@@ -104,7 +121,8 @@ def test_the_sample_company_has_drifted_in_half(run):
         verdicts = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in ended.of("drift")}
         assert ended.code == 0
         assert [name for name, verdict in verdicts.items() if verdict == "rejected"] == [
-            "payments/ledger"
+            "payments/refunds",
+            "payments/ledger",
         ]
         assert len([name for name, verdict in verdicts.items() if verdict == "up_to_date"]) == 3
         by_config = [

@@ -18,7 +18,7 @@ import demo
 import pytest
 import yaml
 from cluster import EmbeddedCluster
-from cluster.manifests import service, workload
+from cluster.manifests import pod_spec, service, workload
 from conftest import KUBECTL, SCRIPT
 from kubernetes import client
 
@@ -208,7 +208,8 @@ def test_the_audits_roles_suffice_for_it(guarded, run):
     kubeconfig = guarded.kubeconfig_of("audit", rules_of(*PLAN, "sidecar-rollout-drift"))
     ended = run(kubeconfig, *arguments("audit.yaml"))
     assert ended.code == 1
-    assert [r["verdict"] for r in ended.of("drift")] == ["drifted"] * 3
+    verdicts = sorted(r["verdict"] for r in ended.of("drift"))
+    assert verdicts == [*["drifted"] * 3, "rejected"]
 
 
 def test_each_rule_has_a_comment_on_why():
@@ -233,7 +234,20 @@ def guarded(cluster):
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         cluster.create("shop", workload(kind, kind.lower()))
     cluster.create("shop", service("deployment"))
-    cluster.settle()
+    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
+    spec = pod_spec(serviceAccountName="gone")
+    cluster.create("shop", workload("StatefulSet", "broken", spec, annotations=stamp))
+    cluster.wait_for(lambda: cluster.store.list("events", "shop"))
+    cluster.wait_for(
+        lambda: all(
+            cluster.get(kind, "shop", kind.lower())["status"].get(count)
+            for kind, count in (
+                ("Deployment", "availableReplicas"),
+                ("StatefulSet", "availableReplicas"),
+                ("DaemonSet", "numberAvailable"),
+            )
+        )
+    )
     cluster.wait_for(lambda: cluster.get("EndpointSlice", "shop", "deployment-slice")["endpoints"])
     cluster.injector.container["image"] = "istio/proxyv2:2"
     return cluster
@@ -252,23 +266,34 @@ def what_works(cluster: EmbeddedCluster, run, rules: list[dict], *only: str) -> 
         "plan": sorted((r["name"], r["state"]) for r in plan.of("plan"))
         if plan.code == 0
         else plan.code,
+        "broken": plan.skipped.get("StatefulSet shop/broken", "")[-29:],
         "drift": sorted(r["verdict"] for r in drift.of("drift")) if drift.code == 0 else drift.code,
         "rollout": done.summary["outcomes"] if done.code != 3 else 3,
     }
 
 
+BROKEN = 'serviceaccount "gone" not found'[-29:]
 PLANNED = [("daemonset", "not_serving"), ("deployment", "serving"), ("statefulset", "not_serving")]
 
 
+EVERYTHING = {
+    "plan": PLANNED,
+    "broken": BROKEN,
+    "drift": [*["drifted"] * 3, "rejected"],
+    "rollout": {"succeeded": 3},
+}
+
+
 def test_what_each_role_promises_works_and_no_more(guarded, run):
-    assert what_works(guarded, run, rules_of(*PLAN)) == {"plan": PLANNED, "drift": 3, "rollout": 3}
+    found = what_works(guarded, run, rules_of(*PLAN))
+    assert found == {"plan": PLANNED, "broken": BROKEN, "drift": 3, "rollout": 3}
     found = what_works(guarded, run, rules_of(*ROLLOUT))
-    assert found == {"plan": PLANNED, "drift": 3, "rollout": {"succeeded": 3}}
+    assert found == {"plan": PLANNED, "broken": BROKEN, "drift": 3, "rollout": {"succeeded": 3}}
 
 
 def test_the_drift_role_may_do_all(guarded, run):
     found = what_works(guarded, run, rules_of(*DRIFT))
-    assert found == {"plan": PLANNED, "drift": ["drifted"] * 3, "rollout": {"succeeded": 3}}
+    assert found == EVERYTHING
 
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
@@ -286,6 +311,7 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
             "nodes",
             "services",
             "serviceaccounts",
+            "events",
         ),
         "apps": ("deployments", "statefulsets", "daemonsets", "replicasets", "deployments/scale"),
         "discovery.k8s.io": ("endpointslices",),
@@ -302,7 +328,7 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
 
 def test_everything_else_is_forbidden(cluster):
     workloads = ("deployments", "statefulsets", "daemonsets")
-    plan = {"list pods", "get replicasets", "list endpointslices", "get namespaces"}
+    plan = {"list pods", "get replicasets", "list endpointslices", "get namespaces", "list events"}
     plan |= {f"{verb} {resource}" for verb in ("get", "list") for resource in workloads}
     assert allowed(cluster, rules_of(*PLAN)) == plan
     rollout = plan | {f"{verb} {resource}" for verb in ("patch", "watch") for resource in workloads}
@@ -318,7 +344,7 @@ def test_without_any_one_rule_something_does_not_work(guarded, run, number):
     rules = rules_of(*DRIFT)
     del rules[number]
     found = what_works(guarded, run, rules)
-    assert found != {"plan": PLANNED, "drift": ["drifted"] * 3, "rollout": {"succeeded": 3}}
+    assert found != EVERYTHING
 
 
 def test_a_team_rolls_out_its_own_namespace_and_no_other(guarded, run):
@@ -327,7 +353,7 @@ def test_a_team_rolls_out_its_own_namespace_and_no_other(guarded, run):
     ]
     kubeconfig = guarded.kubeconfig_of("team", rules)
     ended = run(kubeconfig, *ALL, "--only-drifted", CONFIRM, "--include-namespace=shop", OPT_OUT)
-    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 3})
+    assert ended.summary["outcomes"] == {"succeeded": 3}
     assert run(kubeconfig, "--include-namespace=default").code == 3
     assert run(kubeconfig).code == 3
 
@@ -347,7 +373,7 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
     for found in cluster.pods("shop"):
         cluster.backdate(found, 3600)
     gate = threading.Event()
-    held = [cluster.fault(method="GET", path="deployments/web-0", release=gate) for _ in range(4)]
+    held = [cluster.fault(method="GET", path=r"/deployments\?", release=gate) for _ in range(2)]
     runs = [start(cluster, CONFIRM, "--parallel-rollouts=3") for _ in range(2)]
     assert all(
         fault.reached.wait(20) for fault in held[:2]
@@ -363,7 +389,11 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
         assert cluster.get("Deployment", "shop", name)["metadata"]["generation"] == 2
     reasons = {r["message"] for one in ended for r in one.of("result") if r["outcome"] == "skipped"}
     assert all(
-        re.match("already restarted by another run at 20|all its Pods were created after", text)
+        re.match(
+            "already restarted by another run at 20|being rolled out by another run since 20"
+            "|all its Pods were created after",
+            text,
+        )
         for text in reasons
     )
 

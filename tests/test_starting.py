@@ -467,7 +467,8 @@ def test_an_exec_credential_plugin(cluster, run, tmp_path):
     ],
 )
 @pytest.mark.parametrize(
-    "path", ["GET /api/v1/pods", "GET /deployments/web", "GET /replicasets/", "PATCH /deployments"]
+    "path",
+    ["GET /api/v1/pods", "GET /deployments/web", r"GET /deployments\?", "PATCH /deployments"],
 )
 def test_a_passing_fault_is_retried(cluster, run, fault, path):
     cluster.create("shop", workload("Deployment", "web"))

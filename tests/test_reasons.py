@@ -1,0 +1,204 @@
+"""Why a rollout failed or timed out: by its Pods, its conditions and its events."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from types import SimpleNamespace
+
+import pytest
+from cluster.controllers import READY_AFTER
+from cluster.manifests import container, pod_spec, workload
+from conftest import options_of, unchecked
+
+CONFIRM = "--confirm=true"
+ALL = ("--include-statefulset", "--include-daemonset")
+BROKEN = "docker.io/istio/proxyv2:broken"
+PULL = f'ImagePullBackOff: Back-off pulling image "{BROKEN}": ErrImagePull: not found'
+TIMED_OUT = "error: timed out waiting for the condition"
+
+
+def message(ended) -> str:
+    (result,) = ended.of("result")
+    assert ended.code == 1
+    return result["message"]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_stateful_set_whose_new_sidecar_cannot_be_pulled(cluster, run, native):
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.settle()
+    cluster.injector.container["image"] = BROKEN
+    cluster.injector.native = native
+    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    assert message(ended) == (
+        f"{TIMED_OUT}; db-1: container istio-proxy: {PULL}; delete Pod db-1 once the cause is fixed"
+    )
+
+
+def test_no_pod_is_to_be_deleted_where_they_are_managed_in_parallel(cluster, run):
+    parallel = {"podManagementPolicy": "Parallel", "replicas": 2}
+    cluster.create("shop", workload("StatefulSet", "db", **parallel))
+    cluster.settle()
+    cluster.injector.container["image"] = BROKEN
+    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    assert message(ended) == f"{TIMED_OUT}; db-1: container istio-proxy: {PULL}"
+
+
+def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.settle()
+    cluster.injector.container["image"] = BROKEN
+    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    start, _, end = message(ended).partition("; agent-")
+    assert start == TIMED_OUT
+    assert end.endswith(f": container istio-proxy: {PULL}")
+
+
+def test_a_pod_that_is_not_scheduled(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    real = cluster.injector.inject
+
+    def inject(pod: dict) -> None:
+        real(pod)
+        pod["spec"]["nodeSelector"] = {"disk": "ssd"}
+
+    cluster.injector.inject = inject
+    ended = run(cluster, CONFIRM, "--timeout=2s")
+    assert message(ended).endswith(
+        ": 0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("StatefulSet", 'Create Pod web-0 in StatefulSet web failed error: pods "web-0" is'),
+        ("DaemonSet", 'Error creating: pods "web-'),
+    ],
+)
+def test_where_no_pod_exists_an_event_says_why(cluster, run, kind, cause):
+    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "web"}})
+    spec = pod_spec(container("app"), serviceAccountName="web")
+    cluster.create("shop", workload(kind, "web", spec))
+    cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "web")
+    ended = run(unchecked(cluster), CONFIRM, *ALL, "--timeout=2s")
+    assert message(ended).startswith(f"{TIMED_OUT}; {cause}")
+    assert message(ended).endswith('serviceaccount "web" not found')
+
+
+def test_without_the_permission_to_list_events_that_is_said(cluster, run):
+    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "web"}})
+    spec = pod_spec(container("app"), serviceAccountName="web")
+    cluster.create("shop", workload("StatefulSet", "web", spec))
+    cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "web")
+    rules = [
+        {
+            "verbs": ["get", "list", "watch", "patch"],
+            "apiGroups": ["*"],
+            "resources": ["pods", "replicasets", "deployments", "statefulsets", "daemonsets"],
+        }
+    ]
+    ended = run(cluster.kubeconfig_of("other", rules), CONFIRM, *ALL, "--timeout=2s")
+    assert message(ended).startswith(
+        f"{TIMED_OUT}; cannot read its events: 403 events is forbidden"
+    )
+
+
+def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
+    slow = {"metadata": {"name": "web-1"}, "status": {"conditions": [NOT_READY]}}
+    stuck = {
+        "metadata": {"name": "web-2"},
+        "status": {"containerStatuses": [waiting("ErrImagePull")]},
+    }
+    cluster = SimpleNamespace(workload=lambda ref: {})
+    rollout = tool.Rollout(cluster, None, options_of(tool), datetime.now(timezone.utc))
+    snapshot = tool.PodSnapshot([], [slow, stuck], [], tool.PodCounts(2))
+    assert rollout.reasons(None, snapshot) == ["web-2: container app: ErrImagePull"]
+
+
+def test_no_pod_is_to_be_deleted_that_is_only_slow(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "db"))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    assert "delete Pod" not in message(ended)
+
+
+def status(**fields) -> dict:
+    return {"metadata": {"name": "web-1"}, "status": fields}
+
+
+def waiting(reason: str, text: str | None = None, name: str = "app") -> dict:
+    inner = {"reason": reason} | ({"message": text} if text else {})
+    return {"name": name, "state": {"waiting": inner}}
+
+
+NOT_READY = {"type": "Ready", "status": "False", "message": "containers with unready status: [app]"}
+PENDING = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+READY = {"type": "Ready", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"conditions": [READY], "containerStatuses": [waiting("CrashLoopBackOff", "x")]}, ""),
+        ({"conditions": [NOT_READY]}, "web-1: containers with unready status: [app]"),
+        ({"conditions": [NOT_READY, PENDING]}, "web-1: 0/3 nodes are available"),
+        (
+            {"containerStatuses": [waiting("CrashLoopBackOff", "back-off 5m0s")]},
+            "web-1: container app: CrashLoopBackOff: back-off 5m0s",
+        ),
+        (
+            {"containerStatuses": [waiting("ErrImagePull")], "conditions": [NOT_READY]},
+            "web-1: container app: ErrImagePull",
+        ),
+        (
+            {
+                "initContainerStatuses": [waiting("ImagePullBackOff", "no", "mesh")],
+                "containerStatuses": [waiting("PodInitializing")],
+            },
+            "web-1: container mesh: ImagePullBackOff: no",
+        ),
+        ({"containerStatuses": [waiting("ContainerCreating")]}, ""),
+        ({}, ""),
+        (
+            {"containerStatuses": [waiting("ErrImagePull", "https://me:hunter22@reg/x")]},
+            "web-1: container app: ErrImagePull: https://me:<redacted>@reg/x",
+        ),
+    ],
+)
+def test_why_a_pod_is_not_ready(tool, fields, said):
+    assert tool.pod_problem(status(**fields)) == said
+
+
+def test_a_rollout_past_its_progress_deadline_is_rechecked(cluster, run):
+    def ready_after(seconds: float) -> dict:
+        return {READY_AFTER: str(seconds)}
+
+    cluster.create("shop", workload("Deployment", "late", progressDeadlineSeconds=1))
+    cluster.create("shop", workload("Deployment", "slow"))
+    cluster.settle()
+    for name, seconds in (("late", 2), ("slow", 4)):
+        metadata = {"annotations": ready_after(seconds)}
+        cluster.store.change(
+            "deployments",
+            found := cluster.get("Deployment", "shop", name),
+            spec={
+                **found["spec"],
+                "template": {
+                    **found["spec"]["template"],
+                    "metadata": {**found["spec"]["template"]["metadata"], **metadata},
+                },
+                "paused": True,
+            },
+        )
+        cluster.change("Deployment", "shop", name, {"spec": {"paused": False}})
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--parallel-rollouts=2", "--log-format=text")
+    assert ended.code == 0
+    assert "rollout exceeded its progress deadline; will recheck at the end" in ended.stderr
+    assert "rollout completed late, seconds=" in ended.stderr
+    assert 'reason="completed after its progress deadline"' in ended.stderr
