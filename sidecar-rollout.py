@@ -453,21 +453,22 @@ def printable(text: str) -> str:
 
 REDACTED = "<redacted>"
 SECRET_NAMES = re.compile(
-    r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private", re.IGNORECASE
+    r"pass(word|wd|phrase)?|secret|token|credential|api[_-]?key|private", re.IGNORECASE
 )
+BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+)"
 SECRET_TEXTS = (  # what looks like a secret, and what is shown
     (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
     (r"(?i)\b(bearer|basic)\s+\S{8,}", rf"\1 {REDACTED}"),
     (r"\bey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
     (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
-    (rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}=)[^\s;,&]+", rf"\1{REDACTED}"),
+    (rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}=){BARE_OR_QUOTED}", rf"\1{REDACTED}"),
 )
 # In settings, not in messages: `password: x`, `--password x` and any Bearer
 SECRET_SETTING = (
-    rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}[\"']?\s*:\s*"
+    rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}[\\\"']*\s*:\s*"
     rf"|-[\w-]{{0,50}}({SECRET_NAMES.pattern})[\w-]{{0,50}}\s+"
-    r"|\b(bearer|basic)\s+)[^\s;,&]+"
+    rf"|\b(bearer|basic)\s+){BARE_OR_QUOTED}"
 )
 
 
@@ -2352,7 +2353,6 @@ def normal_view(text: str) -> bytes:
 def normal_container(position: str, container: Json, volumes: Sequence[Json]) -> Json:
     """Return a container in which lists with keys are dicts, and equal values are equal."""
     form = without_empty(without(container, "name", "restartPolicy"))
-    form |= {key: join_secret_flags(form[key]) for key in ("command", "args") if key in form}
     form["position"] = position
     form["resources"] = resources = form.get("resources", {})
     for key in ("limits", "requests"):
@@ -2376,7 +2376,7 @@ def join_secret_flags(words: Sequence[str]) -> list[str]:
     for word in words:
         flag = joined[-1]
         takes_secret = re.fullmatch(r"-[\w.-]+", flag) and SECRET_NAMES.search(flag)
-        if takes_secret and not word.startswith("-"):
+        if takes_secret and not word.startswith("--"):
             joined[-1] = f"{flag}={word}"
         else:
             joined.append(word)
@@ -2390,6 +2390,8 @@ def without_empty(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     inner = {key: without_empty(item) for key, item in value.items()}
+    for key in inner.keys() & {"command", "args"}:  # also those of probes and hooks
+        inner[key] = join_secret_flags(inner[key] or [])
     return {key: item for key, item in inner.items() if item not in (None, {}, [], "")}
 
 
@@ -2477,6 +2479,8 @@ def list_differences(current: list[Any], expected: list[Any]) -> list[tuple[Any,
 def redacted(value: Any, path: Names) -> Any:
     """Return a value with secrets redacted, by their names and by what they look like."""
     if isinstance(value, dict):
+        if SECRET_NAMES.search(str(value.get("name"))) and "value" in value:  # a header, a setting
+            value = {**value, "value": REDACTED}
         return {key: redacted(inner, (*path, key)) for key, inner in value.items()}
     if isinstance(value, list):
         return [redacted(item, path) for item in value]

@@ -34,6 +34,9 @@ FORMS = {
     "YAML": "user: x\npassword: {}\n",
     "shell": "exec app --user bob --password {} --retries=1",
     "user": "https://{}@github.example/x",
+    "hyphen": "curl -H 'X-Api-Key: {}' --api-key={}",
+    "quoted": 'password: "a {}"',
+    "escaped": '{{\\"password\\":\\"{}\\"}} and more',
     "query": "https://hooks.example/x?token={}&a=b",
 }
 
@@ -56,6 +59,7 @@ def everywhere(text: str) -> dict:
             {"name": "SETTINGS", "value": text},
             {"name": "PROXY_CONFIG", "value": inner},
         ],
+        "lifecycle": {"postStart": {"exec": {"command": ["t", "--api-key", text]}}},
         "livenessProbe": {"httpGet": {"port": 1, "httpHeaders": [{"name": "X", "value": text}]}},
     }
 
@@ -64,7 +68,12 @@ def everywhere(text: str) -> dict:
 @given(TOKEN, TOKEN, st.sampled_from(sorted(FORMS)), st.booleans())
 def test_no_secret_is_in_any_difference(tool, old, new, form, as_jwt):
     def view(secret: str) -> object:
-        text = FORMS[form].format(jwt(secret) if as_jwt else secret)
+        text = (
+            FORMS[form]
+            .replace("{{", "{")
+            .replace("}}", "}")
+            .replace("{}", jwt(secret) if as_jwt else secret)
+        )
         pod = {"spec": pod_spec(everywhere(text))}
         return tool.unpacked(tool.view_of(pod, ["istio-proxy"]))
 
@@ -76,6 +85,29 @@ def test_no_secret_is_in_any_difference(tool, old, new, form, as_jwt):
         assert found
         assert old not in shown
         assert new not in shown
+
+
+@given(TOKEN, TOKEN)
+def test_no_secret_is_in_what_has_the_name_of_one(tool, old, new):
+    def view(secret: str) -> object:
+        pairs = [{"name": "X-Api-Key", "value": secret}]
+        sidecar = {
+            "name": "istio-proxy",
+            "image": "x",
+            "args": ["--api-key", secret, f"--token={secret} {secret}"],
+            "env": [
+                {"name": "A_PASSWORD", "value": secret},
+                {"name": "X", "value": json.dumps(pairs)},
+            ],
+            "lifecycle": {"preStop": {"exec": {"command": ["t", "--token", secret]}}},
+            "readinessProbe": {"httpGet": {"port": 1, "httpHeaders": pairs}},
+        }
+        return tool.unpacked(tool.view_of({"spec": pod_spec(sidecar)}, ["istio-proxy"]))
+
+    assume(old != new and not (old + new).startswith("--") and not new.startswith("--"))
+    shown = json.dumps(list(tool.find_differences(view(old), view(new))))
+    assert old not in shown
+    assert new not in shown
 
 
 @given(TOKEN)
