@@ -1829,7 +1829,7 @@ class Situation:
     options: Options
     obj: Json  # the workload as it is now, or NOT_READ; empty: it does not exist
     namespace: Json = field(default_factory=dict)  # its metadata; empty: not read
-    now: datetime | None = None  # None: its rollout is this run's own, or stuck
+    now: datetime | None = None  # None: its rollout is this run's own, or broken
     unhealthy_reason: str = ""
     causes: Collection[str] = ()  # of the error of its dry run
     restarts_by_others: Sequence[str] = ()  # timestamps of other runs, since this one began
@@ -1862,7 +1862,7 @@ class Situation:
     def kept_pods(self) -> str:
         """Return `1 of 3 Pods is below partition 1 and keeps`."""
         count = len(self.old_pods or ())
-        total = count_of(dig(self.obj, "spec", "replicas"), "Pod")
+        total = count_of(dig(self.obj, "spec", "replicas") or 0, "Pod")
         verbs = ("is", "keeps") if count == 1 else ("are", "keep")
         below = f"below partition {partition_of(self.obj)}"
         return f"{count} of {total} {verbs[0]} {below} and {verbs[1]}"
@@ -1998,7 +1998,8 @@ def is_below_partition(workload: Json, pod: str) -> bool:
     """
     start = dig(workload, "spec", "ordinals", "start") or 0
     partition = partition_of(workload)
-    return bool(partition) and int(pod.rpartition("-")[2]) < start + partition
+    ordinal = pod.rpartition("-")[2]
+    return bool(partition) and ordinal.isdigit() and int(ordinal) < start + partition
 
 
 def all_below_partition(workload: Json, pods: Iterable[str]) -> bool:
@@ -2019,10 +2020,12 @@ def is_rolling_out(workload: ObjectRef, obj: Json) -> bool:
     """Return whether a rollout is in progress, as kubectl sees it, and has not failed."""
     if failure_condition(obj):
         return False
+    conditions = dig(obj, "status", "conditions")
+    is_complete = any(c.get("reason") == "NewReplicaSetAvailable" for c in conditions)
     desired, available, current, updated = counts_of(workload, obj)
     is_observed = dig(obj, "status", "observedGeneration") == dig(obj, "metadata", "generation")
     is_updated = updated >= desired - partition_of(obj) and current <= desired
-    return not (is_observed and is_updated and available >= desired)
+    return not (is_observed and is_updated and (is_complete or available >= desired))
 
 
 def is_failure(condition: Json) -> bool:
@@ -2200,8 +2203,9 @@ class WorkloadReader:
             if ref in wanted or ref in self.without_pods:
                 obj["metadata"].pop("managedFields", None)
                 annotations_of(obj).pop(LAST_APPLIED, None)
-                failures = [c for c in dig(obj, "status", "conditions") if is_failure(c)]
-                obj["status"] = {**dig(obj, "status"), "conditions": failures}
+                conditions = dig(obj, "status", "conditions")
+                conditions = [c for c in conditions if c["type"] != "Available"]
+                obj["status"] = {**dig(obj, "status"), "conditions": conditions}
                 if not self.options.only_drifted:
                     dig(obj, "spec", "template").pop("spec", None)
                 self.objects[ref] = json.dumps(obj)
@@ -2990,10 +2994,9 @@ class Rollout:
         pods = self.with_sidecar(self.pods_of(planned.ref, obj))
         old = [pod for pod in pods if self.is_outdated(pod, judged)]
         stamps = [stamp for stamp in situation.timestamps if is_since(self.began, stamp)]
-        is_stuck = any(waiting_reason(dig(pod, "status")) in STUCK for pod in pods)
         return replace(
             situation,
-            now=None if is_stuck else self.cluster.now(),
+            now=self.cluster.now(),
             restarts_by_others=() if is_unchanged else stamps,
             pods=pods,
             old_pods=[pod["metadata"]["name"] for pod in old],
@@ -3100,14 +3103,17 @@ class Rollout:
         new = [pod for pod in pods if not is_old(pod, patched)]
         without = [pod for pod in new if missing_sidecars(planned, pod, self.options)]
         updated = [pod for pod in self.with_sidecar(new) if pod not in without]
+        planned_pods = updated + [
+            pod for pod in old if not is_below_partition(patched.obj, pod["metadata"]["name"])
+        ]
         missing = planned.pods - len(pods)
         if missing > 0:  # unless it was scaled down
             desired, *_ = counts_of(planned.ref, self.cluster.workload(planned.ref))
             missing = min(planned.pods, desired) - len(pods)
         counts = PodCounts(
-            matched=len(old) + len(updated),
+            matched=len(planned_pods),
             updated=len(updated),
-            ready=sum(map(is_ready, old + updated)),
+            ready=sum(map(is_ready, planned_pods)),
             updated_and_ready=sum(map(is_ready, updated)),
             lost=len(without) + max(missing, 0),
         )
@@ -3127,6 +3133,7 @@ class Rollout:
             differences = remaining(patched.judged, snapshot.new, self.options.sidecars)
         names = [pod["metadata"]["name"] for pod in snapshot.old]
         is_partitioned = bool(names) and all_below_partition(patched.obj, names)
+        is_partitioned = is_partitioned and not snapshot.without_sidecar
         cause = f"StatefulSet partition is {partition_of(patched.obj)}" if is_partitioned else ""
         removed = removed_by(current, patched)
         outcome, message = outcome_of(snapshot, differences, removed or cause)
@@ -3136,7 +3143,7 @@ class Rollout:
             message,
             patched=patched,
             counts=snapshot.counts,
-            is_partitioned=is_partitioned and not removed and not snapshot.without_sidecar,
+            is_partitioned=is_partitioned and not removed and outcome is Outcome.INCOMPLETE,
             stop_reason=reason_to_stop(ref, snapshot),
         )
 
@@ -3144,8 +3151,9 @@ class Rollout:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         ref = result.planned.ref
         code, _ = self.kubectl.rollout_status(ref, 1.0, tell)
+        if not self.cluster.workload(ref):
+            raise SkipError("no longer exists")
         if code or not result.patched:
-            self.check_wanted(ref)
             return result
         late = self.verify(result.planned, result.patched)
         if late.outcome is not Outcome.SUCCEEDED:
@@ -3209,12 +3217,12 @@ def outcome_of(
         message = f"{lost} of {count_of(new, 'new Pod')} {verb} no sidecar"
         outcome = Outcome.STILL_DRIFTED if differences else Outcome.INCOMPLETE
         return outcome, f"{message}; check that the injector is healthy"
-    if old:
-        message = f"{old} of {count_of(snapshot.counts.matched, 'Pod')} not updated"
-        return Outcome.INCOMPLETE, f"{message}: {cause}" if cause else message
     if differences:
         texts = "; ".join(difference_text(difference) for difference in differences)
         return Outcome.STILL_DRIFTED, f"the new Pods still differ: {texts}"
+    if old:
+        message = f"{old} of {count_of(old + snapshot.counts.updated, 'Pod')} not updated"
+        return Outcome.INCOMPLETE, f"{message}: {cause}" if cause else message
     return Outcome.SUCCEEDED, ""
 
 
@@ -3354,8 +3362,11 @@ class Scheduler:
         """Roll out the plan, then recheck what timed out; report a result for each workload."""
         waiting = deque(Task(planned) for planned in plan)
         self.drain(waiting)
+        reason = self.reason_to_stop()
+        own = "" if reason in ("interrupted", "quit") else reason
         for task in waiting:
-            self.report.finish(Result(task.planned, Outcome.NOT_STARTED, self.reason_to_stop()))
+            result = Result(task.planned, Outcome.NOT_STARTED, reason, stop_reason=own)
+            self.report.finish(result)
         rechecks = deque(Task(result.planned, result) for result in self.timed_out)
         self.drain(rechecks)
         for task in rechecks:
@@ -3447,9 +3458,9 @@ class Scheduler:
             log.debug("kubectl", extra={**extra, "line": result})
             return
         del self.in_progress[ref]
+        self.stop_reason = self.stop_reason or result.stop_reason
         if not task.timed_out:
             self.count(result)
-        self.stop_reason = self.stop_reason or result.stop_reason
         reason = DEADLINE if DEADLINE in result.message else ""
         if result.outcome is Outcome.TIMED_OUT:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
@@ -3468,7 +3479,8 @@ class Scheduler:
             self.failures_in_a_row = 0
         is_unlimited = self.rollout.options.max_failures is None
         if is_unlimited and self.failures_in_a_row == self.TOO_MANY_IN_A_ROW:
-            self.stop_reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
+            reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
+            self.stop_reason = self.stop_reason or reason
 
     def log_decisions(self) -> None:
         """Log once, each, that the run was paused, resumed or stopped."""
@@ -3809,9 +3821,8 @@ class Report:
         if result.outcome in SUCCESSES and not result.counts:  # they could not be verified
             counts = PodCounts(total, total, total, total)
         self.counts.update(counts._asdict())
-        kept = result.is_partitioned  # Pods below a partition are not of the plan
         limits = {
-            "not updated": 0 if kept else counts.matched - counts.updated,
+            "not updated": counts.matched - counts.updated,
             "good": counts.updated_and_ready,
             "lost": counts.lost,
             "not ready": total,
@@ -3960,7 +3971,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
             options,
             obj=obj,
             namespace=objects_of_namespaces.get(ref.namespace, {}),
-            now=None if candidate.unhealthy_reason in STUCK or ref in reasons else cluster.now(),
+            now=None if ref in reasons else cluster.now(),
             unhealthy_reason=planned.unhealthy_reason if candidate.names else "",
             old_pods=None if options.only_drifted else candidate.names or None,
         )

@@ -443,6 +443,19 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
         assert len(counting) <= max_failures + workers - 1
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [([], "5 rollouts failed in a row"), (["--max-failures=5"], "--max-failures=5 reached")],
+)
+def test_what_is_left_when_a_run_stops_is_no_success(tool, options, reason):
+    """Also if those that failed are complete when they are rechecked."""
+    plan = [a_planned(tool, f"w{number}") for number in range(7)]
+    kubectl = FakeKubectl({f"w{number}": "failed" for number in range(7)}, 1)
+    results = run_all(tool, FakeCluster(), kubectl, plan, 1, *options)
+    left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
+    assert [result.stop_reason for result in left] == [reason] * 2
+
+
 @pytest.mark.parametrize("status", [0, 401, 403, 500])
 def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     """What is about one workload alone stops nothing."""
@@ -775,7 +788,7 @@ def test_a_partition_leaves_old_pods_and_is_incomplete(cluster, run):
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     assert result["message"] == "2 of 3 Pods not updated: StatefulSet partition is 2"
-    assert ended.summary["pods"] == counts(3, 1, 3, 1)
+    assert ended.summary["pods"] == counts(1, 1, 1, 1)
 
 
 def take_away(cluster, name: str, manager: str) -> None:

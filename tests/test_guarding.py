@@ -205,6 +205,13 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
     assert count(tool.Outcome.SUCCEEDED) == "5 rollouts failed in a row"
 
 
+def test_the_first_cause_is_the_one_that_is_named(letters, run):
+    """The others fail, too, but they are not the reason."""
+    letters.injector.state = "ignored"
+    ended = run(unchecked(letters), CONFIRM, "--parallel-rollouts=5")
+    assert "new Pods of Deployment shop/" in messages(ended)["g"]
+
+
 def test_what_is_still_drifted_counts_for_the_failure_limit(letters, run):
     real = letters.injector.inject
 
@@ -251,6 +258,26 @@ def partitioned(cluster):
 KEPT = "1 of 3 Pods is below partition 1 and keeps the old sidecar; lower the partition"
 
 
+def test_a_partition_does_not_hide_that_the_new_pods_differ(partitioned, run):
+    real = partitioned.injector.inject
+
+    def inject(pod: dict) -> None:
+        real(pod)
+        if pod["metadata"].get("annotations"):
+            pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
+
+    partitioned.injector.inject = inject
+    ended = run(partitioned, CONFIRM, "--include-statefulset", DRIFTED)
+    assert ended.outcomes["shop/db"] == "still_drifted"
+
+
+def test_a_partition_does_not_hide_lost_sidecars(partitioned, run):
+    partitioned.injector.breaks_after = 1
+    shown = run(partitioned, TEXT, CONFIRM, "--include-statefulset").stdout
+    assert "2 of 2 new Pods have no sidecar" in shown
+    assert "\nPods: 1 of 3 updated and ready (2 lost).\n" in shown
+
+
 @pytest.mark.parametrize("options", [[], [DRIFTED]])
 def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run, options):
     now = datetime.now(timezone.utc)
@@ -294,6 +321,7 @@ def test_the_pods_of_a_partitioned_rollout_add_up(partitioned, run):
         ({"partition": 0}, []),
         ({"partition": 1}, ["db-0"]),
         ({"partition": 2, "start": 5}, ["db-0", "db-5", "db-6"]),
+        ({"partition": 99}, ["db-0", "db-5", "db-6", "db-7", "db-10"]),
     ],
 )
 def test_which_pods_are_below_a_partition(tool, spec, below):
@@ -303,7 +331,7 @@ def test_which_pods_are_below_a_partition(tool, spec, below):
             "updateStrategy": {"rollingUpdate": {"partition": spec.get("partition")}},
         }
     }
-    names = ["db-0", "db-5", "db-6", "db-7", "db-10"]
+    names = ["db-0", "db-5", "db-6", "db-7", "db-10", "db-debug"]
     assert [name for name in names if tool.is_below_partition(obj, name)] == below
 
 
@@ -496,21 +524,21 @@ def test_a_rollout_that_waits_for_a_node_is_in_progress(cluster, run):
     assert run(cluster).skipped.keys() == {"Deployment shop/web"}
 
 
-def test_a_recent_rollout_that_is_stuck_is_no_reason_to_skip(cluster, run):
-    """A repaired injector needs the restart."""
-    cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
-    in_progress(cluster, age=5)
-    cluster.controllers.ready_after = 0.05
-    cluster.change(
-        "Deployment", "shop", "web", {"spec": {"template": {"metadata": {"labels": {"x": "2"}}}}}
-    )
-    cluster.wait_for(lambda: run(cluster).planned == ["shop/web"])
-    cluster.injector.container["image"] = NEW
-    assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
+def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
+    """Both begin with it, as it is unhealthy; the second finds the rollout of the first."""
+    cluster.create("shop", workload("Deployment", "sick", pod_spec(container("app", "broken:1"))))
+    cluster.settle()
+    first = start(cluster, CONFIRM, "--timeout=6s", "--log-level=debug")
+    first.wait_for_log("Waiting for deployment")
+    second = start(cluster, CONFIRM, "--timeout=6s").finish()
+    assert second.skipped.keys() == {"Deployment shop/sick"}
+    assert first.finish().outcomes == {"shop/sick": "timed_out"}
+    assert patched(cluster) == ["sick"]
 
 
 DONE = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3}
 FAILED = {"type": "Progressing", "status": "False", "message": "timed out"}
+COMPLETE = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
 
 
 @pytest.mark.parametrize(
@@ -522,6 +550,8 @@ FAILED = {"type": "Progressing", "status": "False", "message": "timed out"}
         ({"updatedReplicas": 2}, True),
         ({"availableReplicas": 2}, True),
         ({"availableReplicas": 2, "conditions": [FAILED]}, False),
+        ({"availableReplicas": 2, "conditions": [COMPLETE]}, False),  # a Pod restarts since then
+        ({"updatedReplicas": 2, "conditions": [COMPLETE]}, True),
     ],
 )
 def test_what_is_in_progress(tool, status, found):
