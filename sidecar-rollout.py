@@ -1704,7 +1704,7 @@ def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates,
 def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
     """Return a Pod as a candidate of its own, or None if it does not match."""
     metadata = pod["metadata"]
-    namespace = pod["metadata"]["namespace"]
+    namespace = metadata["namespace"]
     scan.namespaces.add(namespace)
     scan.containers |= {container["name"] for _, container in long_running_containers(pod)}
     sidecars = {
@@ -1852,7 +1852,7 @@ class Situation:
 
     @property
     def in_progress_since(self) -> str:
-        """Return when another run restarted the workload; empty if that is over or stuck."""
+        """Return when another run restarted the workload; empty if that is over or too old."""
         if not (self.now and is_rolling_out(self.ref, self.obj)):
             return ""
         start = self.now - timedelta(seconds=self.options.timeout)
@@ -1994,7 +1994,7 @@ def partition_of(workload: Json) -> int:
 def is_below_partition(workload: Json, pod: str) -> bool:
     """Return whether a rollout leaves a Pod alone. The partition counts from spec.ordinals.start.
 
-    Kubernetes' pkg/controller/statefulset/stateful_set_utils.go, isCurrentRevisionNeeded.
+    Kubernetes' pkg/controller/statefulset/stateful_set_utils.go, newVersionedStatefulSetPod.
     """
     start = dig(workload, "spec", "ordinals", "start") or 0
     partition = partition_of(workload)
@@ -2028,17 +2028,12 @@ def is_rolling_out(workload: ObjectRef, obj: Json) -> bool:
     return not (is_observed and is_updated and (is_complete or available >= desired))
 
 
-def is_failure(condition: Json) -> bool:
-    """Return whether a condition of a Deployment means that its rollout has failed."""
-    failures = (("ReplicaFailure", "True"), ("Progressing", "False"))
-    return (condition["type"], condition["status"]) in failures
-
-
 def failure_condition(workload: Json) -> str:
     """Return what a workload's conditions say about a failure, or an empty text."""
-    failures = filter(is_failure, dig(workload, "status", "conditions"))
-    messages = {found["type"]: found.get("message", "") for found in failures}
-    return redact_text(messages.get("ReplicaFailure") or messages.get("Progressing", ""))
+    conditions = dig(workload, "status", "conditions")
+    messages = {(c["type"], c["status"]): c.get("message", "") for c in conditions}
+    failed = messages.get(("ReplicaFailure", "True")) or messages.get(("Progressing", "False"), "")
+    return redact_text(failed)
 
 
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
@@ -2102,7 +2097,7 @@ def plan_workload(
     )
 
 
-def without_pods(workload: ObjectRef, cutoff: datetime) -> Candidate:
+def candidate_without_pods(workload: ObjectRef, cutoff: datetime) -> Candidate:
     """Return a workload that has no Pods as a candidate, to compare it like the others."""
     pod = {
         "metadata": {"name": f"{workload.name}-0"},
@@ -2494,7 +2489,7 @@ def redacted(value: Any, path: Names) -> Any:
     if is_setting and any(map(SECRET_NAMES.search, path[2:])):
         is_reference = any(key in REFERENCES for key in path[4:5])  # which names a Secret
         return value if is_reference else REDACTED
-    if not isinstance(value, str):
+    if not isinstance(value, str) or path[1] == "image":  # the tag of secret-agent:1.2 is none
         return value
     flag = "".join(re.findall(r"^-*[\w.-]+=", value)) if path[1] != "env" else ""
     if SECRET_NAMES.search(flag):
@@ -2625,8 +2620,8 @@ def pod_differences(
             oldest = min(pod.created for pod in older)
             is_certain = oldest < changed.certain
             age = (changed.certain if is_certain else changed.possible) - oldest
-            text = f"changed {human_duration(age.total_seconds())} after the oldest Pod was created"
-            text = text if is_certain else text.replace("changed", "may have changed")
+            verb = "changed" if is_certain else "may have changed"
+            text = f"{verb} {human_duration(age.total_seconds())} after the oldest Pod was created"
             yield Difference((str(config),), None, text), older
 
 
@@ -3132,8 +3127,8 @@ class Rollout:
         if patched.judged:
             differences = remaining(patched.judged, snapshot.new, self.options.sidecars)
         names = [pod["metadata"]["name"] for pod in snapshot.old]
-        is_partitioned = bool(names) and all_below_partition(patched.obj, names)
-        is_partitioned = is_partitioned and not snapshot.without_sidecar
+        has_only_kept = bool(names) and all_below_partition(patched.obj, names)
+        is_partitioned = has_only_kept and not snapshot.without_sidecar
         cause = f"StatefulSet partition is {partition_of(patched.obj)}" if is_partitioned else ""
         removed = removed_by(current, patched)
         outcome, message = outcome_of(snapshot, differences, removed or cause)
@@ -3363,9 +3358,9 @@ class Scheduler:
         waiting = deque(Task(planned) for planned in plan)
         self.drain(waiting)
         reason = self.reason_to_stop()
-        own = "" if reason in ("interrupted", "quit") else reason
+        stop_reason = "" if reason in ("interrupted", "quit") else reason  # those were asked for
         for task in waiting:
-            result = Result(task.planned, Outcome.NOT_STARTED, reason, stop_reason=own)
+            result = Result(task.planned, Outcome.NOT_STARTED, reason, stop_reason=stop_reason)
             self.report.finish(result)
         rechecks = deque(Task(result.planned, result) for result in self.timed_out)
         self.drain(rechecks)
@@ -3956,10 +3951,11 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
     objects = reader.read(candidates)
     unseen = sorted(reader.without_pods - candidates.keys())
     reasons = dict(each(unseen, lambda ref: cluster.why_no_pods(ref, json.loads(objects[ref]))))
-    candidates |= {ref: without_pods(ref, options.cutoff) for ref in filter(reasons.get, reasons)}
-    wanted = options.exclude_annotation or options.confirm
-    read = {ref.namespace for ref in candidates} if wanted else ()
-    objects_of_namespaces = dict(each(read, cluster.namespace))
+    broken = {ref for ref, reason in reasons.items() if reason}
+    candidates |= {ref: candidate_without_pods(ref, options.cutoff) for ref in broken}
+    needs_namespaces = options.exclude_annotation or options.confirm
+    names = {ref.namespace for ref in candidates} if needs_namespaces else ()
+    namespace_objects = dict(each(names, cluster.namespace))
     serving = cluster.serving_pods(namespaces) if candidates else set()
 
     workloads = []
@@ -3970,8 +3966,8 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
             ref,
             options,
             obj=obj,
-            namespace=objects_of_namespaces.get(ref.namespace, {}),
-            now=None if ref in reasons else cluster.now(),
+            namespace=namespace_objects.get(ref.namespace, {}),
+            now=None if ref in broken else cluster.now(),
             unhealthy_reason=planned.unhealthy_reason if candidate.names else "",
             old_pods=None if options.only_drifted else candidate.names or None,
         )
@@ -3982,7 +3978,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
             workloads.append(planned)
     workloads = in_rollout_order(workloads)
     judged: list[JudgedWorkload] = []
-    broken = {planned.ref for planned in workloads} & reasons.keys()
+    broken &= {planned.ref for planned in workloads}
     if options.only_drifted:
         judged, more = compare_workloads(comparison, workloads, candidates, objects)
         skips += more

@@ -110,6 +110,16 @@ def test_no_secret_is_in_what_has_the_name_of_one(tool, old, new):
     assert new not in shown
 
 
+def test_the_tag_of_an_image_is_shown_whatever_its_name(tool):
+    def view(tag: str) -> object:
+        sidecar = {"name": "istio-proxy", "image": f"registry.example/secret-agent:{tag}"}
+        return tool.unpacked(tool.view_of({"spec": pod_spec(sidecar)}, ["istio-proxy"]))
+
+    (found,) = tool.find_differences(view("1.2"), view("1.3"))
+    text = "istio-proxy  image  registry.example/secret-agent:1.2 -> 1.3"
+    assert tool.difference_text(found) == text
+
+
 @given(TOKEN)
 def test_a_json_web_token_is_redacted_anywhere(tool, secret):
     text = f"cannot verify {jwt(secret)}: expired"
