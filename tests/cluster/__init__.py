@@ -184,6 +184,32 @@ class EmbeddedCluster:
             server.note_manager(current, changed, "kubectl-edit", target.resource.api_version)
             return self.store.update(target.resource.plural, changed)
 
+    def operate(
+        self, kind: str, namespace: str, name: str, by: tuple[str, str], *, keeps: str = ""
+    ) -> None:
+        """Lets a custom resource (kind, name) own a workload; its operator removes annotations.
+
+        It keeps those that the template has now and, if that is given, those that start with `keeps`.
+        """
+        plural, resource = PLURALS[kind], RESOURCES[PLURALS[by[0]]]
+        with self.store.lock:
+            owner = self.store.get(resource.plural, namespace, by[1])
+            found = self.store.get(plural, namespace, name)
+            own = found["spec"]["template"]["metadata"].get("annotations", {})
+            self.controllers.operators[plural, namespace, name] = (
+                f"{by[0]}Operator",
+                lambda key: key in own or bool(keeps and key.startswith(keeps)),
+            )
+            reference = {
+                "apiVersion": resource.api_version,
+                "kind": by[0],
+                "name": by[1],
+                "uid": owner["metadata"]["uid"],
+                "controller": True,
+            }
+            metadata = {**found["metadata"], "ownerReferences": [reference]}
+            self.store.change(plural, found, metadata=metadata)
+
     def backdate(self, obj: dict, seconds: float, plural: str = "pods") -> None:
         """Makes an object as old as that: created, last changed and, if it is a Pod, started."""
         born = datetime.now(timezone.utc) - timedelta(seconds=seconds)
@@ -264,4 +290,11 @@ class EmbeddedCluster:
         return len(pods) == wanted and ready + len(stuck) == wanted
 
 
-PLURALS_OF_WORKLOADS = ("deployments", "statefulsets", "daemonsets")
+PLURALS_OF_WORKLOADS = (
+    "deployments",
+    "statefulsets",
+    "daemonsets",
+    "replicasets",
+    "replicationcontrollers",
+    "clonesets",
+)

@@ -7,6 +7,7 @@ change that it makes comes back to it as the next step. Waiting is a timer, neve
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import heapq
 import itertools
@@ -17,9 +18,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
-from . import admission
+from . import admission, eviction
 from .store import PLURALS, RESOURCES, Store, controller_of, now
 
+REVISION_HASH = "controller-revision-hash"
 READY_AFTER = "cluster.test/ready-after"  # a Pod's annotation: its seconds until it is ready
 DAEMON_TOLERATIONS = [
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
@@ -46,9 +48,13 @@ def is_ready(pod: dict) -> bool:
     )
 
 
+def has_ended(pod: dict) -> bool:
+    return pod["status"]["phase"] in ("Succeeded", "Failed")
+
+
 def is_counted(pod: dict) -> bool:
     """Controllers replace Pods that are terminating or ended."""
-    return not is_terminating(pod) and pod["status"]["phase"] not in ("Succeeded", "Failed")
+    return not is_terminating(pod) and not has_ended(pod)
 
 
 def amount(value: int | str, total: int, up: bool) -> int:
@@ -91,6 +97,8 @@ class Controllers:
         self._numbers = itertools.count()
         self._wake = threading.Condition(store.lock)
         self._stopped = False
+        # By workload: the field manager of its operator, and which annotations it keeps.
+        self.operators: dict[tuple[str, str, str], tuple[str, Callable[[str], bool]]] = {}
         self._under_way: set[tuple[str, str]] = (
             set()
         )  # (uid, step) of Pods that a timer will move on
@@ -102,7 +110,12 @@ class Controllers:
         ] = {}  # uid of a StatefulSet and revision: its template
         self._steps = {
             "pods": self._step_pod,
-            "replicasets": self._step_replica_set,
+            "replicasets": functools.partial(self._step_replicated, "replicasets"),
+            "replicationcontrollers": functools.partial(
+                self._step_replicated, "replicationcontrollers"
+            ),
+            "clonesets": functools.partial(self._step_replicated, "clonesets"),
+            "poddisruptionbudgets": self._step_budget,
             "deployments": self._step_deployment,
             "statefulsets": self._step_stateful_set,
             "daemonsets": self._step_daemon_set,
@@ -128,8 +141,9 @@ class Controllers:
         if owner and PLURALS.get(owner["kind"]) in self._steps:
             self._dirty[PLURALS[owner["kind"]], metadata["namespace"], owner["name"]] = None
         if resource == "pods":
-            for service in self.store.list("services", metadata["namespace"]):
-                self._dirty["services", metadata["namespace"], service["metadata"]["name"]] = None
+            for plural in ("services", "poddisruptionbudgets"):
+                for found in self.store.list(plural, metadata["namespace"]):
+                    self._dirty[plural, metadata["namespace"], found["metadata"]["name"]] = None
         if resource == "nodes":
             for daemon_set in self.store.list("daemonsets"):
                 self._changed("daemonsets", daemon_set)
@@ -264,7 +278,7 @@ class Controllers:
         """Creates a Pod of an owner; the message where it is refused."""
         template = copy.deepcopy(template)
         reference = {
-            "apiVersion": "apps/v1",
+            "apiVersion": RESOURCES[PLURALS[kind]].api_version,
             "kind": kind,
             "name": owner["metadata"]["name"],
             "uid": owner["metadata"]["uid"],
@@ -307,7 +321,7 @@ class Controllers:
                 "namespace": metadata["namespace"],
                 "name": metadata["name"],
                 "uid": metadata["uid"],
-                "apiVersion": "apps/v1",
+                "apiVersion": RESOURCES[PLURALS[kind]].api_version,
             },
             "reason": "FailedCreate",
             "message": message,
@@ -333,34 +347,24 @@ class Controllers:
         }
         self.store.change("pods", pod, metadata={**pod["metadata"], **stamps})
 
-    # ReplicaSets
+    # ReplicaSets, ReplicationControllers, and a custom resource that owns Pods itself
 
-    def _step_replica_set(self, replica_set: dict) -> None:
-        pods = self.store.children(replica_set["metadata"]["uid"], "pods")
+    def _step_replicated(self, plural: str, owner: dict) -> None:
+        kind = RESOURCES[plural].kind
+        metadata = owner["metadata"]
+        pods = self.store.children(metadata["uid"], "pods")
         counted = [pod for pod in pods if is_counted(pod)]
-        wanted = replica_set["spec"]["replicas"]
+        wanted = owner["spec"]["replicas"]
         failure = None
         for _ in range(wanted - len(counted)):
-            labels = {
-                "labels": {
-                    "pod-template-hash": replica_set["metadata"]["labels"]["pod-template-hash"]
-                }
-            }
-            failure = self._create_pod(
-                replica_set, "ReplicaSet", replica_set["spec"]["template"], labels, {}
-            )
+            failure = self._create_pod(owner, kind, owner["spec"]["template"], {"labels": {}}, {})
             if failure:
                 break
         if failure:
-            key = (
-                "replicasets",
-                replica_set["metadata"]["namespace"],
-                replica_set["metadata"]["name"],
-            )
-            self._later(1.0, lambda: self._touch(*key))
+            self._later(1.0, lambda: self._touch(plural, metadata["namespace"], metadata["name"]))
         for pod in sorted(counted, key=is_ready)[: max(len(counted) - wanted, 0)]:
             self.terminate(pod)
-        pods = self.store.children(replica_set["metadata"]["uid"], "pods")
+        pods = self.store.children(metadata["uid"], "pods")
         counted = [pod for pod in pods if is_counted(pod)]
         ready = sum(map(is_ready, counted))
         status = {
@@ -368,12 +372,73 @@ class Controllers:
             **positive(
                 fullyLabeledReplicas=len(counted), readyReplicas=ready, availableReplicas=ready
             ),
-            "terminatingReplicas": sum(map(is_terminating, pods)),
-            "observedGeneration": replica_set["metadata"].get("generation", 1),
+            "observedGeneration": metadata.get("generation", 1),
         }
+        if plural == "replicasets":
+            status["terminatingReplicas"] = sum(map(is_terminating, pods))
         if failure:
             status["conditions"] = [condition("ReplicaFailure", True, "FailedCreate", failure)]
-        self._set_status("replicasets", replica_set, status)
+        self._set_status(plural, owner, status)
+
+    # PodDisruptionBudgets
+
+    def _step_budget(self, budget: dict) -> None:
+        self._set_status("poddisruptionbudgets", budget, eviction.budget_status(self.store, budget))
+
+    # Operators: controllers of custom resources that keep the workloads they own as they want them
+
+    def _is_reverted(self, plural: str, obj: dict) -> bool:
+        """Whether an operator has just removed annotations from a Pod template."""
+        key = (plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        manager, kept = self.operators.get(key, ("", None))
+        annotations = obj["spec"]["template"]["metadata"].get("annotations", {})
+        wanted = {k: v for k, v in annotations.items() if kept and kept(k)}
+        if kept is None or wanted == annotations:
+            return False
+        changed = copy.deepcopy(obj)
+        changed["spec"]["template"]["metadata"]["annotations"] = wanted
+        changed["metadata"]["generation"] += 1
+        entry = {"manager": manager, "operation": "Update", "time": now()}
+        entry |= {"apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}
+        changed["metadata"]["managedFields"] = [*obj["metadata"]["managedFields"], entry]
+        self.store.update(plural, changed)
+        return True
+
+    def _keep_revision(self, owner: dict, kind: str, hash_now: str) -> None:
+        """Keeps a ControllerRevision per template; the current one has the highest revision."""
+        metadata = owner["metadata"]
+        name = f"{metadata['name']}-{hash_now}"
+        known = self.store.children(metadata["uid"], "controllerrevisions")
+        newest = max((found["revision"] for found in known), default=0)
+        found = next((found for found in known if found["metadata"]["name"] == name), None)
+        if found and found["revision"] == newest:
+            return
+        if found:
+            self.store.change("controllerrevisions", found, revision=newest + 1)
+            return
+        label = "controller.kubernetes.io/hash" if kind == "StatefulSet" else REVISION_HASH
+        reference = {
+            "apiVersion": "apps/v1",
+            "kind": kind,
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        labels = owner["spec"]["template"]["metadata"].get("labels", {})
+        self.store.create(
+            "controllerrevisions",
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": metadata["namespace"],
+                    "labels": {**labels, label: hash_now},
+                    "ownerReferences": [reference],
+                },
+                "data": {"spec": {"template": owner["spec"]["template"]}},
+                "revision": newest + 1,
+            },
+        )
 
     def _touch(self, *key: str) -> None:
         self._dirty[key] = None
@@ -381,7 +446,7 @@ class Controllers:
     # Deployments
 
     def _step_deployment(self, deployment: dict) -> None:
-        if is_terminating(deployment):
+        if is_terminating(deployment) or self._is_reverted("deployments", deployment):
             return
         spec, uid = deployment["spec"], deployment["metadata"]["uid"]
         owned = self.store.children(uid, "replicasets")
@@ -579,22 +644,29 @@ class Controllers:
     # StatefulSets
 
     def _step_stateful_set(self, stateful_set: dict) -> None:
-        if is_terminating(stateful_set):
+        if is_terminating(stateful_set) or self._is_reverted("statefulsets", stateful_set):
             return
         metadata, spec = stateful_set["metadata"], stateful_set["spec"]
         update = f"{metadata['name']}-{template_hash(spec['template'])}"
         self._templates[metadata["uid"], update] = spec["template"]
+        self._keep_revision(stateful_set, "StatefulSet", template_hash(spec["template"]))
         current = stateful_set.get("status", {}).get("currentRevision") or update
         rolling = spec["updateStrategy"].get("rollingUpdate", {})
         partition = (
             rolling.get("partition", 0) if spec["updateStrategy"]["type"] == "RollingUpdate" else 0
         )
         self._stateful_set_pods(stateful_set, update, current, partition)
-        pods = [p for p in self.store.children(metadata["uid"], "pods") if is_counted(p)]
-        updated = [p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == update]
-        ready = sum(map(is_ready, pods))
+        # Terminating Pods count, as long as they are ready.
+        pods = [p for p in self.store.children(metadata["uid"], "pods") if not has_ended(p)]
+        updated = [
+            p
+            for p in pods
+            if p["metadata"]["labels"]["controller-revision-hash"] == update
+            and not is_terminating(p)
+        ]
+        ready = sum(map(eviction.is_ready, pods))
         if (
-            len(updated) == ready == spec["replicas"]
+            len(updated) == ready == spec["replicas"] == sum(map(is_ready, pods))
             and spec["updateStrategy"]["type"] == "RollingUpdate"
         ):
             current = update
@@ -672,10 +744,12 @@ class Controllers:
     # DaemonSets
 
     def _step_daemon_set(self, daemon_set: dict) -> None:
-        if is_terminating(daemon_set):
+        if is_terminating(daemon_set) or self._is_reverted("daemonsets", daemon_set):
             return
         metadata, spec = daemon_set["metadata"], daemon_set["spec"]
-        update = template_hash(spec["template"])
+        # Other than a StatefulSet's of the same name and template, whose revisions have the same names
+        update = template_hash({**spec["template"], "kind": "DaemonSet"})
+        self._keep_revision(daemon_set, "DaemonSet", update)
         nodes = [node["metadata"]["name"] for node in self.store.list("nodes")]
         pods = self.store.children(metadata["uid"], "pods")
         taken = {node_of(pod) for pod in pods}
@@ -701,10 +775,14 @@ class Controllers:
                 elif spare > 0:
                     self.terminate(pod)
                     spare -= 1
-        counted = [pod for pod in self.store.children(metadata["uid"], "pods") if is_counted(pod)]
-        ready = sum(map(is_ready, counted))
+        pods = self.store.children(metadata["uid"], "pods")
+        counted = [pod for pod in pods if not has_ended(pod)]  # terminating ones, too
+        ready = sum(map(eviction.is_ready, counted))
         updated = [
-            p for p in counted if p["metadata"]["labels"]["controller-revision-hash"] == update
+            p
+            for p in counted
+            if p["metadata"]["labels"]["controller-revision-hash"] == update
+            and not is_terminating(p)
         ]
         status = {
             "currentNumberScheduled": len(counted),

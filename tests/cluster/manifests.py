@@ -40,6 +40,22 @@ def workload(
     }
 
 
+def replicated(kind: str, name: str, spec: dict | None = None, **fields) -> dict:
+    """An owner of Pods that has no rollout: a ReplicaSet, ReplicationController or CloneSet."""
+    found = workload(kind, name, spec, **fields)
+    if kind == "ReplicationController":
+        found |= {"apiVersion": "v1"}
+        found["spec"]["selector"] = found["spec"]["selector"]["matchLabels"]
+    return found
+
+
+def budget(name: str, app: str = "", **fields) -> dict:
+    """A PodDisruptionBudget, of the Pods of the workload of the same name or of `app`."""
+    spec = {"selector": {"matchLabels": {"app": app or name}}, **fields}
+    kind = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    return {**kind, "metadata": {"name": name}, "spec": spec}
+
+
 def service(name: str, **selector: str) -> dict:
     """A Service; without a selector it is that of the workload of the same name."""
     spec = {"selector": selector or {"app": name}, "ports": [{"port": 80}]}

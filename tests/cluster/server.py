@@ -25,7 +25,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
-from . import admission, selectors
+from . import admission, eviction, selectors
 from .admission import Refused
 from .controllers import Controllers
 from .store import RESOURCES, Entry, Key, Resource, Store, now, whole
@@ -92,7 +92,7 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Target | None:
         found = re.fullmatch(
-            r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<ns>[^/]+)(?=/[a-z]))?/(?P<rest>[a-z].*)",
+            r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>v1\w*)(?:/namespaces/(?P<ns>[^/]+)(?=/[a-z]))?/(?P<rest>[a-z].*)",
             path,
         )
         if not found:
@@ -101,7 +101,7 @@ class Target(NamedTuple):
         resource = RESOURCES.get(plural)
         if (
             resource is None
-            or resource.group != (found["group"] or "")
+            or (resource.group, resource.version) != (found["group"] or "", found["version"])
             or (found["ns"] and not resource.namespaced)
         ):
             return None
@@ -282,6 +282,9 @@ class Handler(BaseHTTPRequestHandler):
             answer = self._answer(request)
         except Refused as refused:
             answer = (refused.code, status_body(refused))
+            if getattr(refused, "retry_after", None):
+                self._send(*answer, **{"Retry-After": str(refused.retry_after)})
+                return
         if answer is None:
             return  # a watch, which has sent its answer
         code, content = answer
@@ -535,6 +538,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def _create(self, request: Request, target: Target) -> tuple[int, bytes]:
         obj = body_of(request)
+        if target.subresource == "eviction":
+            store, terminate = self.server.store, self.server.controllers.terminate
+            with store.lock:
+                pod = self._find(target).object
+                eviction.evict(store, terminate, pod, obj, is_dry_run(request))
+            done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+            return 201, json.dumps({**done, "code": 201}).encode()
         obj.pop("kind", None), obj.pop("apiVersion", None)
         created = create_object(
             self.server,
@@ -608,6 +618,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 WORKLOADS = ("deployments", "statefulsets", "daemonsets")
+REPLICATED = ("replicasets", "replicationcontrollers", "clonesets")  # no rollouts, only replicas
 
 
 def body_of(request: Request) -> dict:
@@ -684,7 +695,11 @@ def discovery(path: str, accept: str) -> dict:
         {
             "metadata": {"name": group} if group else {},
             "versions": [
-                {"version": "v1", "resources": list(map(discovered, found)), "freshness": "Current"}
+                {
+                    "version": found[0].version,
+                    "resources": list(map(discovered, found)),
+                    "freshness": "Current",
+                }
             ],
         }
         for group, found in groups.items()
@@ -722,6 +737,12 @@ def discovered(resource: Resource) -> dict:
                 "subresource": name,
                 "responseKind": kind(resource.kind),
                 "verbs": ["get", "patch", "update"],
+            }
+            if name != "eviction"
+            else {
+                "subresource": name,
+                "responseKind": {"group": "policy", "version": "v1", "kind": "Eviction"},
+                "verbs": ["create"],
             }
             for name in resource.subresources
         ]
@@ -861,10 +882,14 @@ def create_object(
     if resource.plural in WORKLOADS:
         admission.set_workload_defaults(resource.plural, obj)
         obj.setdefault("status", {})
-    if resource.plural in (*WORKLOADS, "replicasets"):
+    if resource.plural in (*WORKLOADS, *REPLICATED, "poddisruptionbudgets"):
         metadata["generation"] = 1
-    if resource.plural == "replicasets":
+    if resource.plural in REPLICATED:
+        obj["spec"].setdefault("replicas", 1)
         obj.setdefault("status", {"replicas": 0})
+    if resource.plural in ("replicasets", "replicationcontrollers"):
+        obj["spec"]["template"].setdefault("metadata", {})
+        admission.set_template_defaults(obj["spec"]["template"]["spec"])
     if resource.plural == "namespaces":
         metadata["labels"] = {
             "kubernetes.io/metadata.name": metadata["name"],
@@ -891,7 +916,7 @@ def delete_object(server: ApiServer, resource: Resource, obj: dict, orphan: bool
                 for inner in store.list(plural, metadata["name"]):
                     store.delete(plural, metadata["name"], inner["metadata"]["name"])
         store.delete(resource.plural, metadata.get("namespace", ""), metadata["name"])
-        for plural in ("replicasets", "pods"):
+        for plural in ("replicasets", "controllerrevisions", "pods"):
             for child in store.children(metadata["uid"], plural):
                 if orphan:
                     others = [

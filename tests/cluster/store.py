@@ -25,10 +25,11 @@ class Resource(NamedTuple):
     namespaced: bool = True
     short: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ("status",)
+    version: str = "v1"
 
     @property
     def api_version(self) -> str:
-        return f"{self.group}/v1" if self.group else "v1"
+        return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified(self) -> str:
@@ -53,12 +54,19 @@ RESOURCES = {
         Resource(
             "", "nodes", "Node", namespaced=False, short=("no",), subresources=("proxy", "status")
         ),
-        Resource("", "pods", "Pod", short=("po",)),
-        Resource("", "replicationcontrollers", "ReplicationController", short=("rc",)),
+        Resource("", "pods", "Pod", short=("po",), subresources=("eviction", "status")),
+        Resource(
+            "",
+            "replicationcontrollers",
+            "ReplicationController",
+            short=("rc",),
+            subresources=("scale", "status"),
+        ),
         Resource("", "resourcequotas", "ResourceQuota", short=("quota",)),
         Resource("", "secrets", "Secret", subresources=()),
         Resource("", "serviceaccounts", "ServiceAccount", short=("sa",), subresources=()),
         Resource("", "services", "Service", short=("svc",)),
+        Resource("apps", "controllerrevisions", "ControllerRevision", subresources=()),
         Resource("apps", "daemonsets", "DaemonSet", short=("ds",)),
         Resource(
             "apps", "deployments", "Deployment", short=("deploy",), subresources=("scale", "status")
@@ -71,6 +79,11 @@ RESOURCES = {
         ),
         Resource("batch", "jobs", "Job"),
         Resource("discovery.k8s.io", "endpointslices", "EndpointSlice", subresources=()),
+        Resource("policy", "poddisruptionbudgets", "PodDisruptionBudget", short=("pdb",)),
+        # Custom resources: one that owns a ReplicaSet, one that owns Pods, one that owns a workload
+        Resource("argoproj.io", "rollouts", "Rollout", version="v1alpha1"),
+        Resource("apps.kruise.io", "clonesets", "CloneSet", version="v1alpha1"),
+        Resource("monitoring.coreos.com", "prometheuses", "Prometheus"),
     )
 }
 PLURALS = {resource.kind: resource.plural for resource in RESOURCES.values()}
