@@ -276,6 +276,9 @@ class PlannedWorkload:
     recreate: bool = False  # strategy Recreate: all its Pods stop before new ones start
     resource_version: str = ""  # changes with each change of its status, too
     sample: bytes = b""  # one of the Pods, see packed
+    controlled_by: ObjectRef | None = (
+        None  # for example a Prometheus, whose operator reverts changes
+    )
 
 
 class ExpectedPod(NamedTuple):
@@ -1845,18 +1848,13 @@ class Situation:
         return KINDS[self.ref.kind]
 
     @property
-    def timestamps(self) -> list[str]:
-        """Return when this command restarted the workload, with any --annotation-prefix."""
-        annotations = template_annotations(self.obj).items()
-        return [value for key, value in annotations if key.endswith(".rollout.timestamp")]
-
-    @property
     def in_progress_since(self) -> str:
         """Return when another run restarted the workload; empty if that is over or too old."""
         if not (self.now and is_rolling_out(self.ref, self.obj)):
             return ""
         start = self.now - timedelta(seconds=self.options.timeout)
-        return next((stamp for stamp in self.timestamps if is_since(start, stamp)), "")
+        stamps = timestamps_of(self.obj)
+        return next((stamp for stamp in stamps if is_since(start, stamp)), "")
 
     @property
     def kept_pods(self) -> str:
@@ -1981,6 +1979,22 @@ def require_rollout(situation: Situation) -> None:
         raise SkipError(reason)
 
 
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
+
+
+def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
+    """Return when this command restarted a workload, with an --annotation-prefix or any.
+
+    If the workload has a controller of its own, that is restartedAt, which operators keep.
+    """
+    is_controlled = controller_of(workload) is not None
+    return [
+        value
+        for key, value in template_annotations(workload).items()
+        if key.endswith(f"{prefix}.rollout.timestamp") or (key == RESTARTED_AT and is_controlled)
+    ]
+
+
 def is_workload(ref: ObjectRef) -> bool:
     """Return whether it is one of Kubernetes' own workloads; OpenKruise has the same kinds."""
     return ref.kind in KINDS and ref.group == "apps"
@@ -2094,6 +2108,7 @@ def plan_workload(
         recreate=dig(obj, "spec", "strategy", "type") == "Recreate",
         resource_version=dig(obj, "metadata").get("resourceVersion", ""),
         sample=candidate.sample,
+        controlled_by=controller_of(obj),
     )
 
 
@@ -2211,10 +2226,9 @@ class WorkloadReader:
         No Pod leads to it. With a selector for Pods it is not known whether it is selected.
         """
         desired, _, current, _ = counts_of(ref, obj)
-        stamp = f"{self.options.annotation_prefix}.rollout.timestamp"
         is_selected = not self.options.selector and is_included(ref.namespace, self.options)
-        is_restarted = stamp in template_annotations(obj)
-        return bool(is_selected and is_restarted and desired and not current)
+        stamps = timestamps_of(obj, self.options.annotation_prefix)
+        return bool(is_selected and stamps and desired and not current)
 
 
 def deployment_by_name(replica_set: ObjectRef, labels: Labels) -> ObjectRef:
@@ -2923,12 +2937,7 @@ class Rollout:
         a workload twice, and a patch whose response was lost is recognized by its timestamp.
         """
         ref = planned.ref
-        prefix = f"{self.options.annotation_prefix}.rollout"
         stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        annotations = {
-            f"{prefix}.timestamp": stamp,
-            f"{prefix}.reason": self.options.rollout_reason,
-        }
         judged = self.judged.get(ref)
         for _ in range(CONFLICTS):
             obj = self.cluster.workload(ref)
@@ -2939,8 +2948,6 @@ class Rollout:
             expected = self.ask_again(planned, obj)
             if judged and isinstance(expected, dict):
                 judged = replace(judged, view=view_of(expected, self.options.sidecars))
-            if judged:
-                annotations[f"{prefix}.revision"] = judged.revision
             require_rollout(self.look(situation, planned, judged, expected))
             problem = problem_with(expected, planned, self.options)
             if problem:
@@ -2948,6 +2955,7 @@ class Rollout:
             if self.kubectl.stop.is_set():
                 raise StoppedWaiting
             version = obj["metadata"].get("resourceVersion", "")
+            annotations = self.annotations(obj, stamp, judged)
             try:
                 patched = self.cluster.patch_template(ref, annotations, version)
                 return patched_at(patched, stamp, judged)
@@ -2958,6 +2966,21 @@ class Rollout:
                 if error.status != 409 and not is_gone:
                     raise
         raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
+
+    def annotations(self, obj: Json, stamp: str, judged: JudgedWorkload | None) -> Labels:
+        """Return the annotations that restart a workload.
+
+        Operators remove annotations that they do not know, and prometheus-operator all but those
+        of kubectl.kubernetes.io: that reverts the restart, or causes a second one.
+        """
+        if controller_of(obj):
+            return {RESTARTED_AT: stamp}
+        prefix = f"{self.options.annotation_prefix}.rollout"
+        return {
+            f"{prefix}.timestamp": stamp,
+            f"{prefix}.reason": self.options.rollout_reason,
+            **({f"{prefix}.revision": judged.revision} if judged else {}),
+        }
 
     def ask_again(self, planned: PlannedWorkload, obj: Json) -> Json | ApiError:
         """Return the Pod that would be created now, or why it would be rejected."""
@@ -2988,7 +3011,7 @@ class Rollout:
             return situation
         pods = self.with_sidecar(self.pods_of(planned.ref, obj))
         old = [pod for pod in pods if self.is_outdated(pod, judged)]
-        stamps = [stamp for stamp in situation.timestamps if is_since(self.began, stamp)]
+        stamps = [stamp for stamp in timestamps_of(obj) if is_since(self.began, stamp)]
         return replace(
             situation,
             now=self.cluster.now(),
@@ -3653,6 +3676,7 @@ class Report:
                 state=planned.state.snake_case,
                 unhealthy_reason=planned.unhealthy_reason,
                 downtime=planned.recreate,
+                controlled_by=str(planned.controlled_by or ""),
             )
         for subject, reason in [*plan.broken, *plan.skips]:
             log.debug("skipped", extra={"workload": str(subject), "reason": reason})

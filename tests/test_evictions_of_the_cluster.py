@@ -369,10 +369,12 @@ def test_counts_while_a_pod_terminates(evicting, kind, number, count):
         assert evicting.get(kind, "evict", "x")["status"][count] == before
         assert wanted[count] == max(v for v in wanted.values() if isinstance(v, int) and v < 10)
     else:  # its replacement is ready already
-        evicting.wait_for(
-            lambda: evicting.get(kind, "evict", "x")["status"].get("readyReplicas") == 2
-        )
-        assert evicting.get(kind, "evict", "x")["status"]["terminatingReplicas"] == 1
+
+        def counts() -> tuple:
+            status = evicting.get(kind, "evict", "x")["status"]
+            return status.get("readyReplicas"), status["terminatingReplicas"]
+
+        assert evicting.wait_for(lambda: counts() == (2, 1))
         assert wanted["terminatingReplicas"] == 1
 
 

@@ -182,6 +182,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "state": "not_serving",
         "unhealthy_reason": "",
         "downtime": False,
+        "controlled_by": "",
     }
     assert skip == {
         "record": "skip",
