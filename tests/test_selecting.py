@@ -284,12 +284,12 @@ def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
     assert ended.skipped == {
         "Pod shop/of-a-job": "managed by a Job; runs to completion",
         "Pod shop/static": "static Pod, managed by the kubelet of its node",
-        "Pod shop/of-a-rollout": "managed by a Rollout (argoproj.io); restart it with that controller's tools",
-        "Pod shop/of-a-cloneset": "managed by a CloneSet (apps.kruise.io); restart it with that controller's tools",
-        "Pod shop/of-kruise": "managed by a StatefulSet (apps.kruise.io); restart it with that controller's tools",
-        "Pod shop/of-an-rc": "managed by a ReplicationController, which does not support rollouts; delete the Pod manually",
+        "Pod shop/of-a-rollout": "managed by a Rollout (argoproj.io); use --evict, or restart it with that controller's tools",
+        "Pod shop/of-a-cloneset": "managed by a CloneSet (apps.kruise.io); use --evict, or restart it with that controller's tools",
+        "Pod shop/of-kruise": "managed by a StatefulSet (apps.kruise.io); use --evict, or restart it with that controller's tools",
+        "Pod shop/of-an-rc": "managed by a ReplicationController, which does not support rollouts; use --evict",
         "Pod shop/bare": "not managed by a controller; delete and recreate it manually",
-        f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no Deployment or no longer exists; replace the Pod manually",
+        f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no Deployment or no longer exists; use --evict",
     }
     assert "skipped" not in ended.stderr
     assert run(cluster, *BOTH, "--log-level=debug").stderr.count('"message": "skipped"') == 8
@@ -313,9 +313,9 @@ def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cl
     ended = run(cluster, *BOTH, "--confirm=true")
     assert ended.code == 0
     assert ended.planned == []
-    by_hand = "updateStrategy is OnDelete; delete its Pods manually, one at a time"
+    by_hand = "updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time"
     assert ended.skipped == {
-        "Deployment shop/paused": "paused; run `kubectl rollout resume` first",
+        "Deployment shop/paused": "paused; run `kubectl rollout resume` first, or use --evict",
         "StatefulSet shop/by-hand": by_hand,
         "DaemonSet shop/by-hand": by_hand,
         "Deployment shop/leaving": "being deleted",
