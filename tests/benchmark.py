@@ -722,6 +722,65 @@ def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
         )
 
 
+DELETE_LOOP = """
+xargs -P 20 -L 1 sh -c 'for pod in $1 $2; do
+                            $KUBECTL delete pod $pod -n shop --wait >/dev/null &&
+                            $KUBECTL wait --for=condition=Ready pod --selector app=$0 -n shop --timeout=60s >/dev/null ||
+                            exit 1
+                        done'
+"""
+
+
+def evicting(owners: int, rounds: int) -> Iterator[Row]:
+    """Two Pods of each owner, which end in 0.1 s and get ready in 0.1 s, against a shell loop that deletes them.
+
+    Both replace the Pods of one owner one at a time.
+    """
+    from cluster import EmbeddedCluster
+    from cluster.manifests import replicated
+
+    with EmbeddedCluster() as cluster:
+        cluster.namespace("shop", inject=True)
+        cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+        for number in range(owners):
+            cluster.create("shop", replicated("ReplicaSet", f"web-{number}", replicas=2))
+        cluster.settle(120)
+        cluster.controllers.ready_after, cluster.controllers.gone_after = 0.1, 0.1
+        environment = {
+            **os.environ,
+            "KUBECONFIG": cluster.kubeconfig,
+            "KUBECTL": KUBECTL,
+            "KUBERC": "off",
+        }
+        environment["KUBECACHEDIR"] = str(Path(cluster.kubeconfig).parent / "cache")
+        found = []
+
+        def loop() -> Cost:
+            cluster.settle(60)
+            pods: dict[str, list[str]] = {}
+            for metadata in (found["metadata"] for found in cluster.pods("shop")):
+                pods.setdefault(metadata["labels"]["app"], []).append(metadata["name"])
+            lines = "\n".join(" ".join([app, *names]) for app, names in pods.items())
+            words = ["sh", "-c", f"printf '%s\\n' '{lines}' | {DELETE_LOOP.strip()}"]
+            return cost_of(words, environment)
+
+        def ours() -> Cost:
+            cluster.settle(60)
+            before = {p["metadata"]["uid"] for p in cluster.pods("shop")}
+            del cluster.server.requests[:]
+            words = tool("--evict", "--confirm=true", "--parallel-rollouts=20", "--log-level=error")
+            cost = cost_of(words, environment)
+            assert before.isdisjoint(p["metadata"]["uid"] for p in cluster.pods("shop"))
+            found.append(len(cluster.server.requests) / (2 * owners))
+            return cost
+
+        costs = in_turns(rounds, loop=loop, ours=ours)
+        what = f"--evict, {2 * owners} Pods of {owners} owners, 20 workers: wall, against xargs -P 20 of kubectl"
+        yield Row("evicting", what, costs["ours"].wall, costs["loop"].wall, "s", 0.65)
+        requests = statistics.median(found)
+        yield Row("evicting", "the same: API requests a Pod", requests, 1, "", 8)
+
+
 MEASURES = {
     "starting": starting,
     "parsing": parsing,
@@ -730,6 +789,7 @@ MEASURES = {
     "asking": asking,
     "drift-growth": drift_growth,
     "rollouts": rolling_out,
+    "evicting": evicting,
 }
 
 
@@ -770,7 +830,8 @@ def main() -> int:
         return 0
     rows = []
     for name in options.only or MEASURES:
-        size = options.workloads if name == "rollouts" else options.pods
+        sizes = {"rollouts": options.workloads, "evicting": options.workloads // 3}
+        size = sizes.get(name, options.pods)
         for row in MEASURES[name](size, options.rounds):
             rows.append(row)
             if options.json:

@@ -33,6 +33,7 @@ def test_the_benchmark_works_at_a_small_size():
         "asking",
         "drift-growth",
         *["rollouts"] * 2,
+        *["evicting"] * 2,
     ]
     assert all(row["figure"] > 0 and row["yardstick"] > 0 for row in rows)
 
