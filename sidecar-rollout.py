@@ -4454,9 +4454,7 @@ class Report:
 
         Drifted workloads are grouped, so their rows have the place in the rollout order.
         """
-        is_mixed = len({planned.method for planned in self.plan.workloads}) > 1
-        header = ["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]
-        rows = [[*header, "METHOD"] if is_mixed else header]
+        rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
         for planned in workloads:
             ref = planned.ref
             age = datetime.now(timezone.utc) - planned.oldest_pod
@@ -4464,19 +4462,19 @@ class Report:
             row = [self.places.get(ref, "-"), ref.namespace, name]
             row.append(f"{planned.pods_to_replace} of {planned.pods}")
             row.append(sidecar_text(planned.sidecars, self.with_names))
-            row += [human_duration(age.total_seconds()), planned.state.value]
-            rows.append([*row, planned.method.value] if is_mixed else row)
+            rows.append([*row, human_duration(age.total_seconds()), planned.state.value])
         is_grouped = bool(self.plan.judged)
-        first, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
-        lines = [first]
+        header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
+        lines = [header]
         for place, (planned, line) in enumerate(zip(workloads, table, strict=True)):
             if place == self.plan.selected and not is_grouped:
                 lines.append("--- not selected by --max-rollouts: ---")
             downtime = "downtime (strategy: Recreate)" if planned.recreate else ""
-            is_partitioned = planned.method is Method.RESTART and planned.evicted_pods
-            evicted = f"{count_of(planned.evicted_pods, 'Pod')} below the partition: evicted"
-            texts = (planned.unhealthy_reason, downtime, evicted if is_partitioned else "")
-            notes = "; ".join(filter(None, texts))
+            evicted = "evicted one Pod at a time"
+            if planned.method is Method.RESTART:
+                count = count_of(planned.evicted_pods, "Pod")
+                evicted = f"{count} below the partition: evicted" if planned.evicted_pods else ""
+            notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime, evicted)))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
 
@@ -4517,7 +4515,10 @@ class Report:
     def print_totals(self) -> None:
         plan = self.plan
         pods = count_of(sum(planned.pods_to_replace for planned in plan.workloads), "Pod")
-        sentences = [f"To roll out: {count_of(len(plan.workloads), 'workload')} ({pods})"]
+        methods = Counter(planned.method.value for planned in plan.workloads)
+        counts = [f"{count} to {method}" for method, count in sorted(methods.items(), reverse=True)]
+        how = f", {join_words(counts)}" if len(counts) > 1 else ""
+        sentences = [f"To roll out: {count_of(len(plan.workloads), 'workload')} ({pods}){how}"]
         if not plan.workloads:
             sentences = ["Nothing to roll out"]
         if plan.selected < len(plan.workloads):
