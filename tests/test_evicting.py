@@ -476,6 +476,41 @@ def test_unready_pods_go_first(cluster, run):
     assert len(evictions(cluster)) == 3
 
 
+def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    set_ready(cluster, cluster.pods("shop")[-1]["metadata"]["name"], False)
+    cluster.controllers.ready_after = 60
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
+
+
+def test_as_many_pods_must_be_ready_as_before(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
+    (first,) = cluster.wait_for(lambda: evictions(cluster))
+    cluster.wait_for(lambda: len(cluster.pods("shop")) == 3)
+    other = next(p["metadata"]["name"] for p in cluster.pods("shop") if is_ready(p))
+    set_ready(cluster, other, False)
+    for found in cluster.pods("shop"):
+        if "startTime" not in found["status"]:
+            cluster.controllers._start("shop", found["metadata"]["name"])
+    ended = running.finish()
+    assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
+
+
+def test_the_last_pod_is_gone_at_the_end(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.gone_after = 1.0  # its replacement is ready long before
+    before = uids(cluster)
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert ended.outcomes == {"shop/x": "succeeded"}
+    assert {p["metadata"]["uid"] for p in cluster.store.list("pods")}.isdisjoint(before)
+
+
 def test_an_ordered_stateful_set_waits_for_its_other_pods(cluster, start):
     """Else its controller would not create the evicted Pod."""
     cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
@@ -1079,11 +1114,14 @@ def test_a_stateful_sets_pod_is_replaced_under_its_name(cluster, start):
 def test_two_runs_do_not_evict_two_pods_of_one_owner(cluster, start, kind):
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    upgrade(cluster)
+    cluster.controllers.ready_after = 60
     watch = Watch(cluster)
-    first = start(cluster, CONFIRM, *EVICT)
-    cluster.wait_for(lambda: evictions(cluster))
-    second = start(cluster, CONFIRM, *EVICT)
+    first = start(cluster, CONFIRM, "--only-drifted", *EVICT)
+    cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
+    second = start(cluster, CONFIRM, "--only-drifted", *EVICT, "--log-level=debug")
+    second.wait_for_log("waiting for Pod x-")
+    let_ready(cluster)
     codes = [first.finish().code, second.finish().code]
     assert (codes, watch.most) == ([0, 0], 1)
 
