@@ -472,17 +472,7 @@ class SkipError(Exception):
 
 
 class UnsuccessfulError(Exception):
-    """How and why the Pods of a workload were not all replaced."""
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        message: str,
-        stop_reason: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-        self.stop_reason = stop_reason
+    """How and why the Pods of a workload were not all replaced: the arguments of a Result."""
 
 
 class StoppedWaiting(BaseException):
@@ -3519,7 +3509,7 @@ class Eviction:
                 raise
             return self.unsuccessful(Outcome.INCOMPLETE, str(reason))
         except UnsuccessfulError as error:
-            return self.unsuccessful(error.outcome, str(error), error.stop_reason)
+            return self.unsuccessful(*error.args)
         except StoppedWaiting:
             message = self.rollout.interrupted(Task(planned)).message
             return self.unsuccessful(Outcome.INTERRUPTED, message)
