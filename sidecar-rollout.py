@@ -2126,12 +2126,6 @@ def is_workload(ref: ObjectRef) -> bool:
     return ref.kind in KINDS and ref.group == "apps"
 
 
-def method_of(ref: ObjectRef, obj: Json, pods: Sequence[str]) -> Method:
-    """Return how Pods of a workload are replaced; a rollout leaves some of them alone."""
-    is_left_alone = is_paused(obj) or is_on_delete(obj) or (pods and all_below_partition(obj, pods))
-    return Method.EVICT if is_left_alone or not is_workload(ref) else Method.RESTART
-
-
 def is_paused(workload: Json) -> bool:
     return bool(dig(workload, "spec", "paused"))
 
@@ -2276,15 +2270,23 @@ def with_pods(
     names: Sequence[str],
     options: Options,
 ) -> PlannedWorkload:
-    """Return a planned workload with the number of its Pods to replace, and how."""
+    """Return a planned workload with the number of its Pods to replace, and how.
+
+    A rollout leaves some of them alone, or all.
+    """
+    method = Method.RESTART
+    count = len(names)
     below = sum(is_below_partition(obj, name) for name in names)
-    method = method_of(planned.ref, obj, names) if options.evict else Method.RESTART
-    count = len(names) if options.evict else len(names) - below
+    is_left_alone = is_paused(obj) or is_on_delete(obj) or 0 < below == count
+    if not options.evict:
+        count, below = count - below, 0
+    elif is_left_alone or not is_workload(planned.ref):
+        method, below = Method.EVICT, count
     return replace(
         planned,
         method=method,
         pods_to_replace=count,
-        evicted_pods=count if method is Method.EVICT else below if options.evict else 0,
+        evicted_pods=below,
         ready=min(planned.ready, count),
     )
 
