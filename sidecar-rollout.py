@@ -147,11 +147,11 @@ KINDS = {
 
 
 # What has a Pod template that can be read; a custom resource's is its controller's matter.
-HAVE_TEMPLATE = (
-    *((kind, "apps") for kind in KINDS),
+REPLICATED = (
     ("ReplicaSet", "apps"),
     ("ReplicationController", ""),
 )
+HAVE_TEMPLATE = (*((kind, "apps") for kind in KINDS), *REPLICATED)
 
 
 class Sidecar(NamedTuple):
@@ -2335,19 +2335,13 @@ class WorkloadReader:
 
     def owners(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
         """Return the owners that may have a controller, each with it, or None."""
-        kind = ("ReplicationController", "")
-        controllers = [ref for ref in candidates if (ref.kind, ref.group) == kind]
-        found = each(controllers if self.options.evict else (), self.cluster.controller_of)
-        return self.owners_of_replica_sets(candidates) | dict(found)
-
-    def owners_of_replica_sets(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
-        """Return the ReplicaSets among the owners, each with its controller, or None."""
         guesses = {
             ref: deployment_by_name(ref, candidate.labels)
             for ref, candidate in candidates.items()
             if (ref.kind, ref.group) == ("ReplicaSet", "apps")
         }
         found: dict[ObjectRef, ObjectRef | None]
+        unknown: set[ObjectRef] = set()
         if "Deployment" in self.options.kinds:
             self.read_list("Deployment", set(guesses.values()))
             found = {
@@ -2355,11 +2349,12 @@ class WorkloadReader:
                 for ref, guess in guesses.items()
                 if self.is_only_selector(guess, candidates[ref].labels)
             }
+            unknown = guesses.keys() - found.keys()
         else:  # only shown as skipped; needs no permission
             found = {ref: guess for ref, guess in guesses.items() if guess.name != ref.name}
-        unknown = guesses.keys() - found.keys()
-        if "Deployment" not in self.options.kinds and not self.options.evict:
-            return found
+        if self.options.evict:
+            unknown = {ref for ref in candidates if (ref.kind, ref.group) in REPLICATED}
+            unknown -= found.keys()
         return found | dict(each(unknown, self.cluster.controller_of))
 
     def is_only_selector(self, deployment: ObjectRef, labels: Labels) -> bool:
