@@ -146,11 +146,11 @@ KINDS = {
 }
 
 
-# What has a Pod template that can be read; a custom resource's is its controller's matter.
-REPLICATED = (
+REPLICATED = (  # what custom resources own, or nothing
     ("ReplicaSet", "apps"),
     ("ReplicationController", ""),
 )
+# What has a Pod template that can be read; a custom resource's is its controller's matter.
 HAVE_TEMPLATE = (*((kind, "apps") for kind in KINDS), *REPLICATED)
 
 
