@@ -1375,7 +1375,7 @@ class Cluster:
         """Yield all workloads of a kind, as the API server has them."""
         for obj in self.items(APPS, f"{kind.lower()}s", namespaces):
             namespace = sys.intern(obj["metadata"]["namespace"])
-            yield ObjectRef(kind, namespace, obj["metadata"]["name"], "apps"), obj
+            yield ObjectRef(kind, namespace, name_of(obj), "apps"), obj
 
     def workload(self, ref: ObjectRef, quick: bool = False) -> Json:
         """Return the workload as it is now; empty if it does not exist."""
@@ -1404,7 +1404,7 @@ class Cluster:
         found = self.items(APPS, "controllerrevisions", [owner.namespace], selector)
         own = [revision for revision in found if controller_of(revision) == owner]
         own.sort(key=lambda revision: revision["revision"])
-        return own[-1]["metadata"]["name"] if own else ""
+        return name_of(own[-1]) if own else ""
 
     def evict(self, pod: Json) -> None:
         """Evict a Pod if it still has its UID; the response says only that this was accepted.
@@ -1876,6 +1876,10 @@ def created_at(pod: Json) -> datetime:
     created = parse_time(pod["metadata"]["creationTimestamp"])
     started = dig(pod, "status", "startTime")
     return min(created, parse_time(started)) if started else created
+
+
+def name_of(obj: Json) -> str:
+    return obj["metadata"]["name"]
 
 
 def annotations_of(obj: Json) -> dict[str, str]:
@@ -2489,7 +2493,7 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
     spec = without(template["spec"], "nodeName")
     if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
         pod = live["name"]
-        claims = [claim["metadata"]["name"] for claim in dig(obj, "spec", "volumeClaimTemplates")]
+        claims = [name_of(claim) for claim in dig(obj, "spec", "volumeClaimTemplates")]
         volumes = [volume for volume in dig(spec, "volumes") if volume["name"] not in claims]
         for name in claims:
             volumes.append(
@@ -3299,7 +3303,7 @@ class Rollout:
             now=self.cluster.now(),
             restarts_by_others=() if is_unchanged else stamps,
             pods=pods,
-            old_pods=[pod["metadata"]["name"] for pod in old],
+            old_pods=[name_of(pod) for pod in old],
         )
 
     def is_outdated(self, pod: Json, judged: JudgedWorkload | None) -> bool:
@@ -3369,7 +3373,7 @@ class Rollout:
         is_stuck = bool(pods) and waiting_reason(dig(pods[0], "status")) in STUCK
         if is_stuck and dig(workload, "spec", "podManagementPolicy") == "OrderedReady":
             # The controller waits for it, even if the template is fixed.
-            name = pods[0]["metadata"]["name"]
+            name = name_of(pods[0])
             problems.append(f"delete Pod {name} once the cause is fixed")
         condition = failure_condition(workload)
         if not condition and snapshot.counts.lost > len(snapshot.without_sidecar):
@@ -3399,7 +3403,7 @@ class Rollout:
         old = [
             pod
             for pod in old
-            if not is_below_partition(patched.obj, pod["metadata"]["name"])
+            if not is_below_partition(patched.obj, name_of(pod))
             or self.is_outdated(pod, patched.judged)
         ]
         new = [pod for pod in pods if not is_old(pod, patched)]
@@ -3408,7 +3412,7 @@ class Rollout:
         planned_pods = updated + [
             pod
             for pod in old
-            if planned.evicted_pods or not is_below_partition(patched.obj, pod["metadata"]["name"])
+            if planned.evicted_pods or not is_below_partition(patched.obj, name_of(pod))
         ]
         missing = planned.pods - len(pods)
         if missing > 0:  # unless it was scaled down
@@ -3435,7 +3439,7 @@ class Rollout:
             return Result(planned, Outcome.SUCCEEDED, message, patched=patched)
         if patched.judged:
             differences = remaining(patched.judged, snapshot.new, self.options.sidecars)
-        names = [pod["metadata"]["name"] for pod in snapshot.old]
+        names = [name_of(pod) for pod in snapshot.old]
         has_only_kept = bool(names) and all_below_partition(patched.obj, names)
         is_partitioned = has_only_kept and not snapshot.without_sidecar
         cause = f"StatefulSet partition is {partition_of(patched.obj)}" if is_partitioned else ""
@@ -3857,10 +3861,6 @@ def growing(seconds: float) -> Iterator[float]:
         seconds *= 1.5
 
 
-def name_of(pod: Json) -> str:
-    return pod["metadata"]["name"]
-
-
 def uid_of(pod: Json) -> str:
     return pod["metadata"]["uid"]
 
@@ -4032,7 +4032,7 @@ def pod_problem(pod: Json) -> str:
             if (condition["type"], condition["status"]) == (kind, "False"):
                 texts.append(condition.get("message", ""))
     reason = next(filter(None, texts), "")
-    return f"{pod['metadata']['name']}: {redact_text(reason)}" if reason else ""
+    return f"{name_of(pod)}: {redact_text(reason)}" if reason else ""
 
 
 def edits_of(obj: Json) -> set[tuple[str, str]]:
