@@ -1845,7 +1845,7 @@ def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
         live_pods=[live_pod(pod, options.sidecars)] if options.only_drifted else [],
         ready=int(is_ready(pod)),
         sidecars=share(frozenset(sidecars)),
-        unhealthy_reason=waiting_reason(dig(pod, "status")),
+        unhealthy_reason=waiting_reason(pod),
         runs_to_completion=pod["spec"].get("restartPolicy", "Always") != "Always",
     )
 
@@ -1913,9 +1913,13 @@ def controller_of(obj: Json) -> ObjectRef | None:
     return None
 
 
+def conditions_of(obj: Json) -> dict[tuple[str, str], Json]:
+    """Return the conditions of an object by type and status, such as ("Ready", "True")."""
+    return {(c["type"], c["status"]): c for c in dig(obj, "status", "conditions")}
+
+
 def is_ready(pod: Json) -> bool:
-    conditions = dig(pod, "status", "conditions")
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    return ("Ready", "True") in conditions_of(pod)
 
 
 STUCK = (
@@ -1930,14 +1934,20 @@ STUCK = (
 )
 
 
-def waiting_reason(status: Json) -> str:
-    """Return why a Pod does not run, in Kubernetes' word; empty if nothing is wrong."""
+def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the name of each container that does not start, and its waiting state."""
     for key in ("initContainerStatuses", "containerStatuses"):
-        for container in dig(status, key):
-            reason = dig(container, "state", "waiting", "reason")
-            if reason in STUCK:
-                return reason
-    reasons = [condition.get("reason") for condition in dig(status, "conditions")]
+        for status in dig(pod, "status", key):
+            waiting = dig(status, "state", "waiting")
+            if waiting.get("reason") in STUCK:
+                yield status["name"], waiting
+
+
+def waiting_reason(pod: Json) -> str:
+    """Return why a Pod does not run, in Kubernetes' word; empty if nothing is wrong."""
+    for _, waiting in stuck_containers(pod):
+        return waiting["reason"]
+    reasons = [condition.get("reason") for condition in dig(pod, "status", "conditions")]
     return "Unschedulable" if "Unschedulable" in reasons else ""
 
 
@@ -2189,10 +2199,9 @@ def is_rolling_out(workload: ObjectRef, obj: Json) -> bool:
 
 def failure_condition(workload: Json) -> str:
     """Return what a workload's conditions say about a failure, or an empty text."""
-    conditions = dig(workload, "status", "conditions")
-    messages = {(c["type"], c["status"]): c.get("message", "") for c in conditions}
-    failed = messages.get(("ReplicaFailure", "True")) or messages.get(("Progressing", "False"), "")
-    return redact_text(failed)
+    conditions = conditions_of(workload)
+    failed = conditions.get(("ReplicaFailure", "True")) or conditions.get(("Progressing", "False"))
+    return redact_text(failed.get("message", "")) if failed else ""
 
 
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
@@ -3368,9 +3377,9 @@ class Rollout:
         """Return why a rollout does not complete: by a Pod, a condition, or an event."""
         workload = self.cluster.workload(ref)
         pods = [*snapshot.new, *snapshot.old]
-        pods.sort(key=lambda pod: not waiting_reason(dig(pod, "status")))  # those that say most
+        pods.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
         problems = list(filter(None, map(pod_problem, pods)))[:1]
-        is_stuck = bool(pods) and waiting_reason(dig(pods[0], "status")) in STUCK
+        is_stuck = bool(pods) and any(stuck_containers(pods[0]))
         if is_stuck and dig(workload, "spec", "podManagementPolicy") == "OrderedReady":
             # The controller waits for it, even if the template is fixed.
             name = name_of(pods[0])
@@ -4021,16 +4030,12 @@ def pod_problem(pod: Json) -> str:
     if is_ready(pod):
         return ""
     texts = []
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for status in dig(pod, "status", key):
-            waiting = dig(status, "state", "waiting")
-            if waiting.get("reason") in STUCK:
-                words = (status["name"], waiting["reason"], waiting.get("message"))
-                texts.append(f"container {': '.join(filter(None, words))}")
+    for name, waiting in stuck_containers(pod):
+        words = (name, waiting["reason"], waiting.get("message"))
+        texts.append(f"container {': '.join(filter(None, words))}")
+    conditions = conditions_of(pod)
     for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
-        for condition in dig(pod, "status", "conditions"):
-            if (condition["type"], condition["status"]) == (kind, "False"):
-                texts.append(condition.get("message", ""))
+        texts.append(conditions.get((kind, "False"), {}).get("message", ""))
     reason = next(filter(None, texts), "")
     return f"{name_of(pod)}: {redact_text(reason)}" if reason else ""
 
