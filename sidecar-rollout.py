@@ -5,8 +5,8 @@ A sidecar injector adds a container to a Pod only when the Pod is created. This
 command finds the workloads whose Pods have that container (with
 --only-drifted, only those whose Pods would get a different one today). With
 --confirm it restarts them and waits for `kubectl rollout status`. With --evict,
-it also replaces Pods that no rollout replaces. By default, this command is a
-dry run, and it selects only Deployments.
+it also evicts Pods that a restart does not replace. By default, this command is
+a dry run, and it selects only Deployments.
 
 Examples:
   # Show the workloads whose sidecar is outdated
@@ -824,7 +824,10 @@ OPTIONS = {
     "Rollout": (
         switch("--confirm", "Apply the changes (default: false, a dry run)", None),
         switch("--confirm-each", "Apply the changes, but ask before each workload"),
-        switch("--evict", "Also replace Pods that no rollout replaces: by eviction, one at a time"),
+        switch(
+            "--evict",
+            "Also evict Pods that a restart does not replace, one at a time per workload",
+        ),
         Option(
             "--parallel-rollouts",
             amount,
@@ -849,7 +852,7 @@ OPTIONS = {
             "--timeout",
             duration,
             "DURATION",
-            "Time to wait for each rollout, such as 90s or 1h30m (default: 300s)",
+            "Time to wait for each rollout or evicted Pod, such as 90s or 1h30m (default: 300s)",
             300.0,
         ),
         Option(
@@ -991,8 +994,9 @@ def find_contradiction(given: argparse.Namespace) -> str:
         if name not in excluded and (is_pattern(name) or not matches(name, excluded))
     ]
     is_confirmed = given.confirm or given.confirm_each
-    if given.exclude_deployment and not (given.include_statefulset or given.include_daemonset):
-        needed = "--include-statefulset or --include-daemonset"
+    others = given.include_statefulset or given.include_daemonset or given.evict
+    if given.exclude_deployment and not others:
+        needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
     if given.include_namespace and not left:
         return "no namespaces selected: all are excluded by --exclude-namespace"
@@ -2353,21 +2357,18 @@ class WorkloadReader:
             for ref, candidate in candidates.items()
             if (ref.kind, ref.group) == ("ReplicaSet", "apps")
         }
-        found: dict[ObjectRef, ObjectRef | None]
-        unknown: set[ObjectRef] = set()
+        found: dict[ObjectRef, ObjectRef | None] = {}
         if "Deployment" in self.options.kinds:
             self.read_list("Deployment", set(guesses.values()))
-            found = {
+            found |= {
                 ref: guess
                 for ref, guess in guesses.items()
                 if self.is_only_selector(guess, candidates[ref].labels)
             }
-            unknown = guesses.keys() - found.keys()
-        else:  # only shown as skipped; needs no permission
-            found = {ref: guess for ref, guess in guesses.items() if guess.name != ref.name}
-        if self.options.evict:
-            unknown = {ref for ref in candidates if (ref.kind, ref.group) in REPLICATED}
-            unknown -= found.keys()
+        elif not self.options.evict:  # only shown as skipped; needs no permission
+            return {ref: guess for ref, guess in guesses.items() if guess.name != ref.name}
+        kinds = REPLICATED if self.options.evict else [("ReplicaSet", "apps")]
+        unknown = {ref for ref in candidates if (ref.kind, ref.group) in kinds} - found.keys()
         return found | dict(each(unknown, self.cluster.controller_of))
 
     def is_only_selector(self, deployment: ObjectRef, labels: Labels) -> bool:
@@ -2981,11 +2982,12 @@ class Comparison:
         """Return the object whose template evicted Pods come back from. ApiError if unknown."""
         owner, *others = planned.owners
         if others:
-            raise ApiError(200, f"its Pods have {len(others) + 1} owners, such as {owner}")
+            raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
         if owner.kind == "ReplicaSet" and planned.ref.kind == "Deployment":  # paused
             obj = self.cluster.workload(owner)
         if "spec" not in dig(obj, "spec", "template"):
-            raise ApiError(200, f"a {owner.kind} ({owner.group}) has no Pod template to compare")
+            text = f"the Pod template of a {owner.kind} ({owner.group}) cannot be read"
+            raise ApiError(200, text)
         return obj
 
 
@@ -3542,7 +3544,7 @@ class Eviction:
         planned = self.planned
         has_lost = outcome in (Outcome.INCOMPLETE, Outcome.STILL_DRIFTED) and stop_reason
         counts = PodCounts(
-            matched=planned.pods_to_replace,
+            matched=planned.pods_to_replace - bool(has_lost),
             updated=self.replaced,
             ready=max(planned.ready - self.is_waiting, self.replaced),
             updated_and_ready=self.replaced,
@@ -3569,7 +3571,7 @@ class Eviction:
         obj = self.read(owner)
         pods = [pod for pod in self.all_pods_of(owner, obj) if not is_terminating(pod)]
         matched = rollout.with_sidecar(pods)
-        outdated = [pod for pod in self.selected(matched) if self.is_to_evict(pod, obj, judged)]
+        outdated = [pod for pod in self.selected(matched) if rollout.is_outdated(pod, judged)]
         template = dig(obj, "spec", "template")
         template = template if "spec" in template else {}
         expected = self.try_replacement(obj, outdated[0]) if outdated and template else None
@@ -3620,16 +3622,6 @@ class Eviction:
         read = functools.partial(cluster.items, CORE, "pods", namespaces, selector)
         found = cluster.read_list(lambda: set(map(uid_of, read())))
         return [pod for pod in pods if uid_of(pod) in found]
-
-    def is_to_evict(
-        self,
-        pod: Json,
-        obj: Json,
-        judged: JudgedWorkload | None,
-    ) -> bool:
-        """Return whether a Pod is to be evicted; after a rollout, only below the partition."""
-        is_meant = self.planned.method is Method.EVICT or is_below_partition(obj, name_of(pod))
-        return is_meant and self.rollout.is_outdated(pod, judged)
 
     def try_replacement(self, obj: Json, pod: Json) -> Json | None:
         """Return a new Pod by a dry run, or None. UnsuccessfulError if it would be rejected."""
@@ -3734,13 +3726,13 @@ class Eviction:
         if interrupts.stop_waiting.is_set():
             raise StoppedWaiting
         if interrupts.received or interrupts.stop_starting.is_set():
-            raise UnsuccessfulError(Outcome.INTERRUPTED, "stopped before the next Pod")
+            raise UnsuccessfulError(Outcome.INTERRUPTED, "the others were not evicted")
 
     def obstacle(
         self,
         obj: Json,
         pod: Json,
-        pods: Iterable[Json],
+        pods: Sequence[Json],
         source: Source,
     ) -> str:
         """Return what must come first: another Pod of the owner is gone, or ready; or nothing.
@@ -3749,16 +3741,17 @@ class Eviction:
         with a lower ordinal is not ready.
         """
         if not is_observed(obj):
-            return "waiting for its controller to observe its latest change"
+            return "waiting for its spec update to be observed"
         is_ordered = dig(obj, "spec", "podManagementPolicy") == "OrderedReady"
         start = self.rollout.cluster.now() - timedelta(seconds=self.rollout.options.timeout)
         for other in pods:
             is_recent = uid_of(other) not in source.outdated and created_at(other) >= start
             if is_terminating(other):
-                return f"waiting for Pod {name_of(other)} to end"
+                return f"waiting for Pod {name_of(other)} to terminate"
             if other is not pod and not is_ready(other) and (is_ordered or is_recent):
-                return f"waiting for Pod {pod_problem(other) or name_of(other)}"
-        return ""
+                return f"waiting for a Pod to be ready: {pod_problem(other) or name_of(other)}"
+        missing = dig(obj, "spec", "replicas") - len(pods) if is_ordered else 0
+        return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
 
     def evict(self, pod: Json) -> tuple[str, float]:
         """Evict a Pod; return why it may not be evicted now (empty: it may), and a pause.
@@ -3784,7 +3777,7 @@ class Eviction:
             if error.status not in (404, 409):
                 message = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise UnsuccessfulError(Outcome.FAILED, message) from None
-        self.tell(f"{self.progress}; waiting for the replacement of {name_of(pod)}")
+        self.tell(f"{self.progress}; waiting for the replacement of Pod {name_of(pod)}")
         return "", 0.0
 
     def wait_for_replacement(
@@ -3910,8 +3903,8 @@ def stateful_set_change(obj: Json, pod: Json) -> str:
     target = dig(obj, "status", "currentRevision" if is_below else "updateRevision")
     if revision_of(pod) == target:
         return ""
-    rolled_back = f"is below its partition: replacing {name_of(pod)} would roll it back to {target}"
-    return rolled_back if is_below else PENDING
+    text = f"Pod {name_of(pod)} is below the partition; evicting it would roll it back to {target}"
+    return text if is_below else PENDING
 
 
 STATED = ("image", "command", "args", "env")  # of containers; others change more than these
@@ -4188,7 +4181,8 @@ class Scheduler:
     def ask_about(self, planned: PlannedWorkload) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
         self.report.show_question(planned, self.rollout.judged.get(planned.ref))
-        question = f"Roll out {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
+        verb = "Evict Pods of" if planned.method is Method.EVICT else "Roll out"
+        question = f"{verb} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
             self.report.progress.write(question)
             line = self.read_line() or "quit"
@@ -4462,10 +4456,12 @@ class Report:
             if place == self.plan.selected and not is_grouped:
                 lines.append("--- not selected by --max-rollouts: ---")
             downtime = "downtime (strategy: Recreate)" if planned.recreate else ""
-            evicted = "evicted one Pod at a time"
+            evicted = "will be evicted, one Pod at a time"
             if planned.method is Method.RESTART:
                 count = count_of(planned.evicted_pods, "Pod")
-                evicted = f"{count} below the partition: evicted" if planned.evicted_pods else ""
+                evicted = (
+                    f"{count} below the partition will be evicted" if planned.evicted_pods else ""
+                )
             notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime, evicted)))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
@@ -4591,7 +4587,8 @@ class Report:
         )
         extra = {"workload": str(planned.ref), "seconds": result.seconds}
         extra |= {"reason": result.message} if result.message else {}
-        log.log(level, "rollout %s", outcome.value, extra=extra)
+        noun = "eviction" if planned.method is Method.EVICT else "rollout"
+        log.log(level, "%s %s", noun, outcome.value, extra=extra)
 
     def count_pods(self, result: Result) -> None:
         """Count a workload's Pods: those it has, and those of the plan, which add up."""

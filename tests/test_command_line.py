@@ -120,7 +120,7 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
         ([NAME, "--confirm-each"], "--confirm-each requires a terminal on standard input"),
         (
             [NAME, "--exclude-deployment"],
-            "no workloads selected: --exclude-deployment requires --include-statefulset or --include-daemonset",
+            "no workloads selected: --exclude-deployment requires --include-statefulset, --include-daemonset or --evict",
         ),
         ([NAME, "--include-namespace=a", "--exclude-namespace=a"], NO_NAMESPACES),
         (

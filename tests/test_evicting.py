@@ -128,7 +128,7 @@ def test_each_owner(cluster, run, owner, options):
     ended = run(cluster, CONFIRM, *options, *EVICT)
     if owner.startswith("CloneSet") and options:
         (drift,) = ended.of("drift")
-        message = "a CloneSet (apps.kruise.io) has no Pod template to compare"
+        message = "the Pod template of a CloneSet (apps.kruise.io) cannot be read"
         assert (drift["verdict"], drift["message"]) == ("unknown", message)
         assert (ended.code, evictions(cluster)) == (1, [])
         return
@@ -215,8 +215,8 @@ def test_the_text_shows_what_is_evicted(cluster, run):
     cluster.settle()
     lines = run(cluster, *EVICT, "--log-format=text").stdout.splitlines()
     rows = {line.split()[1]: number for number, line in enumerate(lines) if line.startswith("shop")}
-    assert lines[rows["replicaset/orphan"] + 1] == "    evicted one Pod at a time"
-    assert lines[rows["statefulset/db"] + 1] == "    2 Pods below the partition: evicted"
+    assert lines[rows["replicaset/orphan"] + 1] == "    will be evicted, one Pod at a time"
+    assert lines[rows["statefulset/db"] + 1] == "    2 Pods below the partition will be evicted"
     assert sum("evicted" in line for line in lines) == 2
     assert "To roll out: 3 workloads (5 Pods), 2 to restart and 1 to evict." in lines
 
@@ -281,7 +281,7 @@ def test_a_pod_above_its_current_revision_is_not_rolled_back(cluster, run):
     current = cluster.get("StatefulSet", "shop", "x")["status"]["currentRevision"]
     ended = run(cluster, CONFIRM, *EVICT)
     (message,) = [r["message"] for r in ended.of("result")]
-    assert message == f"is below its partition: replacing x-2 would roll it back to {current}"
+    assert message == f"Pod x-2 is below the partition; evicting it would roll it back to {current}"
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "skipped"}, [])
 
 
@@ -518,7 +518,7 @@ def test_an_ordered_stateful_set_waits_for_its_other_pods(cluster, start):
     for name in ("x-0", "x-1"):
         set_ready(cluster, name, False)
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
-    running.wait_for_log("waiting for Pod x-0: probe failed")
+    running.wait_for_log("waiting for a Pod to be ready: x-0: probe failed")
     assert evictions(cluster) == []
     set_ready(cluster, "x-0", True)
     ended = running.finish()
@@ -534,7 +534,9 @@ def test_an_ordered_stateful_set_that_stays_unready_times_out(cluster, run):
     ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("timed_out", [])
-    assert result["message"].startswith("0 of 3 Pods replaced; waiting for Pod x-0: probe failed")
+    assert result["message"].startswith(
+        "0 of 3 Pods replaced; waiting for a Pod to be ready: x-0: probe failed"
+    )
 
 
 def test_a_parallel_stateful_set_does_not_wait(cluster, run):
@@ -801,7 +803,7 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     )
     assert len(evictions(cluster)) == 2
     assert ended.summary["pods"] == {
-        "matched": 6,
+        "matched": 5,
         "updated": 1,
         "ready": 5,
         "updated_and_ready": 1,
@@ -896,7 +898,7 @@ def test_the_first_signal_stops_between_two_pods(slow, start):
     assert ended.code == 130
     assert (first["outcome"], first["message"]) == (
         "interrupted",
-        "1 of 3 Pods replaced; stopped before the next Pod",
+        "1 of 3 Pods replaced; the others were not evicted",
     )
     assert second["outcome"] == "not_started"
     assert len(evictions(slow)) == 1
@@ -979,7 +981,7 @@ def test_a_rollout_with_two_replica_sets_is_not_compared_but_evicted(cluster, ru
     ended = run(cluster, CONFIRM, "--only-drifted", *EVICT)
     (drift,) = ended.of("drift")
     assert drift["verdict"] == "unknown"
-    assert drift["message"].startswith("its Pods have 2 owners")
+    assert drift["message"].startswith("its Pods belong to 2 ReplicaSets")
     ended = run(cluster, CONFIRM, *EVICT)
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
     assert sorted(images(cluster)) == ["app:1", "app:1", "app:2"]
@@ -1120,7 +1122,7 @@ def test_two_runs_do_not_evict_two_pods_of_one_owner(cluster, start, kind):
     first = start(cluster, CONFIRM, "--only-drifted", *EVICT)
     cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
     second = start(cluster, CONFIRM, "--only-drifted", *EVICT, "--log-level=debug")
-    second.wait_for_log("waiting for Pod x-")
+    second.wait_for_log("waiting for a Pod to be ready: x-")
     let_ready(cluster)
     codes = [first.finish().code, second.finish().code]
     assert (codes, watch.most) == ([0, 0], 1)
@@ -1147,7 +1149,7 @@ def test_a_change_that_is_not_observed_yet_is_waited_for(cluster, start):
         cluster.controllers._steps["statefulsets"] = lambda obj: None  # its controller is behind
         cluster.store.change("statefulsets", found, status=status)
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
-    running.wait_for_log("waiting for its controller to observe its latest change")
+    running.wait_for_log("waiting for its spec update to be observed")
     with cluster.store.lock:
         cluster.controllers._steps["statefulsets"] = cluster.controllers._step_stateful_set
         cluster.store.change("statefulsets", found, status={**status, "observedGeneration": 1})
@@ -1262,7 +1264,7 @@ def test_a_rollout_whose_pods_below_the_partition_are_skipped_is_incomplete(clus
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "incomplete")
-    assert "replacing x-1 would roll it back" in result["message"]
+    assert "evicting it would roll it back" in result["message"]
     assert ended.summary["pods"]["updated"] == 1
     assert images(cluster) == ["app:1", "app:2", "app:2"]
 
@@ -1292,3 +1294,28 @@ def test_a_signal_takes_no_lock_that_the_main_thread_may_hold(tool, monkeypatch)
     with interrupts.stop_starting._cond:
         interrupts.receive(signal.SIGINT, None)
     assert (interrupts.received, interrupts.stop_starting.is_set()) == ([signal.SIGINT], False)
+
+
+def test_only_custom_resources_can_be_selected(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", APP))
+    cluster.create("shop", argo("x"))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--evict", "--exclude-deployment")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_the_question_and_the_log_speak_of_evictions(tool, cluster, run):
+    cluster.create("shop", argo("x"))
+    cluster.settle()
+    assert (
+        "Rollout shop/x: eviction succeeded"
+        in run(cluster, CONFIRM, "--evict", "--log-format=text").stderr
+    )
+
+
+def test_an_orphan_is_evicted_also_if_deployments_are_not_selected(cluster, run):
+    cluster.create("shop", workload("Deployment", "x", APP))
+    cluster.settle()
+    cluster.delete("Deployment", "shop", "x", orphan=True)
+    ended = run(cluster, CONFIRM, "--evict", "--exclude-deployment")
+    assert (ended.code, [*ended.outcomes.values()]) == (0, ["succeeded"])

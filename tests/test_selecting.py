@@ -426,7 +426,8 @@ def test_a_pod_created_in_the_second_of_the_dry_run_is_in_both_plans(cluster, ru
 @pytest.mark.parametrize("field", ["containerStatuses", "initContainerStatuses"])
 def test_why_a_pod_does_not_run(tool, field):
     def waiting(reason: str) -> dict:
-        return {field: [{"state": {"running": {}}}, {"state": {"waiting": {"reason": reason}}}]}
+        states = [{"running": {}}, {"waiting": {"reason": reason}}]
+        return {"status": {field: [{"name": "app", "state": state} for state in states]}}
 
     for reason in ("CrashLoopBackOff", "ErrImagePull", "ErrImageNeverPull", "CreateContainerError"):
         assert tool.waiting_reason(waiting(reason)) == reason
@@ -436,7 +437,7 @@ def test_why_a_pod_does_not_run(tool, field):
         == ""
     )
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    assert tool.waiting_reason({"conditions": [unscheduled]}) == "Unschedulable"
+    assert tool.waiting_reason({"status": {"conditions": [unscheduled]}}) == "Unschedulable"
 
 
 def test_started_before_it_was_created_counts_as_started(tool):
