@@ -3542,7 +3542,7 @@ class Eviction:
         stop_reason: str = "",
     ) -> Result:
         planned = self.planned
-        has_lost = outcome in (Outcome.INCOMPLETE, Outcome.STILL_DRIFTED) and stop_reason
+        has_lost = stop_reason and outcome is not Outcome.FAILED
         counts = PodCounts(
             matched=planned.pods_to_replace - bool(has_lost),
             updated=self.replaced,
@@ -3634,19 +3634,17 @@ class Eviction:
 
     def require_outdated(self, sources: Collection[Source]) -> None:
         """Raise SkipError if there is nothing to evict, unless this follows a rollout."""
-        matched = [pod for source in sources for pod in source.matched]
         outdated = [name_of(pod) for source in sources for pod in source.outdated.values()]
         self.total = len(outdated)
         if self.planned.method is Method.EVICT:
-            options = self.rollout.options
             situation = Situation(
                 self.planned.ref,
-                options,
+                self.rollout.options,
                 obj=NOT_READ,
-                pods=matched,
+                pods=[pod for source in sources for pod in source.matched],
                 old_pods=outdated,
             )
-            require_rollout(replace(situation, options=replace(options, include_annotation=[])))
+            require_rollout(situation)
 
     def require_same_application(
         self,
