@@ -3921,7 +3921,8 @@ def template_changes(pod: Json, source: Source, names: Names) -> bool:
         stated = [path for path in template if path[0] == "label" or {*path[1:2]} & {*STATED}]
         return any(live.get(path) != template[path] for path in stated)
     expected = template_leaves(source.expected, names)
-    if containers_of(live) - containers_of(expected):
+    gone = {path[0] for path in live} - {path[0] for path in expected}
+    if any(part.startswith("container ") for part in gone):
         return True
     parts = {path[0] for path in template} - {"label"}
     paths = [path for path in live | expected if path[0] in parts or path in template]
@@ -3930,10 +3931,6 @@ def template_changes(pod: Json, source: Source, names: Names) -> bool:
         and (path[-1] == "image" or expected.get(path) == template.get(path))
         for path in paths
     )
-
-
-def containers_of(paths: Iterable[Names]) -> set[str]:
-    return {path[0] for path in paths if path[0].startswith("container ")}
 
 
 def template_leaves(pod: Json, names: Names) -> dict[Names, Any]:
