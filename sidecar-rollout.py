@@ -2819,20 +2819,13 @@ def compare_pods(
 ) -> tuple[set[str], list[Difference]]:
     """Return the names of the Pods that differ from a view, or are older than their
     configuration, and all differences."""
-    found = list(pod_differences(pods, view, config_changes))
-    drifted = {pod.name for _, group in found for pod in group}
-    distinct = {json.dumps(difference): difference for difference, _ in found}
-    return drifted, list(distinct.values())
-
-
-def pod_differences(
-    pods: Sequence[LivePod], view: bytes, config_changes: Mapping[ObjectRef, ConfigChange]
-) -> Iterator[tuple[Difference, Sequence[LivePod]]]:
-    """Yield each difference with the Pods that have it."""
+    drifted: set[str] = set()
+    distinct: dict[str, Difference] = {}
     groups = group_by(pods, lambda pod: (pod.view, pod.resized))
     for (live, resized), group in sorted(groups.items()):
-        for difference in sidecar_differences(live, view, resized):
-            yield difference, group
+        found = sidecar_differences(live, view, resized)
+        distinct |= {json.dumps(difference): difference for difference in found}
+        drifted |= {pod.name for pod in group if found}
     for config, changed in sorted(config_changes.items()):
         older = [pod for pod in pods if pod.created < changed.possible]
         if older:
@@ -2841,7 +2834,9 @@ def pod_differences(
             age = (changed.certain if is_certain else changed.possible) - oldest
             verb = "changed" if is_certain else "may have changed"
             text = f"{verb} {human_duration(age.total_seconds())} after the oldest Pod was created"
-            yield Difference((str(config),), None, text), older
+            distinct[str(config)] = Difference((str(config),), None, text)
+            drifted |= {pod.name for pod in older}
+    return drifted, list(distinct.values())
 
 
 def judge(
