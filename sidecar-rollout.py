@@ -1445,9 +1445,13 @@ class Cluster:
         latest: Json = max(events, key=lambda event: event.get("lastTimestamp") or "", default={})
         return redact_text(latest.get("message", ""))
 
-    def create_dry_run(self, namespace: str, pod: Json) -> Json:
-        """Return the Pod that the API server would store; admission runs, nothing is stored."""
-        path = f"{CORE}/namespaces/{namespace}/pods"
+    def pod_today(self, planned: PlannedWorkload, obj: Json) -> Json:
+        """Return the Pod that would be created for a workload today. ApiError if it is rejected.
+
+        In this dry run, admission runs and nothing is stored.
+        """
+        pod = pod_to_create(planned.ref, obj, unpacked(planned.sample))
+        path = f"{CORE}/namespaces/{planned.ref.namespace}/pods"
         query = {
             "fieldManager": FIELD_MANAGER,
             "dryRun": "All",
@@ -2958,7 +2962,7 @@ class Comparison:
             sample = unpacked(planned.sample)
             if planned.method is Method.EVICT:
                 obj = self.with_template(planned, obj)
-            pod = pod_today(self.cluster, planned, obj)
+            pod = self.cluster.pod_today(planned, obj)
             changes = other_changes(sample, pod, names)
             of_template = other_parts(obj["spec"]["template"], names)
             configs = configs_of(pod, planned.ref.namespace, names).items()
@@ -2984,12 +2988,6 @@ class Comparison:
             text = f"the Pod template of a {owner.kind} ({owner.group}) cannot be read"
             raise ApiError(200, text)
         return obj
-
-
-def pod_today(cluster: Cluster, planned: PlannedWorkload, obj: Json) -> Json:
-    """Return the Pod that would be created for a workload today. ApiError if it is rejected."""
-    pod = pod_to_create(planned.ref, obj, unpacked(planned.sample))
-    return cluster.create_dry_run(planned.ref.namespace, pod)
 
 
 def remaining(judged: JudgedWorkload, pods: Iterable[Json], sidecars: Names) -> list[Difference]:
@@ -3277,7 +3275,7 @@ class Rollout:
     def ask_again(self, planned: PlannedWorkload, obj: Json) -> Json | ApiError:
         """Return the Pod that would be created now, or why it would be rejected."""
         try:
-            return pod_today(self.cluster, planned, obj)
+            return self.cluster.pod_today(planned, obj)
         except ApiError as error:
             if error.status in UNAVAILABLE:  # which says nothing about the Pod
                 raise

@@ -537,7 +537,9 @@ spec.loader.exec_module(module)
 cluster = module.Cluster(module.connect(sys.argv[-1], "", ""))
 pod = json.loads(sys.argv[3])
 for _ in range(int(sys.argv[2])):
-    cluster.create_dry_run("team-1", pod)
+    query = {"fieldManager": module.FIELD_MANAGER, "dryRun": "All"}
+    body = cluster.request("POST", "/api/v1/namespaces/team-1/pods", query=query, body=pod)
+    module.decode_object(body)
 """
 
 

@@ -325,8 +325,8 @@ class FakeCluster:
             "spec": {"template": {"spec": {"containers": []}}},
         }
 
-    def create_dry_run(self, namespace, pod) -> dict:
-        return pod
+    def pod_today(self, planned, obj) -> dict:
+        return obj["spec"]["template"]
 
     def patch_template(self, ref, annotations, version) -> dict:
         with self.lock:
