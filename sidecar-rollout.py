@@ -4781,8 +4781,7 @@ def compare_workloads(
     for judged in comparison.judge_all(workloads, candidates, objects):
         ref = judged.planned.ref
         pods = judged.drifted_pods
-        is_plain = ref.kind != "StatefulSet" and judged.planned.method is Method.RESTART
-        obj = NOT_READ if is_plain else json.loads(objects[ref])
+        obj = json.loads(objects[ref])
         situation = Situation(
             ref,
             options,
