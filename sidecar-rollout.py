@@ -2193,6 +2193,11 @@ def shortage_of(workload: ObjectRef, obj: Json) -> str:
     return f"{available} of {desired} available" if available < desired else ""
 
 
+def is_observed(workload: Json) -> bool:
+    generation = dig(workload, "metadata", "generation") or 0
+    return (dig(workload, "status", "observedGeneration") or 0) >= generation
+
+
 def is_rolling_out(workload: ObjectRef, obj: Json) -> bool:
     """Return whether a rollout is in progress, as kubectl sees it, and has not failed."""
     if failure_condition(obj):
@@ -2200,9 +2205,8 @@ def is_rolling_out(workload: ObjectRef, obj: Json) -> bool:
     conditions = dig(obj, "status", "conditions")
     is_complete = any(c.get("reason") == "NewReplicaSetAvailable" for c in conditions)
     desired, available, current, updated = counts_of(workload, obj)
-    is_observed = dig(obj, "status", "observedGeneration") == dig(obj, "metadata", "generation")
     is_updated = updated >= desired - partition_of(obj) and current <= desired
-    return not (is_observed and is_updated and (is_complete or available >= desired))
+    return not (is_observed(obj) and is_updated and (is_complete or available >= desired))
 
 
 def failure_condition(workload: Json) -> str:
@@ -3873,11 +3877,6 @@ def replaces(owner: ObjectRef, new: Json, old: Json) -> bool:
     if owner.kind == "DaemonSet" and owner.group == "apps":
         return dig(new, "spec").get("nodeName") == dig(old, "spec").get("nodeName")
     return True
-
-
-def is_observed(workload: Json) -> bool:
-    generation = dig(workload, "metadata", "generation") or 0
-    return (dig(workload, "status", "observedGeneration") or 0) >= generation
 
 
 def revision_of(pod: Json) -> str:
