@@ -3154,9 +3154,12 @@ class Rollout:
         planned, timed_out = task
         began = time.monotonic()
         try:
-            result = (
-                self.recheck(timed_out, tell) if timed_out else self.replace_pods(planned, tell)
-            )
+            if timed_out:
+                result = self.recheck(timed_out, tell)
+            elif planned.method is Method.EVICT:
+                result = Eviction(self, planned, tell).carry_out()
+            else:
+                result = self.restart(planned, tell)
         except StoppedWaiting:
             result = self.interrupted(task)
         except SkipError as reason:
@@ -3179,11 +3182,6 @@ class Rollout:
         message = f"stopped waiting; check with: {check}"
         return task.timed_out or Result(task.planned, Outcome.INTERRUPTED, message)
 
-    def replace_pods(self, planned: PlannedWorkload, tell: Tell) -> Result:
-        if planned.method is Method.EVICT:
-            return Eviction(self, planned, tell).carry_out()
-        return self.restart(planned, tell)
-
     def restart(self, planned: PlannedWorkload, tell: Tell) -> Result:
         patched = self.patch(planned)
         if isinstance(patched, Result):
@@ -3191,27 +3189,18 @@ class Rollout:
         code, error = self.wait(planned.ref, tell)
         if code == 0 and planned.evicted_pods:  # they are below the partition
             patched = patched._replace(time=self.began)  # Pods that are replaced now are new
-            result = self.evict_below_partition(planned, patched, tell)
+            try:
+                result = Eviction(self, planned, tell).carry_out()
+            except SkipError as reason:
+                result = Result(planned, Outcome.INCOMPLETE, str(reason), is_partitioned=True)
             if result.outcome is not Outcome.SUCCEEDED:
-                return result
+                counts = self.snapshot(planned, patched).counts
+                return replace(result, patched=patched, counts=counts)
         if code == 0:
             return self.verify(planned, patched)
         if is_outage(error):  # the result is unknown
             return Result(planned, Outcome.TIMED_OUT, error, patched=patched)
         return self.explain(planned, patched, error or f"kubectl exited with {code}")
-
-    def evict_below_partition(
-        self,
-        planned: PlannedWorkload,
-        patched: Patched,
-        tell: Tell,
-    ) -> Result:
-        try:
-            result = Eviction(self, planned, tell).carry_out()
-        except SkipError as reason:
-            result = Result(planned, Outcome.INCOMPLETE, str(reason), is_partitioned=True)
-        counts = self.snapshot(planned, patched).counts
-        return replace(result, patched=patched, counts=counts)
 
     def patch(self, planned: PlannedWorkload) -> Patched | Result:
         """Patch the workload as it is now, or return why that failed. SkipError if not needed.
