@@ -3775,8 +3775,8 @@ class Eviction:
     ) -> None:
         """Wait until a Pod is gone, its replacement is ready, and as many are ready as before.
 
-        If the owner was scaled down, as many as it asks for. UnsuccessfulError if that takes too
-        long, or if a new Pod is not as it should be.
+        If the owner was scaled down, as many as it asks for. SkipError if it is gone;
+        UnsuccessfulError if that takes too long, or if a new Pod is not as it should be.
         """
         known = set(map(uid_of, before))
         wanted = sum(map(is_ready, before))
@@ -3792,25 +3792,16 @@ class Eviction:
             if is_gone and is_back and ready >= wanted:
                 return
             if is_gone:
-                desired = self.scaled_down_to(owner, obj, pod)
-                if desired is not None and len(alive) >= desired and ready >= min(wanted, desired):
+                current = self.rollout.cluster.owner(owner, pod)
+                if not current:
+                    raise SkipError("no longer exists")
+                desired = counts_of(owner, current)[0]
+                is_scaled_down = desired < counts_of(owner, obj)[0]
+                if is_scaled_down and len(alive) >= desired and ready >= min(wanted, desired):
                     return
             if time.monotonic() > deadline:
                 reason = self.why_not_replaced(owner, pod, is_gone, new)
                 raise UnsuccessfulError(Outcome.TIMED_OUT, reason)
-
-    def scaled_down_to(
-        self,
-        owner: ObjectRef,
-        obj: Json,
-        pod: Json,
-    ) -> int | None:
-        """Return how many Pods an owner asks for if fewer than before. SkipError if it is gone."""
-        current = self.rollout.cluster.owner(owner, pod)
-        if not current:
-            raise SkipError("no longer exists")
-        desired, *_ = counts_of(owner, current)
-        return desired if desired < counts_of(owner, obj)[0] else None
 
     def verify(self, new: list[Json], judged: JudgedWorkload | None) -> None:
         """Raise UnsuccessfulError if new Pods lack the sidecar, or still differ."""
