@@ -120,30 +120,24 @@ class ObjectRef(NamedTuple):
         return f"{self.kind.lower()}{group}/{self.name}"
 
 
-class Kind(NamedTuple):
-    """How a kind of workload is selected, and where its Pods are counted."""
-
-    how_to_select: str
-    counts: tuple[str, ...]  # desired, available, current, updated
-
-
+KINDS = {  # of workloads, and how they are selected
+    "Deployment": "remove --exclude-deployment",
+    "StatefulSet": "add --include-statefulset",
+    "DaemonSet": "add --include-daemonset",
+}
+# Where their Pods are counted: desired, available, current, updated
 REPLICAS = (  # also of ReplicaSets and ReplicationControllers
     "spec.replicas",
     "status.availableReplicas",
     "status.replicas",
     "status.updatedReplicas",
 )
-SCHEDULED = (
+SCHEDULED = (  # of DaemonSets
     "status.desiredNumberScheduled",
     "status.numberAvailable",
     "status.currentNumberScheduled",
     "status.updatedNumberScheduled",
 )
-KINDS = {
-    "Deployment": Kind("remove --exclude-deployment", REPLICAS),
-    "StatefulSet": Kind("add --include-statefulset", REPLICAS),
-    "DaemonSet": Kind("add --include-daemonset", SCHEDULED),
-}
 
 
 REPLICATED = (  # what custom resources own, or nothing
@@ -1986,7 +1980,7 @@ class Situation:
         return annotations_of(self.obj), template_annotations(self.obj)
 
     @property
-    def kind(self) -> Kind:
+    def how_to_select(self) -> str:
         return KINDS[self.ref.kind]
 
     @property
@@ -2037,7 +2031,7 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
     ),
     (
         lambda it: is_workload(it.ref) and it.ref.kind not in it.options.kinds,
-        "not selected; {it.kind.how_to_select}",
+        "not selected; {it.how_to_select}",
     ),
     (
         lambda it: it.obj == {},
@@ -2184,7 +2178,8 @@ def all_below_partition(workload: Json, pods: Iterable[str]) -> bool:
 
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
-    paths = KINDS[workload.kind].counts if is_workload(workload) else REPLICAS
+    is_scheduled = is_workload(workload) and workload.kind == "DaemonSet"
+    paths = SCHEDULED if is_scheduled else REPLICAS
     return [dig(obj, *path.split(".")) or 0 for path in paths]
 
 
