@@ -596,17 +596,10 @@ def invalid(text: str, requirement: str) -> argparse.ArgumentTypeError:
 
 
 def boolean(text: str) -> bool:
-    values = {
-        "true": True,
-        "yes": True,
-        "1": True,
-        "false": False,
-        "no": False,
-        "0": False,
-    }
-    if text.lower() not in values:
+    is_true = text.lower() in ("true", "yes", "1")
+    if not is_true and text.lower() not in ("false", "no", "0"):
         raise invalid(text, "true or false")
-    return values[text.lower()]
+    return is_true
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
