@@ -94,6 +94,7 @@ Json = dict[str, Any]  # an object of the API, as it came
 Labels = Mapping[str, str]  # labels or annotations
 Names = Sequence[str]  # names, or patterns of names
 PodName = tuple[str, str]  # namespace, name
+AnnotationFilter = tuple[str, str]  # key, and the value's pattern with shell wildcards
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -152,11 +153,6 @@ class Sidecar(NamedTuple):
     name: str
     image: str
     native: bool
-
-
-class AnnotationFilter(NamedTuple):
-    key: str
-    pattern: str  # of the value, with shell wildcards
 
 
 class Amount(NamedTuple):
@@ -630,7 +626,7 @@ def annotation_filter(text: str) -> AnnotationFilter:
     prefix = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?"
     if not re.fullmatch(prefix + r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", key):
         raise invalid(text, "KEY or KEY=VALUE, such as example.com/restart=never")
-    return AnnotationFilter(key, value if equals else "*")
+    return key, value if equals else "*"
 
 
 def non_empty(text: str) -> str:
@@ -2458,10 +2454,9 @@ REFERENCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef",
 
 
 def live_pod(pod: Json, sidecars: Names) -> LivePod:
-    metadata = pod["metadata"]
-    created = parse_time(metadata["creationTimestamp"])
+    created = parse_time(pod["metadata"]["creationTimestamp"])
     view = share(view_of(pod, sidecars))
-    return LivePod(metadata["name"], created, view=view, resized=resized_containers(pod))
+    return LivePod(name_of(pod), created, view, resized_containers(pod))
 
 
 def resized_containers(pod: Json) -> tuple[str, ...]:
@@ -2501,18 +2496,17 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
         pod = live["name"]
         claims = [name_of(claim) for claim in dig(obj, "spec", "volumeClaimTemplates")]
         volumes = [volume for volume in dig(spec, "volumes") if volume["name"] not in claims]
-        for name in claims:
-            volumes.append(
-                {
-                    "name": name,
-                    "persistentVolumeClaim": {"claimName": f"{name}-{pod}"},
-                }
-            )
-        subdomain = obj["spec"].get("serviceName", "")
+        volumes += [
+            {
+                "name": name,
+                "persistentVolumeClaim": {"claimName": f"{name}-{pod}"},
+            }
+            for name in claims
+        ]
         spec |= {
             "volumes": volumes,
             "hostname": pod,
-            "subdomain": subdomain,
+            "subdomain": obj["spec"].get("serviceName", ""),
         }
     return {
         "apiVersion": "v1",
@@ -3562,12 +3556,12 @@ class Eviction:
         obj = self.rollout.cluster.owner(owner, unpacked(self.planned.sample))
         is_deployment = ref.kind == "Deployment"  # whose Pods come back from their ReplicaSets
         workload = self.rollout.cluster.workload(ref) if is_deployment else obj
-        is_first = not self.total  # later, its own evictions make it unhealthy
         situation = Situation(
             ref,
             self.rollout.options,
             obj=workload,
-            unhealthy_reason=shortage_of(ref, workload) if is_first else "",
+            # Later, its own evictions make it unhealthy.
+            unhealthy_reason="" if self.total else shortage_of(ref, workload),
         )
         require_rollout(situation)
         if is_deployment and not is_paused(workload):
@@ -3735,7 +3729,6 @@ class Eviction:
             self.rollout.cluster.evict(pod)
         except ApiError as error:
             cause = error.causes.get("DisruptionBudget", "")
-            is_final = error.status < 500 or "more than one PodDisruptionBudget" in str(error)
             if error.status == 429:
                 budget = rf"PodDisruptionBudget {self.planned.ref.namespace}/\1"
                 text = f"{budget} allows no disruption: it"
@@ -3744,7 +3737,7 @@ class Eviction:
             if error.status in UNAVAILABLE:
                 self.is_waiting = True  # it may have been evicted
                 raise
-            if not is_final:
+            if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
                 return str(error), 0.0
             if error.status not in (404, 409):
                 message = f"cannot evict Pod {name_of(pod)}: {error}"
