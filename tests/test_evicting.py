@@ -250,6 +250,8 @@ def test_a_pending_template_is_not_rolled_out(cluster, run, owner, options):
     edit(cluster, kind, name)
     upgrade(cluster)
     before = uids(cluster)
+    if kind in ("StatefulSet", "DaemonSet"):  # the status of the others does not tell
+        assert run(cluster, *options, *EVICT).skipped == {owner: PENDING}
     ended = run(cluster, CONFIRM, *options, *EVICT)
     told = {
         ref_of(r): r.get("reason") or r["message"] for r in ended.of("skip") + ended.of("result")
@@ -1165,6 +1167,32 @@ def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
     ended = start(cluster, CONFIRM, *EVICT).finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
     assert evictions(cluster) == ["x-2", "x-0"]
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "ReplicaSet"])
+def test_no_pod_is_evicted_while_another_one_terminates(cluster, run, kind):
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.gone_after = 2
+    watch = Watch(cluster)
+    cluster.delete("Pod", "shop", cluster.pods("shop")[-1]["metadata"]["name"])
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.outcomes, watch.most) == ({"shop/x": "succeeded"}, 1)
+
+
+def test_an_ordered_stateful_set_waits_for_a_pod_that_cannot_be_created(cluster, start):
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    step = cluster.controllers._steps["statefulsets"]
+    cluster.controllers._steps["statefulsets"] = lambda obj: None
+    cluster.delete("Pod", "shop", "x-1")
+    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) == 2)
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("waiting for 1 Pod to be created")
+    assert evictions(cluster) == []
+    cluster.controllers._steps["statefulsets"] = step
+    cluster.change("StatefulSet", "shop", "x", {"metadata": {"labels": {"a": "b"}}})
+    assert running.finish().outcomes == {"shop/x": "succeeded"}
 
 
 def test_annotations_of_a_paused_deployment_count(cluster, run):
