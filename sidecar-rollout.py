@@ -3627,18 +3627,15 @@ class Eviction:
         """
         if not source.template or not is_observed(obj):  # then it is looked at again
             return
-        reasons: Iterable[str]
         if owner.kind == "StatefulSet":
-            reasons = (stateful_set_change(obj, pod) for pod in pods)
+            reasons = [stateful_set_change(obj, pod) for pod in pods]
         elif owner.kind == "DaemonSet":
             newest = self.rollout.cluster.newest_revision(owner, obj)
-            is_newest = (newest == f"{owner.name}-{revision_of(pod)}" for pod in pods)
-            reasons = ("" if is_same else PENDING for is_same in is_newest)
+            reasons = [PENDING for pod in pods if newest != f"{owner.name}-{revision_of(pod)}"]
         else:
             is_edited = obj["spec"]["template"] != source.template
             names = self.rollout.options.sidecars
-            changes = (is_edited or template_changes(pod, source, names) for pod in pods)
-            reasons = (PENDING if is_changed else "" for is_changed in changes)
+            reasons = [PENDING for pod in pods if is_edited or template_changes(pod, source, names)]
         reason = next(filter(None, reasons), "")
         if reason:
             raise SkipError(reason)
