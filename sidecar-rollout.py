@@ -2225,7 +2225,7 @@ def group_by_workload(
         situation = Situation(
             ref,
             options,
-            obj=NOT_READ,
+            NOT_READ,
             runs_to_completion=candidate.runs_to_completion,
         )
         reason = reason_to_skip(situation)
@@ -3197,12 +3197,11 @@ class Rollout:
             obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp, judged)
-            unhealthy_reason = shortage_of(ref, obj)
             situation = Situation(
                 ref,
                 self.restart_options,
                 obj,
-                unhealthy_reason=unhealthy_reason,
+                unhealthy_reason=shortage_of(ref, obj),
             )
             require_rollout(situation)
             expected = self.ask_again(planned, obj)
@@ -3409,15 +3408,14 @@ class Rollout:
     def verify(self, planned: PlannedWorkload, patched: Patched) -> Result:
         """Return a success only if the Pods agree with kubectl."""
         ref = planned.ref
-        differences = None
         try:
             snapshot = self.snapshot(planned, patched)
             current = self.cluster.workload(ref) if snapshot.old else {}
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
             return Result(planned, Outcome.SUCCEEDED, message, patched=patched)
-        if patched.judged:
-            differences = remaining(patched.judged, snapshot.new, self.options.sidecars)
+        judged = patched.judged
+        differences = remaining(judged, snapshot.new, self.options.sidecars) if judged else None
         names = [name_of(pod) for pod in snapshot.old]
         has_only_kept = bool(names) and all_below_partition(patched.obj, names)
         is_partitioned = has_only_kept and not snapshot.without_sidecar
@@ -3559,7 +3557,7 @@ class Eviction:
         situation = Situation(
             ref,
             self.rollout.options,
-            obj=workload,
+            workload,
             # Later, its own evictions make it unhealthy.
             unhealthy_reason="" if self.total else shortage_of(ref, workload),
         )
@@ -3608,7 +3606,7 @@ class Eviction:
             situation = Situation(
                 self.planned.ref,
                 self.rollout.options,
-                obj=NOT_READ,
+                NOT_READ,
                 pods=[pod for source in sources for pod in source.matched],
                 old_pods=outdated,
             )
@@ -4691,7 +4689,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
         situation = Situation(
             ref,
             options,
-            obj=obj,
+            obj,
             namespace=namespace_objects.get(ref.namespace, {}),
             now=None if ref in broken else cluster.now(),
             unhealthy_reason=planned.unhealthy_reason if candidate.names else "",
@@ -4742,7 +4740,7 @@ def compare_workloads(
         situation = Situation(
             ref,
             options,
-            obj=obj,
+            obj,
             causes=judged.causes,
             old_pods=pods or None,
         )
