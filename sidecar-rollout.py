@@ -1389,9 +1389,8 @@ class Cluster:
         """
         selector = selector_of(owner, obj)
         found = self.items(APPS, "controllerrevisions", [owner.namespace], selector)
-        own = [revision for revision in found if controller_of(revision) == owner]
-        own.sort(key=lambda revision: revision["revision"])
-        return name_of(own[-1]) if own else ""
+        own = {item["revision"]: name_of(item) for item in found if controller_of(item) == owner}
+        return own[max(own)] if own else ""
 
     def evict(self, pod: Json) -> None:
         """Evict a Pod if it still has its UID; the response says only that this was accepted.
@@ -4456,12 +4455,8 @@ class Report:
             sentences.append(f"--max-rollouts selects the first {plan.selected}")
         sentences.append(count_words(self.verdict_counts()))
         scanned = f"Scanned {count_of(plan.scan.pods, 'Pod')}"
-        kinds = Counter(subject.kind == "Pod" for subject, _ in plan.skips)
-        nouns = {
-            "workload": kinds[False],
-            "Pod": kinds[True],
-        }
-        skipped = [count_of(count, noun) for noun, count in nouns.items() if count]
+        nouns = Counter("Pod" if skip.subject.kind == "Pod" else "workload" for skip in plan.skips)
+        skipped = [count_of(nouns[noun], noun) for noun in ("workload", "Pod") if nouns[noun]]
         if skipped:
             scanned += f"; skipped {join_words(skipped)}"
         if plan.scan.after_cutoff:
