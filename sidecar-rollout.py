@@ -3553,9 +3553,12 @@ class Eviction:
         obj = self.rollout.cluster.owner(owner, unpacked(self.planned.sample))
         is_deployment = ref.kind == "Deployment"  # whose Pods come back from their ReplicaSets
         workload = self.rollout.cluster.workload(ref) if is_deployment else obj
+        options = self.rollout.options
+        if self.planned.method is Method.RESTART:  # the annotations are our own by now
+            options = replace(options, include_annotation=[], exclude_annotation=[])
         situation = Situation(
             ref,
-            self.rollout.options,
+            options,
             workload,
             # Later, its own evictions make it unhealthy.
             unhealthy_reason="" if self.total else shortage_of(ref, workload),
@@ -3672,7 +3675,7 @@ class Eviction:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
             self.wait(min(pause, left), interrupts.stop_starting)
         self.is_waiting = True
-        self.wait_for_replacement(owner, obj, pod, pods, deadline, source.judged)
+        self.wait_for_replacement(owner, obj, pod, pods, source.judged)
         self.is_waiting = False
         self.replaced += 1
         self.tell(self.progress)
@@ -3745,7 +3748,6 @@ class Eviction:
         obj: Json,
         pod: Json,
         before: Sequence[Json],
-        deadline: float,
         judged: JudgedWorkload | None,
     ) -> None:
         """Wait until a Pod is gone, its replacement is ready, and as many are ready as before.
@@ -3753,6 +3755,7 @@ class Eviction:
         If the owner was scaled down, as many as it asks for. SkipError if it is gone;
         UnsuccessfulError if that takes too long, or if a new Pod is not as it should be.
         """
+        deadline = time.monotonic() + self.rollout.options.timeout
         known = set(map(uid_of, before))
         wanted = sum(map(is_ready, before))
         for pause in growing(0.2):
@@ -3775,7 +3778,7 @@ class Eviction:
                 if is_scaled_down and len(alive) >= desired and ready >= min(wanted, desired):
                     return
             if time.monotonic() > deadline:
-                reason = self.why_not_replaced(owner, pod, is_gone, new)
+                reason = self.why_not_replaced(owner, pod, is_gone, alive if is_back else new)
                 raise UnsuccessfulError(Outcome.TIMED_OUT, reason)
 
     def verify(self, new: list[Json], judged: JudgedWorkload | None) -> None:
@@ -3794,15 +3797,15 @@ class Eviction:
         owner: ObjectRef,
         pod: Json,
         is_gone: bool,
-        new: Sequence[Json],
+        pods: Sequence[Json],
     ) -> str:
         if not is_gone:
             return f"Pod {name_of(pod)} is still terminating"
         cluster = self.rollout.cluster
         obj = cluster.owner(owner, pod)
-        problem = next(filter(None, map(pod_problem, new)), "") or failure_condition(obj)
+        problem = next(filter(None, map(pod_problem, pods)), "") or failure_condition(obj)
         problem = problem or cluster.failed_create(owner, obj)
-        text = f"the replacement of Pod {name_of(pod)} is not ready"
+        text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
         return f"{text}: {problem}" if problem else text
 
 

@@ -501,6 +501,8 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
             cluster.controllers._start("shop", found["metadata"]["name"])
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
+    (result,) = ended.of("result")
+    assert result["message"].endswith(f"was evicted: {other}: probe failed")
 
 
 def test_the_last_pod_is_gone_at_the_end(cluster, run):
@@ -1051,7 +1053,9 @@ def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
     ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
     assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
     (result,) = ended.of("result")
-    assert result["message"] == "0 of 3 Pods replaced; the replacement of Pod x-0 is not ready"
+    assert result["message"] == (
+        "0 of 3 Pods replaced; not as many Pods are ready as before Pod x-0 was evicted"
+    )
 
 
 def test_kruises_daemon_set_needs_no_permission_for_revisions(cluster, run):
@@ -1162,7 +1166,7 @@ def test_a_change_that_is_not_observed_yet_is_waited_for(cluster, start):
 def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
     OWNERS["StatefulSet shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.gone_after = 2
+    cluster.controllers.gone_after = 5
     cluster.delete("Pod", "shop", "x-1")
     ended = start(cluster, CONFIRM, *EVICT).finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
@@ -1347,3 +1351,22 @@ def test_an_orphan_is_evicted_also_if_deployments_are_not_selected(cluster, run)
     cluster.delete("Deployment", "shop", "x", orphan=True)
     ended = run(cluster, CONFIRM, "--evict", "--exclude-deployment")
     assert (ended.code, [*ended.outcomes.values()]) == (0, ["succeeded"])
+
+
+def test_the_annotations_of_its_own_restart_do_not_exclude_the_pods_below(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(2)))
+    cluster.settle()
+    option = "--exclude-annotation=sidecarRollout.rollout.timestamp"
+    ended = run(cluster, CONFIRM, *EVICT, option)
+    assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "succeeded"}, ["x-1", "x-0"])
+
+
+def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    cluster.create("shop", budget("x", minAvailable=2))
+    cluster.settle()
+    cluster.controllers.ready_after = 2.5
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug", "--timeout=4s")
+    running.wait_for_log("allows no disruption", times=2)
+    cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
+    assert running.finish().outcomes == {"shop/x": "succeeded"}
