@@ -188,6 +188,7 @@ class Options:
     parallel_rollouts: Amount
     max_rollouts: Amount
     max_failures: int | None
+    max_duration: float | None  # seconds
     timeout: float  # seconds
     annotation_prefix: str
     rollout_reason: str
@@ -830,6 +831,12 @@ OPTIONS = {
             positive_number,
             "N",
             "Start no new rollouts after N failures (default: after 5 in a row)",
+        ),
+        Option(
+            "--max-duration",
+            duration,
+            "DURATION",
+            "Start no new rollouts after this time, such as 2h (default: no limit)",
         ),
         Option(
             "--timeout",
@@ -4029,6 +4036,8 @@ class Scheduler:
 
     GRACE = 2.0  # seconds after the second signal in which workers may still report
     TOO_MANY_IN_A_ROW = 5  # failures that stop a run without --max-failures
+    TIME_IS_UP = "--max-duration is over"
+    ASKED_FOR = ("interrupted", "quit", TIME_IS_UP)  # reasons that are no failure
 
     def __init__(
         self,
@@ -4067,7 +4076,7 @@ class Scheduler:
         waiting = deque(Task(planned) for planned in plan)
         self.drain(waiting)
         reason = self.reason_to_stop()
-        stop_reason = "" if reason in ("interrupted", "quit") else reason  # those were asked for
+        stop_reason = "" if reason in self.ASKED_FOR else reason
         for task in waiting:
             result = Result(task.planned, Outcome.NOT_STARTED, reason, stop_reason=stop_reason)
             self.report.finish(result)
@@ -4120,8 +4129,12 @@ class Scheduler:
             return "interrupted"
         if self.stop_reason:
             return self.stop_reason
-        limit = self.rollout.options.max_failures
-        return f"--max-failures={limit} reached" if limit and self.failures >= limit else ""
+        options = self.rollout.options
+        if options.max_failures and self.failures >= options.max_failures:
+            return f"--max-failures={options.max_failures} reached"
+        elapsed = self.rollout.cluster.now() - self.rollout.began
+        is_late = options.max_duration and elapsed.total_seconds() >= options.max_duration
+        return self.TIME_IS_UP if is_late else ""
 
     def ask_about(self, planned: PlannedWorkload) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
