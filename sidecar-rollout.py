@@ -141,11 +141,11 @@ SCHEDULED = (  # of DaemonSets
 )
 
 
-REPLICATED = (  # what custom resources own, or nothing
+REPLICATED = (  # owners of Pods without a rollout; a custom resource may own them
     ("ReplicaSet", "apps"),
     ("ReplicationController", ""),
 )
-# What has a Pod template that can be read; a custom resource's is its controller's matter.
+# Owners whose Pod template is read; custom resources keep theirs in fields of their own.
 HAVE_TEMPLATE = (*((kind, "apps") for kind in KINDS), *REPLICATED)
 
 
@@ -1335,7 +1335,7 @@ class Cluster:
                 query["continue"] = metadata["continue"]
 
     def pods_of(self, workload: ObjectRef, obj: Json) -> list[Json]:
-        """Return the Pods that match a workload's matchLabels; some may be of other workloads."""
+        """Return the Pods that a workload's labels select; some may be of other workloads."""
         namespaces = [workload.namespace]
         selector = selector_of(workload, obj)
         return self.read_list(lambda: list(self.items(CORE, "pods", namespaces, selector)))
@@ -1362,7 +1362,7 @@ class Cluster:
             return None
 
     def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
-        """Return the controller of a ReplicaSet, ..., from metadata alone; None if it has none."""
+        """Return the controller of an object, from its metadata alone; None if it has none."""
         return controller_of(self.find(path_of(ref), accept=METADATA_ONLY))
 
     def workloads(self, kind: str, namespaces: Names) -> Iterator[tuple[ObjectRef, Json]]:
@@ -3795,6 +3795,8 @@ class Eviction:
         differences = remaining(judged, new, options.sidecars) if judged else None
         snapshot = PodSnapshot([], new, without, PodCounts(len(new)))
         outcome, message = outcome_of(snapshot, differences, "")
+        if without:  # a rerun does not find it
+            message += f"; delete Pod {name_of(without[0])} once the cause is fixed"
         if outcome is not Outcome.SUCCEEDED:
             stop_reason = reason_to_stop(self.planned.ref, snapshot)
             raise UnsuccessfulError(outcome, message, stop_reason)

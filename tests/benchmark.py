@@ -670,6 +670,13 @@ xargs -P 20 -I@ sh -c '$KUBECTL rollout restart deployment/@ -n shop >/dev/null 
 """
 
 
+def environment_of(cluster) -> dict[str, str]:
+    """The environment in which the tool and kubectl reach an embedded cluster."""
+    cache = str(Path(cluster.kubeconfig).parent / "cache")
+    reach = {"KUBECONFIG": cluster.kubeconfig, "KUBECTL": KUBECTL, "KUBERC": "off"}
+    return {**os.environ, **reach, "KUBECACHEDIR": cache}
+
+
 def drift_growth(size: int, rounds: int) -> Iterator[Row]:
     """--only-drifted on five times as many Pods, with an injector that answers at once."""
     with served(size, webhook=0) as small, served(5 * size, webhook=0) as large:
@@ -694,13 +701,7 @@ def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
             cluster.create("shop", workload("Deployment", f"web-{number}"))
         cluster.settle(120)
         cluster.controllers.ready_after, cluster.controllers.gone_after = 0.1, 0.1
-        environment = {
-            **os.environ,
-            "KUBECONFIG": cluster.kubeconfig,
-            "KUBECTL": KUBECTL,
-            "KUBERC": "off",
-        }
-        environment["KUBECACHEDIR"] = str(Path(cluster.kubeconfig).parent / "cache")
+        environment = environment_of(cluster)
         names = "\n".join(f"web-{number}" for number in range(workloads))
         loop = ["sh", "-c", f"printf '%s\\n' '{names}' | {SHELL_LOOP.strip()}"]
 
@@ -748,13 +749,7 @@ def evicting(owners: int, rounds: int) -> Iterator[Row]:
             cluster.create("shop", replicated("ReplicaSet", f"web-{number}", replicas=2))
         cluster.settle(120)
         cluster.controllers.ready_after, cluster.controllers.gone_after = 0.1, 0.1
-        environment = {
-            **os.environ,
-            "KUBECONFIG": cluster.kubeconfig,
-            "KUBECTL": KUBECTL,
-            "KUBERC": "off",
-        }
-        environment["KUBECACHEDIR"] = str(Path(cluster.kubeconfig).parent / "cache")
+        environment = environment_of(cluster)
         found = []
 
         def loop() -> Cost:

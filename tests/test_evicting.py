@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 import pytest
 from cluster import is_ready
 from cluster.manifests import budget, container, pod, pod_spec, replicated, workload
+from conftest import let_ready
 
 CONFIRM = "--confirm=true"
 EVICT = ("--evict", "--include-statefulset", "--include-daemonset")
@@ -802,8 +803,10 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     ended = run(cluster, CONFIRM, *EVICT)
     first, second = ended.of("result")
     assert (first["outcome"], second["outcome"]) == ("incomplete", "not_started")
+    (lost,) = [p for p in cluster.pods("shop") if len(p["spec"]["containers"]) == 1]
     assert first["message"] == (
-        "1 of 3 Pods replaced; 1 of 1 new Pod has no sidecar; check that the injector is healthy"
+        "1 of 3 Pods replaced; 1 of 1 new Pod has no sidecar; check that the injector is healthy; "
+        f"delete Pod {lost['metadata']['name']} once the cause is fixed"
     )
     assert len(evictions(cluster)) == 2
     assert ended.summary["pods"] == {
@@ -881,14 +884,6 @@ def slow(cluster):
     cluster.settle()
     cluster.controllers.ready_after = 60
     return cluster
-
-
-def let_ready(cluster) -> None:
-    """Make the Pods ready that are waiting for it."""
-    cluster.controllers.ready_after = 0.05
-    for found in cluster.pods("shop"):
-        if not is_ready(found):
-            cluster.controllers._start("shop", found["metadata"]["name"])
 
 
 def test_the_first_signal_stops_between_two_pods(slow, start):

@@ -8,7 +8,7 @@ import signal
 import pytest
 from cluster import is_ready
 from cluster.manifests import replicated, workload
-from conftest import options_of
+from conftest import let_ready, options_of
 
 CONFIRM = "--confirm=true"
 
@@ -21,13 +21,6 @@ def slow(cluster):
     cluster.settle()
     cluster.controllers.ready_after = 60
     return cluster
-
-
-def let_ready(cluster) -> None:
-    cluster.controllers.ready_after = 0.05
-    for found in cluster.pods("shop"):
-        if not is_ready(found):
-            cluster.controllers._start("shop", found["metadata"]["name"])
 
 
 def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, start):
