@@ -2303,6 +2303,7 @@ def with_pods(
         pods_to_replace=count,
         evicted_pods=below,
         ready=min(planned.ready, count),
+        recreate=planned.recreate and method is Method.RESTART,
     )
 
 

@@ -1365,3 +1365,10 @@ def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
     running.wait_for_log("allows no disruption", times=2)
     cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
     assert running.finish().outcomes == {"shop/x": "succeeded"}
+
+
+def test_the_eviction_of_a_paused_deployment_is_no_downtime(cluster, run):
+    """It has the strategy Recreate, but its Pods go one at a time."""
+    paused(cluster, replicas=2, strategy={"type": "Recreate"})
+    (plan,) = run(cluster, *EVICT).of("plan")
+    assert (plan["method"], plan["downtime"]) == ("evict", False)
