@@ -150,9 +150,12 @@ HAVE_TEMPLATE = (*((kind, "apps") for kind in KINDS), *REPLICATED)
 
 
 class Sidecar(NamedTuple):
+    """A container that the options name."""
+
     name: str
     image: str
     native: bool
+    init: bool = False  # an ordinary init container
 
 
 class Amount(NamedTuple):
@@ -749,7 +752,7 @@ OPTIONS = {
             "--sidecar-container-name",
             name_pattern,
             "NAME",
-            "* Name of the sidecar container, regular or native (required)",
+            "* Name of the sidecar container: regular, native or init (required)",
         ),
         Option("--include-namespace -n", name_pattern, "NAME", "* Only in these namespaces"),
         Option(
@@ -1823,11 +1826,8 @@ def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
     metadata = pod["metadata"]
     namespace = metadata["namespace"]
     scan.namespaces.add(namespace)
-    scan.containers |= {container["name"] for _, container in long_running_containers(pod)}
-    sidecars = {
-        Sidecar(container["name"], container.get("image", ""), position == "initContainers")
-        for position, container in named_containers(pod, options.sidecars)
-    }
+    scan.containers |= {container["name"] for _, container in containers_of(pod)}
+    sidecars = set(map(as_sidecar, named_containers(pod, options.sidecars)))
     if not sidecars or is_terminating(pod) or not is_included(namespace, options):
         return None
     created = created_at(pod)
@@ -1887,13 +1887,21 @@ def template_annotations(workload: Json) -> dict[str, str]:
     return annotations_of(dig(workload, "spec", "template"))
 
 
-def long_running_containers(pod: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the regular containers and native sidecars, each with the list it stands in."""
+REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # kinds of containers
+
+
+def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the containers, each with its kind: regular, native sidecar or init container."""
     for container in pod["spec"]["containers"]:
-        yield "containers", container
+        yield REGULAR, container
     for container in dig(pod, "spec", "initContainers"):
-        if container.get("restartPolicy") == "Always":
-            yield "initContainers", container
+        yield NATIVE if container.get("restartPolicy") == "Always" else INIT, container
+
+
+def as_sidecar(found: tuple[str, Json]) -> Sidecar:
+    """Return a container with its kind as a sidecar."""
+    kind, container = found
+    return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
 
 
 def controller_of(obj: Json) -> ObjectRef | None:
@@ -2532,20 +2540,20 @@ def without(mapping: Json, *keys: str) -> Json:
 
 
 def named_containers(pod: Json, names: Names) -> Iterator[tuple[str, Json]]:
-    """Yield the named sidecars of a Pod, each with the list it stands in."""
-    for position, container in long_running_containers(pod):
+    """Yield the named containers of a Pod, each with its kind."""
+    for kind, container in containers_of(pod):
         if matches(container["name"], names):
-            yield position, container
+            yield kind, container
 
 
 def sidecar_parts(pod: Json, names: Names) -> Json:
-    """Return the named sidecars of a Pod by name: list, container, and the volumes it mounts."""
+    """Return the named sidecars of a Pod by name: kind, container, and the volumes it mounts."""
     volumes = {volume["name"]: volume for volume in dig(pod, "spec", "volumes")}
     parts = {}
-    for position, container in named_containers(pod, names):
+    for kind, container in named_containers(pod, names):
         mounted = {mount["name"] for mount in dig(container, "volumeMounts")} & volumes.keys()
         used = [volumes[name] for name in sorted(mounted) if not TOKEN_VOLUME.fullmatch(name)]
-        parts[container["name"]] = [position, container, used]
+        parts[container["name"]] = [kind, container, used]
     return parts
 
 
@@ -2565,10 +2573,10 @@ def normal_view(text: str) -> bytes:
     return packed(forms, sort_keys=True)
 
 
-def normal_container(position: str, container: Json, volumes: Sequence[Json]) -> Json:
+def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
     """Return a container in which lists with keys are dicts, and equal values are equal."""
     form = without_empty(without(container, "name", "restartPolicy"))
-    form["position"] = position
+    form["position"] = kind
     form["resources"] = resources = form.get("resources", {})
     for key in ("limits", "requests"):
         quantities = dig(resources, key).items()
@@ -2721,10 +2729,10 @@ def other_parts(pod: Json, names: Names) -> Json:
     mounts = [dig(container, "volumeMounts") for _, container in named_containers(pod, names)]
     mounted = {mount["name"] for found in mounts for mount in found}
     parts: Json = {}
-    for word, position in (("init container", "initContainers"), ("container", "containers")):
-        for container in dig(pod, "spec", position):
-            if not matches(container["name"], names):
-                parts[f"{word} {container['name']}"] = normal_container(position, container, [])
+    for kind, container in containers_of(pod):
+        if not matches(container["name"], names):
+            word = "container" if kind == REGULAR else "init container"
+            parts[f"{word} {container['name']}"] = normal_container(kind, container, [])
     for volume in dig(pod, "spec", "volumes"):
         if volume["name"] not in mounted and not TOKEN_VOLUME.fullmatch(volume["name"]):
             parts[f"volume {volume['name']}"] = normal_volume(volume)
@@ -3923,7 +3931,7 @@ def missing_sidecars(planned: PlannedWorkload, pod: Json, options: Options) -> l
     """Return the sidecars, as the options name them, that the workload has and this Pod has not."""
     if options.allow_removal:
         return []
-    names = [container["name"] for _, container in long_running_containers(pod)]
+    names = [container["name"] for _, container in containers_of(pod)]
     before = [sidecar.name for sidecar in planned.sidecars]
     return [
         pattern
@@ -4236,10 +4244,13 @@ def image_version(image: str) -> str:
 
 
 def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
-    """Return `1.26.2, 1.27.0`, with names `istio-proxy 1.26.2, vault 1.21`."""
-    template = "{0.name} {1}" if with_names else "{1}"
-    texts = [template.format(found, image_version(found.image)) for found in sidecars]
-    return ", ".join(dict.fromkeys(texts))
+    """Return `1.26.2, 1.27.0`, with names `istio-proxy 1.26.2, istio-init 1.26.2 (init)`."""
+    texts = [
+        f"{found.name if with_names else ''} {image_version(found.image)}"
+        f"{' (init)' if found.init else ''}"
+        for found in sidecars
+    ]
+    return ", ".join(dict.fromkeys(text.strip() for text in texts))
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -4269,8 +4280,9 @@ def difference_text(difference: Difference, width: int = 1000) -> str:
     new = value_text(expected)
     if what == "position":
         kinds = {
-            "containers": "a regular container",
-            "initContainers": "a native sidecar",
+            REGULAR: "a regular container",
+            NATIVE: "a native sidecar",
+            INIT: "an init container",
         }
         return f"{name}  changes from {kinds[current]} to {kinds[expected]}"
     for plural, word in WORDS.items():

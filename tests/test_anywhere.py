@@ -41,17 +41,21 @@ def test_all_kinds_are_rolled_out(anywhere, run):
     assert all("deletionTimestamp" in p["metadata"] for p in left)
 
 
-def test_native_sidecars_count_and_other_init_containers_do_not(anywhere, run):
+def test_native_sidecars_and_init_containers_count_as_well(anywhere, run):
     anywhere.create(workload("Deployment", "natively", pod_spec(init=(native("test-sidecar"),))))
     anywhere.create(
         workload(
             "Deployment", "ending", pod_spec(init=(container("test-sidecar", command=["/none"]),))
         )
     )
+    anywhere.create(
+        workload("Deployment", "neither", pod_spec(init=(container("other", command=["/none"]),)))
+    )
     anywhere.wait_for_rollout("deployment/natively")
     ended = run(anywhere.kubeconfig, *options(anywhere))
-    assert names(ended, anywhere) == ["natively"]
-    assert ended.of("plan")[0]["sidecars"][0]["native"] is True
+    found = {r["name"]: r["sidecars"][0] for r in ended.of("plan")}
+    kinds = {name: (sidecar["native"], sidecar["init"]) for name, sidecar in found.items()}
+    assert kinds == {"natively": (True, False), "ending": (False, True)}
 
 
 def test_awkward_workloads_are_skipped(anywhere, run):

@@ -176,7 +176,12 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "pods_to_replace": 1,
         "pods": 1,
         "sidecars": [
-            {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "native": False}
+            {
+                "name": "istio-proxy",
+                "image": "docker.io/istio/proxyv2:1.26.2",
+                "native": False,
+                "init": False,
+            }
         ],
         "oldest_pod": plan["oldest_pod"],
         "state": "not_serving",

@@ -25,17 +25,19 @@ BOTH = ("--include-statefulset", "--include-daemonset")
 @pytest.mark.parametrize(
     ("spec", "found"),
     [
-        (pod_spec(container("app"), PROXY), ["istio-proxy"]),
-        (pod_spec(container("app"), init=(NATIVE_PROXY,)), ["istio-proxy"]),
-        (pod_spec(container("app"), init=(PROXY,)), []),  # an init container that ends
-        (pod_spec(container("app"), init=({**PROXY, "restartPolicy": "Never"},)), []),
+        (pod_spec(container("app"), PROXY), [(False, False)]),
+        (pod_spec(container("app"), init=(NATIVE_PROXY,)), [(True, False)]),
+        (pod_spec(container("app"), init=(PROXY,)), [(False, True)]),
+        (pod_spec(container("app"), init=({**PROXY, "restartPolicy": "Never"},)), [(False, True)]),
         (pod_spec(container("app")), []),
         (pod_spec(container("app"), container("istio-proxy-2")), []),
     ],
 )
-def test_native_sidecars_count_and_other_init_containers_do_not(tool, spec, found):
+def test_containers_of_each_kind_are_found_by_name(tool, spec, found):
     named = tool.named_containers({"spec": spec}, ("istio-proxy",))
-    assert [container["name"] for _, container in named] == found
+    assert [tool.as_sidecar(each) for each in named] == [
+        tool.Sidecar("istio-proxy", PROXY["image"], *kind) for kind in found
+    ]
 
 
 def test_the_controller_is_the_marked_owner_not_the_first(tool):
@@ -235,15 +237,15 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     ]
     assert found == [
         ("plain", "Deployment", "natively", 1, 1),
+        ("plain", "Deployment", "only-init", 1, 1),
         ("shop", "StatefulSet", "db", 2, 2),
         ("shop", "DaemonSet", "agent", 3, 3),
         ("shop", "Deployment", "web", 3, 3),
     ]
-    assert ended.of("plan")[0]["sidecars"] == [
-        {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "native": True}
-    ]
+    assert ended.of("plan")[0]["sidecars"] == [{**PROXY, "native": True, "init": False}]
+    assert ended.of("plan")[1]["sidecars"] == [{**PROXY, "native": False, "init": True}]
     oldest = min(p["metadata"]["creationTimestamp"] for p in cluster.pods("shop", "web"))
-    assert ended.of("plan")[3]["oldest_pod"] == oldest
+    assert ended.of("plan")[4]["oldest_pod"] == oldest
 
 
 def test_statefulsets_and_daemonsets_only_when_requested(cluster, run):

@@ -54,6 +54,7 @@ class Injector:
     native: bool = (
         False  # for all; one Pod asks for it by the annotation sidecar.istio.io/nativeSidecar
     )
+    init: bool = False  # it adds an ordinary init container, as auto-instrumentation does
     also: dict = dataclasses.field(
         default_factory=dict
     )  # more of a Pod's spec: volumes, initContainers
@@ -112,7 +113,9 @@ class Injector:
             return
         container = copy.deepcopy(self.container)
         asked = pod["metadata"].get("annotations", {}).get("sidecar.istio.io/nativeSidecar")
-        if asked == "true" or (self.native and asked != "false"):
+        if self.init:
+            spec["initContainers"] = [container, *spec.get("initContainers", [])]
+        elif asked == "true" or (self.native and asked != "false"):
             spec["initContainers"] = [
                 {**container, "restartPolicy": "Always"},
                 *spec.get("initContainers", []),

@@ -835,9 +835,12 @@ def stamp_manager(obj: dict, manager: str, api_version: str) -> None:
 def started_status(pod: dict) -> dict:
     """The status that the kubelet writes; the image's name says how the container fares."""
     spec, stamp = pod["spec"], now()
-    sidecars = [c for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
     statuses = [container_status(c, stamp) for c in spec["containers"]]
-    native = [container_status(c, stamp) for c in sidecars]
+    native = [container_status(c, stamp) for c in spec.get("initContainers", ())]
+    for found, status in zip(spec.get("initContainers", ()), native, strict=True):
+        if "running" in status["state"] and found.get("restartPolicy") != "Always":
+            status["state"] = {"terminated": completed(stamp, status["containerID"])}
+            status["started"] = False
     unready = [status["name"] for status in native + statuses if not status["ready"]]
     well = not unready
     ended = (
@@ -881,9 +884,19 @@ def started_status(pod: dict) -> dict:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "startTime": stamp,
-        **({"initContainerStatuses": native} if sidecars else {}),
+        **({"initContainerStatuses": native} if native else {}),
         "containerStatuses": statuses,
         "qosClass": pod["status"]["qosClass"],
+    }
+
+
+def completed(stamp: str, container_id: str) -> dict:
+    return {
+        "exitCode": 0,
+        "reason": "Completed",
+        "startedAt": stamp,
+        "finishedAt": stamp,
+        "containerID": container_id,
     }
 
 
