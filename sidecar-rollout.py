@@ -16,6 +16,10 @@ Examples:
   sidecar-rollout.py --sidecar-container-name=istio-proxy --only-drifted \\
       --confirm=true --parallel-rollouts=10 --max-failures=3
 
+  # Try it on one workload first
+  sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
+      --include-namespace=shop deployment/web
+
   # Include StatefulSets, but only in the namespaces of some teams
   sidecar-rollout.py --sidecar-container-name='linkerd-*' \\
       --include-statefulset --include-namespace='team-*'
@@ -172,6 +176,7 @@ class Amount(NamedTuple):
 class Options:
     """The command line, ready to use."""
 
+    workloads: list[str]  # such as deployment/web*; none: all
     sidecars: list[str]  # container names, with shell wildcards, as are the other lists of names
     cutoff: datetime  # only Pods created before it; of --only-started-before
     include_namespace: list[str]
@@ -579,7 +584,7 @@ ARGPARSE_ERRORS = (  # argparse's words, and what kubectl would say
     (r"argument ([^:/]+)[^:]*: (invalid value \".*\"): (must .*)", r"\2 for \1: \3"),
     (r"unrecognized arguments: (--dry-run)\b.*", r"unknown option \1; a dry run is the default"),
     (r"unrecognized arguments: (-\S*).*", r"unknown option \1"),
-    (r"unrecognized arguments: (\S+).*", r'unexpected argument "\1"'),
+    (r"invalid value (\".*\"): (must .*)", r"unexpected argument \1: \2"),
 )
 
 
@@ -663,6 +668,29 @@ def config_pattern(text: str) -> str:
     return text
 
 
+SHORT_NAMES = {
+    "deploy": "deployment",
+    "sts": "statefulset",
+    "ds": "daemonset",
+    "rs": "replicaset",
+    "rc": "replicationcontroller",
+}
+
+
+def workload_pattern(text: str) -> str:
+    """Return TYPE/NAME, with TYPE in any of the forms that kubectl accepts, as type_and_name."""
+    found = re.fullmatch(r"([A-Za-z]+)(\.[a-z0-9.-]+)?/([a-z0-9.*?\[\]!-]{1,253})", text)
+    if not found:
+        raise invalid(text, "TYPE/NAME, such as deployment/web or sts/*")
+    kind = found[1].lower()
+    return type_and_name(SHORT_NAMES.get(kind, kind), found[3])
+
+
+def type_and_name(kind: str, name: str) -> str:
+    """Return `deployment/web` for a kind in any spelling, also the plural."""
+    return f"{kind.lower().removesuffix('s')}/{name}"
+
+
 def point_in_time(text: str) -> datetime:
     """Return a time in UTC. dateutil takes what is missing from a default: so try two."""
     from dateutil import parser
@@ -729,7 +757,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 class Option(NamedTuple):
     """A row of --help. A text with a * means that the option can be repeated."""
 
-    flags: str  # further ones are hidden aliases, except for single letters
+    flags: str  # further ones are hidden aliases, except for single letters; or an argument's name
     type: Callable[[str], Any]
     metavar: str
     help: str
@@ -748,6 +776,12 @@ def switch(flags: str, help: str, default: bool | None = False) -> Option:
 
 OPTIONS = {
     "Selection": (
+        Option(
+            "workloads",
+            str,
+            "TYPE/NAME",
+            "* Only these workloads, such as deployment/web or sts/*; also selects their kinds",
+        ),
         Option(
             "--sidecar-container-name",
             name_pattern,
@@ -909,7 +943,7 @@ def build_parser() -> ArgumentParser:
     summary, _, epilog = text.partition("Examples:")
     parser = ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s --sidecar-container-name NAME [options]",
+        usage="%(prog)s --sidecar-container-name NAME [options] [TYPE/NAME]",
         description=summary + "Options marked * can be repeated and accept shell wildcards.",
         epilog="Examples:" + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -932,6 +966,9 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
         "metavar": option.metavar,
         "default": option.default,
     }
+    if not option.flags.startswith("-"):
+        group.add_argument(option.flags, nargs="*", help=option.help, **settings)
+        return
     if option.type is boolean:  # alone it is true
         settings |= {
             "nargs": "?",
@@ -958,21 +995,46 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
 def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(with_values(argv))
+    try:
+        given.workloads = list(map(workload_pattern, given.workloads))
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
     contradiction = find_contradiction(given)
     if contradiction:
         parser.error(contradiction)
-    selected = {
-        "Deployment": not given.exclude_deployment,
-        "StatefulSet": given.include_statefulset,
-        "DaemonSet": given.include_daemonset,
-    }
-    given.kinds = frozenset(filter(selected.get, selected))
+    given.kinds = selected_kinds(given)
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before or NOW
     given.confirm = bool(given.confirm or given.confirm_each)
     given.rollout_reason = given.rollout_reason or f"Update sidecars {join_words(given.sidecars)}"
     return Options(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
+
+
+def with_values(argv: Sequence[str]) -> list[str]:
+    """Return the arguments, with =true after a switch if the next one is a workload."""
+    flags = [o.flags for o in itertools.chain(*OPTIONS.values()) if o.type is boolean]
+    switches = " ".join(flags).split()
+    return [
+        f"{word}=true" if word in switches and "/" in following else word
+        for word, following in itertools.pairwise([*argv, ""])
+    ]
+
+
+def selected_kinds(given: argparse.Namespace) -> frozenset[str]:
+    types = types_of(given.workloads)
+    selected = {
+        "Deployment": not given.exclude_deployment,
+        "StatefulSet": given.include_statefulset,
+        "DaemonSet": given.include_daemonset,
+    }
+    if types:
+        selected = {kind: kind.lower() in types for kind in KINDS}
+    return frozenset(filter(selected.get, selected))
+
+
+def types_of(workloads: Names) -> set[str]:
+    return {pattern.partition("/")[0] for pattern in workloads}
 
 
 NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
@@ -987,7 +1049,13 @@ def find_contradiction(given: argparse.Namespace) -> str:
         if name not in excluded and (is_pattern(name) or not matches(name, excluded))
     ]
     is_confirmed = given.confirm or given.confirm_each
-    others = given.include_statefulset or given.include_daemonset or given.evict
+    types = types_of(given.workloads)
+    evicted = sorted(types - set(map(str.lower, KINDS)))
+    if evicted and not given.evict:
+        return f"{evicted[0]}/NAME requires --evict; {join_words([*KINDS])} can be restarted"
+    if given.exclude_deployment and "deployment" in types:
+        return "--exclude-deployment cannot be used with deployment/NAME"
+    others = given.include_statefulset or given.include_daemonset or given.evict or types
     if given.exclude_deployment and not others:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
@@ -1794,6 +1862,10 @@ def is_included(namespace: str, options: Options) -> bool:
     return matches(namespace, included or ["*"]) and not matches(namespace, excluded)
 
 
+def is_named(ref: ObjectRef, options: Options) -> bool:
+    return matches(type_and_name(ref.kind, ref.name), options.workloads or ["*"])
+
+
 def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates, Scan]:
     """Return the matching Pods by owner, and what else was seen. ApiError for an odd Pod."""
     candidates: Candidates = {}
@@ -2236,6 +2308,8 @@ def group_by_workload(
     skips: set[Skip] = set()
     for owner, candidate in candidates.items():
         ref = owners.get(owner) or owner
+        if not is_named(ref, options):
+            continue
         situation = Situation(
             ref,
             options,
@@ -2438,7 +2512,8 @@ class WorkloadReader:
         No Pod leads to it. With a selector for Pods it is not known whether it is selected.
         """
         desired, _, current, _ = counts_of(ref, obj)
-        is_selected = not self.options.selector and is_included(ref.namespace, self.options)
+        is_selected = is_included(ref.namespace, self.options) and is_named(ref, self.options)
+        is_selected = is_selected and not self.options.selector
         stamps = timestamps_of(obj, self.options.annotation_prefix)
         return bool(is_selected and stamps and desired and not current)
 
@@ -4656,8 +4731,9 @@ class Report:
         return int(any(reasons))
 
 
-def warn_about_names(options: Options, scan: Scan) -> None:
+def warn_about_names(options: Options, plan: Plan) -> None:
     """Warn about names given by options that match nothing: most often a typo."""
+    scan = plan.scan
     for pattern in options.sidecars if scan.pods else ():
         if not fnmatch.filter(scan.containers, pattern):
             close = difflib.get_close_matches(pattern, sorted(scan.containers), cutoff=0.3)
@@ -4670,6 +4746,13 @@ def warn_about_names(options: Options, scan: Scan) -> None:
         if not fnmatch.filter(scan.namespaces, pattern):
             selected = "that match the selector " if options.selector else ""
             log.warning("no Pods %sin namespace %s; check the name", selected, pattern)
+    refs = [planned.ref for planned in (*plan.workloads, *(j.planned for j in plan.judged))]
+    refs += [skip.subject for skip in (*plan.skips, *plan.broken)]
+    names = [type_and_name(ref.kind, ref.name) for ref in refs]
+    for pattern in options.workloads:
+        if not fnmatch.filter(names, pattern):
+            hint = "check the name, the namespace and the cutoff"
+            log.warning("no Pods of %s are selected; %s", pattern, hint)
 
 
 # The stages
@@ -4839,7 +4922,7 @@ def main() -> int:
         report.print(str(connection))
         comparison = Comparison(cluster, options, progress)
         plan = make_plan(cluster, options, comparison)
-        warn_about_names(options, plan.scan)
+        warn_about_names(options, plan)
         if options.confirm:
             check_permissions_to_evict(cluster, plan)
         report.show_plan(plan)

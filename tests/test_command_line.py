@@ -102,7 +102,10 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
         ([NAME, "--unknown"], "unknown option --unknown"),
         ([NAME, "--dry-run"], "unknown option --dry-run; a dry run is the default"),
         ([NAME, "--parallel", "3"], "unknown option --parallel"),
-        ([NAME, "2026-05-01", "13:00"], 'unexpected argument "2026-05-01"'),
+        (
+            [NAME, "2026-05-01", "13:00"],
+            'unexpected argument "2026-05-01": must be TYPE/NAME, such as deployment/web or sts/*',
+        ),
         ([NAME, "--allow-removal"], "--allow-removal requires --only-drifted"),
         ([NAME, "--ignore-config=x"], "--ignore-config requires --only-drifted"),
         (

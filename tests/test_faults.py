@@ -481,10 +481,12 @@ def test_all_options_are_known_to_the_next_test():
 @given(
     st.lists(
         st.tuples(st.sampled_from(OPTIONS), st.text(max_size=30) | NEARLY | st.none()), max_size=4
-    )
+    ),
+    st.lists(st.text(max_size=30) | NEARLY | st.just("deploy/web"), max_size=2),
 )
-def test_no_command_line_makes_it_crash(tool, given_options):
+def test_no_command_line_makes_it_crash(tool, given_options, workloads):
     words = [option if word is None else f"{option}={word}" for option, word in given_options]
+    words += workloads
     with (
         contextlib.redirect_stderr(io.StringIO()) as told,
         contextlib.redirect_stdout(io.StringIO()),

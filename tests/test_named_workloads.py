@@ -1,0 +1,147 @@
+"""TYPE/NAME: only these workloads."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, replicated, workload
+from conftest import options_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+
+
+@pytest.fixture
+def shop(cluster):
+    for name in ("web", "web-admin", "cart"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.create("shop", workload("StatefulSet", "db"))
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.create("shop", pod("shell"))
+    cluster.namespace("other", inject=True)
+    cluster.create("other", workload("Deployment", "web"))
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("given_names", "planned"),
+    [
+        (["deployment/web", "-n", "shop"], ["shop/web"]),
+        (["deploy/web"], ["other/web", "shop/web"]),
+        (["deployments.apps/web*", "-n", "shop"], ["shop/web", "shop/web-admin"]),
+        (["Deployment.v1.apps/[ac]*"], ["shop/cart"]),
+        (["sts/db", "ds/*"], ["shop/db", "shop/agent"]),
+        (["statefulsets/*"], ["shop/db"]),
+        (["sts/*", "--include-daemonset"], ["shop/db"]),
+        (["sts/*", "--exclude-deployment"], ["shop/db"]),
+        (["--only-drifted=false", "ds/agent"], ["shop/agent"]),
+        (["deploy/cart", "--timeout=3s", "sts/db"], ["shop/cart", "shop/db"]),
+    ],
+)
+def test_only_these_are_in_the_plan(shop, run, given_names, planned):
+    ended = run(shop, *given_names)
+    assert (ended.code, ended.planned, ended.skipped) == (0, planned, {})
+    assert "WARNING" not in ended.stderr
+
+
+@pytest.mark.parametrize("switch", ["--confirm", "--include-statefulset"])
+def test_a_switch_does_not_take_a_workload_as_its_value(shop, run, switch):
+    ended = run(shop, "-n=shop", switch, "deploy/web")
+    assert ended.planned == ["shop/web"]
+    assert ended.summary["dry_run"] == (switch != "--confirm")
+
+
+def test_one_is_rolled_out_and_nothing_else(shop, run):
+    before = {p["metadata"]["uid"] for p in shop.store.list("pods")}
+    ended = run(shop, "-n=shop", "sts/db", CONFIRM)
+    assert ended.outcomes == {"shop/db": "succeeded"}
+    after = {p["metadata"]["uid"] for p in shop.store.list("pods")}
+    assert len(before - after) == 1
+
+
+def test_the_printed_command_has_them(shop, run):
+    *_, header, command = run(shop, "sts/d*", TEXT).stdout.splitlines()
+    assert header == "To apply, run:"
+    words = [word for word in shlex.split(command)[2:] if word != TEXT]
+    assert run(shop, *words).outcomes == {"shop/db": "succeeded"}
+
+
+def test_what_matches_nothing_is_a_warning(shop, run):
+    ended = run(shop, "-n=other", "deploy/web", "deploy/cart", "sts/x-*", TEXT)
+    assert ended.code == 0
+    hint = "are selected; check the name, the namespace and the cutoff\n"
+    warnings = [line[10:] for line in ended.stderr.splitlines(True) if "WARNING" in line]
+    assert warnings == [
+        f"WARNING no Pods of deployment/cart {hint}",
+        f"WARNING no Pods of statefulset/x-* {hint}",
+    ]
+
+
+def test_one_that_is_skipped_or_up_to_date_is_no_warning(shop, run):
+    shop.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    ended = run(shop, "-n=shop", "deploy/web", "deploy/cart", "--only-drifted")
+    assert ended.skipped.keys() == {"Deployment shop/web"}
+    assert ended.summary["verdicts"] == {"up_to_date": 1}
+    assert "WARNING" not in ended.stderr
+
+
+def test_workloads_without_pods_are_reported_only_if_they_are_named(cluster, run):
+    restarted = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00.000000+00:00"}
+    spec = pod_spec(container("app"), serviceAccountName="missing")
+    for name in ("a", "b"):
+        cluster.create("shop", workload("Deployment", name, spec, annotations=restarted))
+    cluster.settle()
+    assert run(cluster, "deploy/b").skipped.keys() == {"Deployment shop/b"}
+
+
+def test_other_owners_need_evict(shop, run):
+    shop.create("shop", replicated("ReplicaSet", "lone"))
+    shop.create("shop", replicated("ReplicaSet", "other"))
+    shop.settle()
+    ended = run(shop, "rs/lone", TEXT)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        "error: replicaset/NAME requires --evict; Deployment, StatefulSet and DaemonSet can be "
+        "restarted\nSee 'sidecar-rollout.py --help' for usage.\n"
+    )
+    ended = run(shop, "rs/lone", "--evict", CONFIRM)
+    assert ended.outcomes == {"shop/lone": "succeeded"}
+
+
+def test_custom_resources_by_their_kind(cluster, run):
+    cluster.create("shop", replicated("CloneSet", "clones", replicas=2))
+    cluster.settle()
+    assert run(cluster, "clonesets.apps.kruise.io/clones", "--evict").planned == ["shop/clones"]
+    assert run(cluster, "cloneset/other", "--evict").planned == []
+
+
+def test_a_deployment_that_is_excluded_cannot_be_named(run):
+    ended = run(None, "deploy/web", "--exclude-deployment")
+    assert ended.code == 2
+    assert "--exclude-deployment cannot be used with deployment/NAME" in ended.stderr
+
+
+@pytest.mark.parametrize("word", ["web", "deploy/", "/web", "deploy/a/b", "deploy/Web", "a=b/c"])
+def test_what_is_no_workload(run, word):
+    ended = run(None, word)
+    assert ended.code == 2
+    text = (
+        f'error: unexpected argument "{word}": must be TYPE/NAME, such as deployment/web or sts/*'
+    )
+    assert ended.stderr.startswith(f"{text}\n")
+
+
+@given(
+    st.sampled_from(["Deployment", "StatefulSet", "DaemonSet"]),
+    st.from_regex("[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True),
+)
+def test_each_name_selects_its_own_workload_and_kind(tool, kind, name):
+    options = options_of(tool, f"{kind.lower()}s/{name}")
+    assert options.kinds == {kind}
+    assert tool.is_named(tool.ObjectRef(kind, "shop", name, "apps"), options)
+    assert not tool.is_named(tool.ObjectRef(kind, "shop", f"{name}-2", "apps"), options)
+    assert not tool.is_named(tool.ObjectRef("Job", "shop", name, "batch"), options)
