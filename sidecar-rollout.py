@@ -187,6 +187,7 @@ class Options:
     kinds: frozenset[str]
     skip_unhealthy: bool
     only_drifted: bool  # then Candidates keep what the comparison needs
+    include_missing: bool
     ignore_config: list[str]
     allow_removal: bool
     fail_on_drift: bool
@@ -225,7 +226,7 @@ class Candidate:
     names: list[str]  # of the Pods
     live_pods: list[LivePod] = field(default_factory=list)  # only with --only-drifted
     ready: int = 0
-    sidecars: frozenset[Sidecar] = frozenset()
+    sidecars: frozenset[Sidecar] = frozenset()  # empty with --include-missing: none has one
     unhealthy_reason: str = ""  # of one of the Pods, for example CrashLoopBackOff
     runs_to_completion: bool = False  # one of the Pods is not restarted when it ends
     sample: bytes = b""  # one of the Pods, see packed
@@ -296,6 +297,7 @@ class PlannedWorkload:
     recreate: bool = False  # strategy Recreate: all its Pods stop before new ones start
     resource_version: str = ""  # changes with each change of its status, too
     sample: bytes = b""  # one of the Pods, see packed
+    added: tuple[str, ...] = ()  # sidecars that Pods lack, and would get
     method: Method = Method.RESTART
     evicted_pods: int = 0  # with method restart, those below a partition
     owners: tuple[ObjectRef, ...] = ()  # of the Pods to evict
@@ -322,6 +324,8 @@ class ConfigChange(NamedTuple):
 class Verdict(Word):
     UP_TO_DATE = "up to date"
     DRIFTED = "drifted"
+    MISSING = "missing"  # no Pod has the sidecar, but new ones would
+    NOT_INJECTED = "not injected"  # nor would new ones
     REJECTED = "rejected"
     UNKNOWN = "unknown"
 
@@ -350,6 +354,12 @@ class JudgedWorkload:
     @property
     def removes_sidecar(self) -> bool:
         return any(len(d.path) == 1 and d.expected is None for d in self.differences)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Return the names of the sidecars that new Pods would get in addition."""
+        added = [d for d in self.differences if len(d.path) == 1 and isinstance(d.expected, dict)]
+        return tuple(difference.path[0] for difference in added)
 
     @property
     def revision(self) -> str:
@@ -836,6 +846,10 @@ OPTIONS = {
             "NAME",
             "* Ignore changes to this ConfigMap or Secret, for example if the sidecar reloads it",
         ),
+        switch(
+            "--include-missing",
+            "Also workloads whose Pods lack the sidecar but would get it if they were created now",
+        ),
         switch("--allow-removal", "Also restart workloads whose sidecar would be removed"),
         switch(
             "--fail-on-drift",
@@ -1069,6 +1083,8 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--fail-on-drift requires --only-drifted and cannot be used with --confirm"
     if given.ignore_config and not given.only_drifted:
         return "--ignore-config requires --only-drifted"
+    if given.include_missing and not given.only_drifted:
+        return "--include-missing requires --only-drifted"
     if given.allow_removal and not given.only_drifted:
         return "--allow-removal requires --only-drifted"
     return ""
@@ -1900,7 +1916,8 @@ def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
     scan.namespaces.add(namespace)
     scan.containers |= {container["name"] for _, container in containers_of(pod)}
     sidecars = set(map(as_sidecar, named_containers(pod, options.sidecars)))
-    if not sidecars or is_terminating(pod) or not is_included(namespace, options):
+    is_candidate = sidecars or (options.include_missing and is_replaceable(pod))
+    if not is_candidate or is_terminating(pod) or not is_included(namespace, options):
         return None
     created = created_at(pod)
     if created >= options.cutoff:
@@ -1915,7 +1932,7 @@ def candidate_of(pod: Json, options: Options, scan: Scan) -> Candidate | None:
         ready=int(is_ready(pod)),
         sidecars=share(frozenset(sidecars)),
         unhealthy_reason=waiting_reason(pod),
-        runs_to_completion=pod["spec"].get("restartPolicy", "Always") != "Always",
+        runs_to_completion=runs_to_completion(pod),
     )
 
 
@@ -1932,6 +1949,16 @@ def packed(value: Any, sort_keys: bool = False) -> bytes:
 
 def unpacked(data: bytes) -> Any:
     return json.loads(zlib.decompress(data))
+
+
+def runs_to_completion(pod: Json) -> bool:
+    return pod["spec"].get("restartPolicy", "Always") != "Always"
+
+
+def is_replaceable(pod: Json) -> bool:
+    """Return whether a Pod has a controller in the cluster that would replace it."""
+    owner = controller_of(pod)
+    return owner is not None and owner.kind != "Node" and not runs_to_completion(pod)
 
 
 def is_terminating(pod: Json) -> bool:
@@ -2320,7 +2347,8 @@ def group_by_workload(
         if reason:
             pods = [ObjectRef("Pod", ref.namespace, name) for name in candidate.names]
             subjects = [ref] if is_workload(ref) else pods
-            skips |= {Skip(subject, reason) for subject in subjects}
+            if candidate.sidecars:  # else they may not be meant to have it
+                skips |= {Skip(subject, reason) for subject in subjects}
         elif ref in found:
             found[ref].merge(candidate)
         else:
@@ -2632,6 +2660,9 @@ def sidecar_parts(pod: Json, names: Names) -> Json:
     return parts
 
 
+NO_SIDECARS = packed({}, sort_keys=True)  # the view of a Pod that has none of them
+
+
 def view_of(pod: Json, names: Names) -> bytes:
     """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
 
@@ -2907,7 +2938,7 @@ def compare_pods(
         distinct |= {json.dumps(difference): difference for difference in found}
         drifted |= {pod.name for pod in group if found}
     for config, changed in sorted(config_changes.items()):
-        older = [pod for pod in pods if pod.created < changed.possible]
+        older = [p for p in pods if p.created < changed.possible and p.view != NO_SIDECARS]
         if older:
             oldest = min(pod.created for pod in older)
             is_certain = oldest < changed.certain
@@ -2939,9 +2970,12 @@ def judge(
             message = f"would not start: {config} does not exist"
             return JudgedWorkload(planned, Verdict.REJECTED, message)
     drifted, differences = compare_pods(pods, answer.view, changes)
+    verdict = Verdict.DRIFTED if differences else Verdict.UP_TO_DATE
+    if pods and all(pod.view == NO_SIDECARS for pod in pods):
+        verdict = Verdict.MISSING if differences else Verdict.NOT_INJECTED
     return JudgedWorkload(
         planned,
-        verdict=Verdict.DRIFTED if differences else Verdict.UP_TO_DATE,
+        verdict=verdict,
         differences=tuple(differences),
         drifted_pods=tuple(sorted(drifted)),
         other_changes=answer.other_changes,
@@ -3295,10 +3329,10 @@ class Rollout:
             )
             require_rollout(situation)
             expected = self.ask_again(planned, obj)
-            if judged and isinstance(expected, dict):
+            problem = problem_with(expected, planned, self.options)
+            if judged and isinstance(expected, dict) and not problem:
                 judged = replace(judged, view=view_of(expected, self.options.sidecars))
             require_rollout(self.look(situation, planned, judged, expected))
-            problem = problem_with(expected, planned, self.options)
             if problem:
                 return Result(planned, Outcome.FAILED, f"not patched: {problem}")
             if self.interrupts.stop_waiting.is_set():
@@ -3454,7 +3488,10 @@ class Rollout:
         return [pod for pod in pods if not is_terminating(pod) and self.owns(workload, pod)]
 
     def with_sidecar(self, pods: Iterable[Json]) -> list[Json]:
-        return [pod for pod in pods if any(named_containers(pod, self.options.sidecars))]
+        """Return the Pods that have the sidecar, or with --include-missing may get it."""
+        options = self.options
+        is_any = options.include_missing
+        return [pod for pod in pods if is_any or any(named_containers(pod, options.sidecars))]
 
     def owns(self, workload: ObjectRef, pod: Json) -> bool:
         """Return whether a selected Pod is the workload's; others may have the same labels."""
@@ -4003,11 +4040,11 @@ def failure_of(planned: PlannedWorkload, error: Exception) -> Result:
 
 
 def missing_sidecars(planned: PlannedWorkload, pod: Json, options: Options) -> list[str]:
-    """Return the sidecars, as the options name them, that the workload has and this Pod has not."""
+    """Return the sidecars, as the options name them, that a Pod should have and has not."""
     if options.allow_removal:
         return []
     names = [container["name"] for _, container in containers_of(pod)]
-    before = [sidecar.name for sidecar in planned.sidecars]
+    before = [*planned.added, *(sidecar.name for sidecar in planned.sidecars)]
     return [
         pattern
         for pattern in options.sidecars
@@ -4022,7 +4059,7 @@ def problem_with(expected: Json | ApiError, planned: PlannedWorkload, options: O
         return "" if is_inconclusive(expected) else f"cannot create its Pods: {reason}"
     missing = join_words(missing_sidecars(planned, expected, options))
     hint = "check that the injector is healthy, or use --only-drifted --allow-removal"
-    return f"the sidecar {missing} would be removed; {hint}" if missing else ""
+    return f"new Pods would not have the sidecar {missing}; {hint}" if missing else ""
 
 
 def reason_to_stop(ref: ObjectRef, snapshot: PodSnapshot | None) -> str:
@@ -4349,7 +4386,10 @@ def difference_text(difference: Difference, width: int = 1000) -> str:
     if not section and isinstance(expected, str):  # a ConfigMap or Secret
         return f"{name} {expected}"
     if not section:
-        return f"{name}  would be {'removed' if expected is None else 'added'}"
+        container = expected or current
+        sidecar = Sidecar(name, container.get("image", ""), False, container["position"] == INIT)
+        verb = "added" if expected else "removed"
+        return f"would be {verb}: {sidecar_text([sidecar], with_names=True)}"
     what = ".".join(section)
     old = value_text(current)
     new = value_text(expected)
@@ -4378,7 +4418,10 @@ def value_text(value: Any) -> str:
 
 def group_key(judged: JudgedWorkload) -> str:
     """Return what drifted workloads have in common, however old their Pods are."""
-    found = [d if d.path[1:] else (d.path, d.expected is None) for d in judged.differences]
+    found = []
+    for difference in judged.differences:
+        is_config = isinstance(difference.expected, str) and not difference.path[1:]
+        found.append(difference.path if is_config else difference_text(difference))
     return json.dumps([found, judged.other_changes])
 
 
@@ -4392,6 +4435,7 @@ class Report:
     """Writes text or JSON records to standard output, and counts for the summary."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
+    AS_EXPECTED = {"up to date": 0, "not injected": 0}  # verdicts that need no attention
 
     def __init__(self, connection: Connection, options: Options, progress: ProgressLine) -> None:
         self.connection = connection
@@ -4447,6 +4491,8 @@ class Report:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.plan = plan
         for judged in plan.judged:
+            if judged.verdict is Verdict.NOT_INJECTED:
+                continue
             self.record(
                 "drift",
                 judged.planned.ref,
@@ -4495,7 +4541,7 @@ class Report:
             name = f"{ref.kind.lower()}/{ref.name}"
             row = [self.places.get(ref, "-"), ref.namespace, name]
             row.append(f"{planned.pods_to_replace} of {planned.pods}")
-            row.append(sidecar_text(planned.sidecars, self.with_names))
+            row.append(sidecar_text(planned.sidecars, self.with_names) or "<none>")
             rows.append([*row, human_duration(age.total_seconds()), planned.state.value])
         is_grouped = bool(self.plan.judged)
         header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
@@ -4517,7 +4563,8 @@ class Report:
     def print_drift(self) -> None:
         """Print the drifted workloads by what differs, the largest group first."""
         by_verdict = group_by(self.plan.judged, lambda judged: judged.verdict)
-        groups = group_by(by_verdict[Verdict.DRIFTED], group_key)
+        different = [*by_verdict[Verdict.DRIFTED], *by_verdict[Verdict.MISSING]]
+        groups = group_by(different, group_key)
         for group in sorted(groups.values(), key=len, reverse=True):
             meaning = (
                 "would lose the sidecar (not restarted without --allow-removal; check that the "
@@ -4573,7 +4620,7 @@ class Report:
         """Return how many compared workloads are not in the plan, by why."""
         verdicts = Counter(judged.verdict for judged in self.plan.judged)
         counts = {verdict.value: verdicts[verdict] for verdict in Verdict}
-        drifted = counts.pop("drifted")
+        drifted = counts.pop("drifted") + counts.pop("missing")
         counts["would lose the sidecar"] = drifted and drifted - len(self.plan.workloads)
         return counts
 
@@ -4705,7 +4752,7 @@ class Report:
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
-        counts |= self.verdict_counts() | {"up to date": 0}
+        counts |= self.verdict_counts() | self.AS_EXPECTED
         if any(counts.values()):
             total = count_of(sum(counts.values()), "workload")
             self.print(f"{total} in {human_duration(seconds)}: {count_words(counts)}.")
@@ -4720,7 +4767,7 @@ class Report:
         plan = self.plan
         options = self.options
         has_failed = any(self.outcomes[outcome] for outcome in FAILURES)
-        is_left = any((self.verdict_counts() | {"up to date": 0}).values()) or plan.broken
+        is_left = any((self.verdict_counts() | self.AS_EXPECTED).values()) or plan.broken
         reasons = [
             has_failed,
             any(result.stop_reason for result in self.unsuccessful),
@@ -4734,9 +4781,10 @@ class Report:
 def warn_about_names(options: Options, plan: Plan) -> None:
     """Warn about names given by options that match nothing: most often a typo."""
     scan = plan.scan
+    containers = scan.containers.union(*(judged.added for judged in plan.judged))
     for pattern in options.sidecars if scan.pods else ():
-        if not fnmatch.filter(scan.containers, pattern):
-            close = difflib.get_close_matches(pattern, sorted(scan.containers), cutoff=0.3)
+        if not fnmatch.filter(containers, pattern):
+            close = difflib.get_close_matches(pattern, sorted(containers), cutoff=0.3)
             hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
             message = "no Pods have a container named %s (%d checked)%s"
             log.warning(message, pattern, scan.pods, hint)
@@ -4771,8 +4819,71 @@ def find_cutoff(option: datetime, now: datetime) -> datetime:
     return option + timedelta(microseconds=-option.microsecond % 10**6)
 
 
-def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Plan:
-    """Read the cluster and return the plan."""
+@dataclass
+class Survey:
+    """What was read of the cluster, for the plan."""
+
+    cluster: Cluster
+    options: Options
+    scan: Scan
+    candidates: Candidates
+    skips: list[Skip]
+    objects: Mapping[ObjectRef, str]
+    broken: dict[ObjectRef, str]  # without Pods since a rollout, and why
+    namespaces: Mapping[str, Json]  # their metadata, if it is needed
+    serving: set[PodName] | None
+
+    def reason_to_skip(self, planned: PlannedWorkload, obj: Json, **known: Any) -> str | None:
+        """Return why a workload is not restarted by what is known of it; None: it is."""
+        ref = planned.ref
+        situation = Situation(
+            ref,
+            self.options,
+            obj,
+            namespace=self.namespaces.get(ref.namespace, {}),
+            now=None if ref in self.broken else self.cluster.now(),
+            unhealthy_reason=planned.unhealthy_reason if self.candidates[ref].names else "",
+            **known,
+        )
+        return reason_to_skip(situation)
+
+    def workloads(self) -> list[PlannedWorkload]:
+        """Return what is not skipped, in rollout order.
+
+        Those that lack the sidecar are skipped only after it is known that they should have it.
+        """
+        options = self.options
+        found = []
+        for ref, candidate in self.candidates.items():
+            obj = json.loads(self.objects[ref])
+            planned = plan_workload(ref, candidate, obj, self.serving, options)
+            old_pods = None if options.only_drifted else candidate.names or None
+            reason = self.reason_to_skip(planned, obj, old_pods=old_pods)
+            if reason and (candidate.sidecars or not candidate.names):
+                self.skips.append(Skip(ref, reason))
+            else:
+                found.append(planned)
+        return in_rollout_order(found)
+
+    def not_skipped(self, verdicts: Iterable[JudgedWorkload]) -> list[JudgedWorkload]:
+        """Return the verdicts on workloads that are not skipped, with the Pods to replace."""
+        found = []
+        for judged in verdicts:
+            planned = judged.planned
+            pods = judged.drifted_pods
+            obj = json.loads(self.objects[planned.ref])
+            reason = self.reason_to_skip(planned, obj, causes=judged.causes, old_pods=pods or None)
+            if reason and judged.verdict is not Verdict.NOT_INJECTED:
+                self.skips.append(Skip(planned.ref, reason))
+                continue
+            if pods:
+                planned = replace(with_pods(planned, obj, pods, self.options), added=judged.added)
+            found.append(replace(judged, planned=planned))
+        return found
+
+
+def survey(cluster: Cluster, options: Options) -> Survey:
+    """Read the cluster."""
     log.info("scanning Pods", extra={"created_before": format_time(options.cutoff)})
     namespaces = namespaces_to_list(options)
     candidates, scan = cluster.read_list(
@@ -4783,84 +4894,50 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
     candidates, skips = group_by_workload(candidates, owners, options)
     objects = reader.read(candidates)
     unseen = sorted(reader.without_pods - candidates.keys())
-    reasons = dict(each(unseen, lambda ref: cluster.why_no_pods(ref, json.loads(objects[ref]))))
-    broken = {ref for ref, reason in reasons.items() if reason}
+    reasons = each(unseen, lambda ref: cluster.why_no_pods(ref, json.loads(objects[ref])))
+    broken = {ref: reason for ref, reason in reasons if reason}
     candidates |= {ref: candidate_without_pods(ref, options.cutoff) for ref in broken}
     needs_namespaces = options.exclude_annotation or options.confirm
     names = {ref.namespace for ref in candidates} if needs_namespaces else ()
-    namespace_objects = dict(each(names, cluster.namespace))
-    serving = cluster.serving_pods(namespaces) if candidates else set()
+    return Survey(
+        cluster,
+        options,
+        scan,
+        candidates,
+        skips,
+        objects,
+        broken,
+        namespaces=dict(each(names, cluster.namespace)),
+        serving=cluster.serving_pods(namespaces) if candidates else set(),
+    )
 
-    workloads = []
-    for ref, candidate in candidates.items():
-        obj = json.loads(objects[ref])
-        planned = plan_workload(ref, candidate, obj, serving, options)
-        situation = Situation(
-            ref,
-            options,
-            obj,
-            namespace=namespace_objects.get(ref.namespace, {}),
-            now=None if ref in broken else cluster.now(),
-            unhealthy_reason=planned.unhealthy_reason if candidate.names else "",
-            old_pods=None if options.only_drifted else candidate.names or None,
-        )
-        reason = reason_to_skip(situation)
-        if reason:
-            skips.append(Skip(ref, reason))
-        else:
-            workloads.append(planned)
-    workloads = in_rollout_order(workloads)
+
+def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Plan:
+    """Read the cluster and return the plan."""
+    state = survey(cluster, options)
+    workloads = state.workloads()
     judged: list[JudgedWorkload] = []
-    broken &= {planned.ref for planned in workloads}
+    broken = state.broken.keys() & {planned.ref for planned in workloads}
     if options.only_drifted:
-        judged, more = compare_workloads(comparison, workloads, candidates, objects)
-        skips += more
+        verdicts = comparison.judge_all(workloads, state.candidates, state.objects)
+        judged = state.not_skipped(verdicts)
         broken &= {found.planned.ref for found in judged if found.verdict is not Verdict.REJECTED}
         judged = [found for found in judged if found.planned.ref not in broken]
-        drifted = [found for found in judged if found.verdict is Verdict.DRIFTED]
         workloads = [
-            found.planned for found in drifted if options.allow_removal or not found.removes_sidecar
+            found.planned
+            for found in judged
+            if found.verdict in (Verdict.DRIFTED, Verdict.MISSING)
+            and (options.allow_removal or not found.removes_sidecar)
         ]
     workloads = [planned for planned in workloads if planned.ref not in broken]
     return Plan(
         workloads=workloads,
         selected=min(math.ceil(options.max_rollouts.of(len(workloads))), len(workloads)),
-        skips=sorted(skips),
-        broken=sorted(Skip(ref, reasons[ref]) for ref in broken),
-        scan=scan,
+        skips=sorted(state.skips),
+        broken=sorted(Skip(ref, state.broken[ref]) for ref in broken),
+        scan=state.scan,
         judged=judged,
     )
-
-
-def compare_workloads(
-    comparison: Comparison,
-    workloads: Sequence[PlannedWorkload],
-    candidates: Candidates,
-    objects: Mapping[ObjectRef, str],
-) -> tuple[list[JudgedWorkload], list[Skip]]:
-    """Return the verdicts on workloads, with the Pods to replace, and those to skip."""
-    kept = []
-    skips = []
-    options = comparison.options
-    for judged in comparison.judge_all(workloads, candidates, objects):
-        ref = judged.planned.ref
-        pods = judged.drifted_pods
-        obj = json.loads(objects[ref])
-        situation = Situation(
-            ref,
-            options,
-            obj,
-            causes=judged.causes,
-            old_pods=pods or None,
-        )
-        reason = reason_to_skip(situation)
-        if reason:
-            skips.append(Skip(ref, reason))
-            continue
-        if pods:
-            judged = replace(judged, planned=with_pods(judged.planned, obj, pods, options))
-        kept.append(judged)
-    return kept, skips
 
 
 def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:

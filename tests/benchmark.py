@@ -283,7 +283,7 @@ def a_pod(replica_set: dict, index: int, with_sidecar: bool) -> dict:
 class Lists:
     """The objects of a cluster of so many Pods, each as the bytes of a list's item."""
 
-    def __init__(self, pods: int) -> None:
+    def __init__(self, pods: int, matching: float) -> None:
         self.items: dict[str, list[bytes]] = {
             plural: [] for plural in ("pods", "replicasets", "deployments")
         }
@@ -291,7 +291,7 @@ class Lists:
         deployments = pods // PODS_EACH
         for number in range(deployments):
             deployment = a_deployment(number)
-            with_sidecar = number < deployments * MATCHING
+            with_sidecar = number < deployments * matching
             self.add("deployments", "Deployment", deployment)
             for revision in range(REVISIONS):
                 replica_set = a_replica_set(deployment, revision)
@@ -387,9 +387,9 @@ class Listener(socketserver.ThreadingTCPServer):
         pass  # a client that was measured has ended
 
 
-def serve(pods: int, webhook: float) -> None:
+def serve(pods: int, webhook: float, matching: float) -> None:
     """Runs the server until standard input ends; prints its port."""
-    Server.lists, Server.webhook = Lists(pods), webhook
+    Server.lists, Server.webhook = Lists(pods, matching), webhook
     recorded = json.loads((HERE / "recorded" / "discovery.json").read_text())
     Server.discovery = {
         e["request"]["path"]: json.dumps(e["response"]["body"]).encode() for e in recorded
@@ -401,9 +401,12 @@ def serve(pods: int, webhook: float) -> None:
 
 
 @contextlib.contextmanager
-def served(pods: int, webhook: float = 0.005) -> Iterator[dict[str, str]]:
+def served(
+    pods: int, webhook: float = 0.005, matching: float = MATCHING
+) -> Iterator[dict[str, str]]:
     """A server of a process of its own; the environment in which to reach it."""
     words = [sys.executable, __file__, "--serve", str(pods), "--webhook", str(webhook)]
+    words += ["--matching", str(matching)]
     with (
         tempfile.TemporaryDirectory() as home,
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
@@ -689,6 +692,23 @@ def drift_growth(size: int, rounds: int) -> Iterator[Row]:
         yield Row("drift-growth", what, *memory, "MB", 1.6)
 
 
+def missing(size: int, rounds: int) -> Iterator[Row]:
+    """--include-missing where no Pod has the sidecar, against --only-drifted where all have it."""
+    with served(size, matching=0) as without, served(size, matching=1) as with_sidecar:
+        words = tool("--only-drifted", "--include-missing")
+        costs = in_turns(
+            rounds,
+            ours=lambda: cost_of(words, without),
+            drifted=lambda: cost_of(tool("--only-drifted"), with_sidecar),
+        )
+        ours, drifted = costs["ours"], costs["drifted"]
+        what = (
+            f"--include-missing, {size:,} Pods that lack it: wall, against --only-drifted with it"
+        )
+        yield Row("missing", what, ours.wall, drifted.wall, "s", 1.3)
+        yield Row("missing", "the same: peak memory", ours.memory, drifted.memory, "MB", 1.3)
+
+
 def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
     """Rollouts that take 0.2 s each on the embedded cluster, 20 at a time, against a shell loop of kubectl."""
     from cluster import EmbeddedCluster
@@ -785,6 +805,7 @@ MEASURES = {
     "growth": growth,
     "asking": asking,
     "drift-growth": drift_growth,
+    "missing": missing,
     "rollouts": rolling_out,
     "evicting": evicting,
 }
@@ -821,9 +842,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--webhook", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--matching", type=float, default=MATCHING, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.webhook)
+        serve(options.serve, options.webhook, options.matching)
         return 0
     rows = []
     for name in options.only or MEASURES:

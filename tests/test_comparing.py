@@ -155,7 +155,7 @@ def test_an_injected_pod_compared_with_itself_is_up_to_date(tool, version, users
     live, fresh = (injected(version, users_own=users_own) for _ in range(2))
     assert tool.view_of(live, MESH) == tool.view_of(shuffled(fresh, random.Random(1)), MESH)
     assert differences(tool, live, {"metadata": {}, "spec": {"containers": []}}) == [
-        "mesh-proxy  would be removed"
+        "would be removed: mesh-proxy 1.0.0"
     ]
 
 

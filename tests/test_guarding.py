@@ -15,7 +15,9 @@ CONFIRM = "--confirm=true"
 TEXT = "--log-format=text"
 DRIFTED = "--only-drifted"
 NEW = "docker.io/istio/proxyv2:1.27.0"
-MISSING = "the sidecar istio-proxy would be removed; check that the injector is healthy, or use "
+MISSING = (
+    "new Pods would not have the sidecar istio-proxy; check that the injector is healthy, or use "
+)
 MISSING += "--only-drifted --allow-removal"
 
 

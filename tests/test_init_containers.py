@@ -107,7 +107,7 @@ def test_a_rollout_is_not_started_if_it_would_lose_one(mesh, run):
     ended = run(mesh, "--sidecar-container-name=istio-init", CONFIRM)
     assert ended.outcomes == {"shop/cart": "failed", "shop/web": "failed"}
     (message, _) = [r["message"] for r in ended.of("result")]
-    assert message.startswith("not patched: the sidecar istio-init would be removed; ")
+    assert message.startswith("not patched: new Pods would not have the sidecar istio-init; ")
 
 
 def test_a_rollout_that_lost_one_stops_the_run(instrumented, run):

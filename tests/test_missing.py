@@ -1,0 +1,237 @@
+"""--include-missing: Pods that should have the sidecar and have not."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, replicated, workload
+from conftest import options_of
+from test_drift import verdicts
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+BOTH = ("--include-statefulset", "--include-daemonset")
+MISSING = ("--only-drifted", "--include-missing")
+IMAGE = "docker.io/istio/proxyv2:1.26.2"
+
+
+def label(cluster, namespace: str) -> None:
+    """Turn on injection in a namespace that has workloads already."""
+    labels = {"sidecar-injection": "enabled"}
+    found = cluster.store.get("namespaces", "", namespace)
+    with cluster.store.lock:
+        metadata = {**found["metadata"], "labels": labels}
+        cluster.store.change("namespaces", found, metadata=metadata)
+
+
+@pytest.fixture
+def late(cluster):
+    """Workloads of all kinds in a namespace that was labeled later, and one in a namespace that was not."""
+    cluster.namespace("late")
+    cluster.namespace("plain")
+    cluster.create("late", workload("Deployment", "web", replicas=3))
+    cluster.create("late", workload("StatefulSet", "db", replicas=2))
+    cluster.create("late", workload("DaemonSet", "agent"))
+    cluster.create("plain", workload("Deployment", "plain"))
+    cluster.create("shop", workload("Deployment", "cart"))
+    cluster.settle()
+    label(cluster, "late")
+    return cluster
+
+
+def test_without_it_they_are_not_found(late, run):
+    ended = run(late, "--only-drifted", *BOTH)
+    assert verdicts(ended) == {"shop/cart": "up_to_date"}
+    assert ended.summary["verdicts"] == {"up_to_date": 1}
+
+
+def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_only_counted(late, run):
+    ended = run(late, *MISSING, *BOTH)
+    names = ["late/web", "late/db", "late/agent"]
+    assert verdicts(ended) == dict.fromkeys(names, "missing") | {"shop/cart": "up_to_date"}
+    assert sorted(ended.planned) == sorted(names)
+    assert ended.summary["verdicts"] == {"missing": 3, "up_to_date": 1, "not_injected": 1}
+    assert (ended.code, ended.skipped) == (0, {})
+    (plan,) = [r for r in ended.of("plan") if r["name"] == "web"]
+    assert (plan["pods_to_replace"], plan["pods"], plan["sidecars"]) == (3, 3, [])
+    (drift,) = [r for r in ended.of("drift") if r["name"] == "web"]
+    (difference,) = drift["differences"]
+    assert (difference["path"], difference["current"]) == (["istio-proxy"], None)
+    assert difference["expected"]["image"] == IMAGE
+
+
+def test_text_shows_them_like_drift(late, run):
+    text = run(late, *MISSING, *BOTH, TEXT).stdout
+    head, _, table = text.partition("  #  ")
+    assert head.endswith(
+        "\n3 workloads with these differences:\n  would be added: istio-proxy 1.26.2\n\n"
+    )
+    row = "late       deployment/web   3 of 3   <none>   "
+    assert row in table
+    assert "\nTo roll out: 3 workloads (8 Pods).\n1 up to date, 1 not injected.\n" in text
+    assert "plain" not in text
+
+
+@pytest.mark.parametrize("options", [(), BOTH])
+def test_they_are_rolled_out_and_a_second_run_finds_nothing(late, run, options):
+    ended = run(late, *MISSING, *options, CONFIRM, "--parallel-rollouts=3")
+    assert set(ended.outcomes.values()) == {"succeeded"}
+    assert ended.code == 0
+    assert ended.summary["pods"]["updated_and_ready"] == (8 if options else 3)
+    again = run(late, *MISSING, *options)
+    assert set(verdicts(again).values()) == {"up_to_date"}
+    assert again.summary["verdicts"]["not_injected"] == 1
+
+
+def test_they_count_for_fail_on_drift(late, run):
+    assert run(late, *MISSING, "--fail-on-drift").code == 1
+    assert run(late, *MISSING, "--fail-on-drift", "-n=plain").code == 0
+    assert run(late, *MISSING, "-n=plain", CONFIRM).code == 0
+
+
+def test_a_workload_with_and_without_is_one_row(late, run):
+    late.delete("Pod", "late", late.pods("late", "web")[0]["metadata"]["name"])
+    late.settle()
+    ended = run(late, *MISSING)
+    assert verdicts(ended) == {"late/web": "drifted", "shop/cart": "up_to_date"}
+    (plan,) = ended.of("plan")
+    assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
+    assert [s["image"] for s in plan["sidecars"]] == [IMAGE]
+    done = run(late, *MISSING, CONFIRM)
+    assert done.outcomes == {"late/web": "succeeded"}
+    assert set(verdicts(run(late, *MISSING)).values()) == {"up_to_date"}
+
+
+def test_changed_configuration_is_no_difference_of_a_pod_without_the_sidecar(late, run):
+    mount = {"name": "settings", "mountPath": "/etc/proxy"}
+    late.injector.container["volumeMounts"] = [mount]
+    late.injector.also = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
+    late.create("late", {"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {}})
+    for found in late.store.list("pods"):
+        late.backdate(found, 3600)
+    (drift,) = run(late, *MISSING, "-n=late").of("drift")
+    assert [d["path"] for d in drift["differences"]] == [["istio-proxy"]]
+
+
+@pytest.mark.parametrize("name", ["opentelemetry-auto-instrumentation-java", "istio-proxy"])
+def test_an_init_container_that_is_missing(late, run, name):
+    late.injector.container = container(name, "registry.example/agent:2.1")
+    late.injector.init = True
+    given = f"--sidecar-container-name={name}"
+    text = run(late, *MISSING, given, TEXT, "-n=late").stdout
+    assert f"\n  would be added: {name} 2.1 (init)\n" in text
+    assert run(late, *MISSING, given, CONFIRM, "-n=late").outcomes == {"late/web": "succeeded"}
+    assert run(late, *MISSING, given, "-n=late").planned == []
+
+
+def test_nobody_has_it_yet(late, run):
+    ended = run(late, *MISSING, "-n=late", TEXT)
+    assert "1 workload with these differences" in ended.stdout
+    assert "WARNING" not in ended.stderr
+    ended = run(late, *MISSING, "-n=plain", TEXT)
+    assert "no Pods have a container named istio-proxy (1 checked)" in ended.stderr
+
+
+def test_pods_that_no_controller_replaces_are_not_mentioned(late, run):
+    late.create("plain", pod("shell"))
+    late.create(
+        "plain", pod("backup-x", pod_spec(restartPolicy="OnFailure"), ("batch/v1", "Job", "backup"))
+    )
+    late.create("plain", pod("static", owner=("v1", "Node", "node-1")))
+    late.settle()
+    label(late, "plain")
+    ended = run(late, *MISSING, "-n=plain")
+    assert (ended.planned, ended.skipped) == (["plain/plain"], {})
+
+
+def test_one_that_cannot_be_restarted_is_skipped_only_if_it_should_have_it(late, run):
+    for namespace, name in (("late", "web"), ("plain", "plain")):
+        late.change("Deployment", namespace, name, {"spec": {"paused": True}})
+    ended = run(late, *MISSING)
+    reason = "paused; run `kubectl rollout resume` first, or use --evict"
+    assert ended.skipped == {"Deployment late/web": reason}
+    assert ended.summary["verdicts"] == {"up_to_date": 1, "not_injected": 1}
+
+
+def test_a_namespace_that_opted_out_is_left_alone(late, run):
+    annotations = {"metadata": {"annotations": {"example.com/x": "never"}}}
+    late.change("Namespace", "", "late", annotations)
+    ended = run(late, *MISSING, "--exclude-annotation=example.com/x=never")
+    assert ended.planned == []
+    assert ended.skipped == {"Deployment late/web": "its namespace matches --exclude-annotation"}
+
+
+def test_rejected_and_unknown_as_for_drift(late, run):
+    late.injector.state = "denies"
+    ended = run(late, *MISSING)
+    assert verdicts(ended) == {"late/web": "rejected", "shop/cart": "rejected"}
+    late.injector.state = "fails"
+    ended = run(late, *MISSING, CONFIRM)
+    assert verdicts(ended) == {"late/web": "unknown", "shop/cart": "unknown"}
+    assert ended.code == 1
+
+
+def test_the_sidecar_must_be_there_afterwards(late, run):
+    late.injector.state = "ignored"
+    late.create("late", workload("Deployment", "zoo", replicas=4))
+    late.settle()
+    late.injector.state = "works"
+    late.injector.breaks_after = 1
+    ended = run(late, *MISSING, CONFIRM, "-n=late")
+    assert ended.outcomes == {"late/web": "still_drifted", "late/zoo": "not_started"}
+    (message, reason) = [r["message"] for r in ended.of("result")]
+    assert message.endswith("new Pods have no sidecar; check that the injector is healthy")
+    assert reason.startswith("new Pods of Deployment late/web have no sidecar")
+    assert ended.code == 1
+
+
+def test_it_is_checked_right_before_the_patch(late, start):
+    held = late.fault(
+        method="GET",
+        path="late/deployments/web",
+        user_agent="sidecar-rollout",
+        release=threading.Event(),
+    )
+    running = start(late, *MISSING, CONFIRM, "-n=late")
+    assert held.reached.wait(20)
+    late.injector.state = "ignored"
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"late/web": "failed"}
+    (result,) = ended.of("result")
+    assert result["message"].startswith(
+        "not patched: new Pods would not have the sidecar istio-proxy;"
+    )
+
+
+def test_evicted_ones_get_it_too(late, run):
+    late.injector.state = "ignored"
+    late.create("late", replicated("ReplicaSet", "lone", replicas=2))
+    late.settle()
+    late.injector.state = "works"
+    ended = run(late, *MISSING, "--evict", "rs/lone", CONFIRM)
+    assert verdicts(ended) == {"late/lone": "missing"}
+    assert ended.outcomes == {"late/lone": "succeeded"}
+    assert all(len(p["spec"]["containers"]) == 2 for p in late.pods("late", "lone"))
+
+
+def test_it_needs_only_drifted(run):
+    ended = run(None, "--include-missing")
+    assert ended.code == 2
+    assert ended.stderr.startswith("error: --include-missing requires --only-drifted\n")
+
+
+def test_one_dry_run_for_each_workload(late, run):
+    run(late, *MISSING, *BOTH)
+    created = [r for r in late.server.requests if r.method == "POST" and r.path.endswith("/pods")]
+    assert len(created) == 5
+
+
+def test_pods_of_one_owner_keep_one_sample(tool, late):
+    options = options_of(tool, *MISSING, sidecars=["istio-proxy"])
+    options = dataclasses.replace(options, cutoff=tool.NOW)
+    candidates, _ = tool.read_candidates(late.pods("late"), options)
+    assert sorted(len(found.names) for found in candidates.values()) == [2, 3, 3]
+    assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in candidates.values())
