@@ -198,6 +198,7 @@ class Options:
     max_rollouts: Amount
     max_failures: int | None
     max_duration: float | None  # seconds
+    gate: list[str]  # a command; empty: none
     timeout: float  # seconds
     annotation_prefix: str
     rollout_reason: str
@@ -659,6 +660,18 @@ def file_path(text: str) -> str:
     return os.path.expanduser(non_empty(text))
 
 
+def command(text: str) -> list[str]:
+    """Return the words of a command, split as a shell does, but none of its other features."""
+    try:
+        program, *words = shlex.split(text)
+    except ValueError:
+        raise invalid(text, "a command, with matching quotes") from None
+    program = os.path.expanduser(program)
+    if not shutil.which(program):
+        raise invalid(text, f"a command; {program} was not found or is not executable")
+    return [program, *words]
+
+
 def name_pattern(text: str) -> str:
     """Return a container's or namespace's name (an RFC 1123 label) with shell wildcards."""
     if "," in text:
@@ -890,6 +903,12 @@ OPTIONS = {
             "Start no new rollouts after this time, such as 2h (default: no limit)",
         ),
         Option(
+            "--gate",
+            command,
+            "COMMAND",
+            "Command to run before each rollout; while it fails, no new rollouts start",
+        ),
+        Option(
             "--timeout",
             duration,
             "DURATION",
@@ -1020,6 +1039,7 @@ def parse_args(argv: Sequence[str]) -> Options:
     given.kinds = selected_kinds(given)
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before or NOW
+    given.gate = given.gate or []
     given.confirm = bool(given.confirm or given.confirm_each)
     given.rollout_reason = given.rollout_reason or f"Update sidecars {join_words(given.sidecars)}"
     return Options(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
@@ -1151,9 +1171,10 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
 
     def show(self, text: str) -> None:
         """Redraw the line with a text; an empty one removes it."""
-        self.erase()
-        self.text = printable(text)
-        self.draw()
+        if printable(text) != self.text:
+            self.erase()
+            self.text = printable(text)
+            self.draw()
 
     def erase(self) -> None:
         if self.on_terminal and self.text:
@@ -3167,6 +3188,32 @@ def is_outage(error: str) -> bool:
     return bool(OUTAGE.search(error)) and not JUDGMENTS.search(error)
 
 
+def start_process(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command that writes to a file: a process that it leaves behind may keep a pipe open.
+
+    OSError if it cannot run.
+    """
+    import subprocess
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        # With one thread, kubectl takes 0.88 of the wall time with 10 rollouts at a time.
+        env={"GOMAXPROCS": "1", **os.environ},
+        start_new_session=True,  # Ctrl-C is for this program, not for its children
+    )
+
+
+def end_process(child: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started."""
+    if child.poll() is None:
+        with contextlib.suppress(OSError):  # it has just ended
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
 @dataclass(frozen=True)
 class Kubectl:
     """kubectl, which decides whether a rollout succeeded."""
@@ -3174,19 +3221,6 @@ class Kubectl:
     path: str
     flags: Sequence[str]
     stop: threading.Event  # set: stop waiting
-
-    def start(self, words: Sequence[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-        import subprocess
-
-        return subprocess.Popen(
-            [self.path, *self.flags, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # One thread takes 0.88 of the wall time with 10 rollouts at a time.
-            env={"GOMAXPROCS": "1", **os.environ},
-            start_new_session=True,  # Ctrl-C is for this program, not for its children
-        )
 
     def rollout_status(
         self,
@@ -3210,9 +3244,8 @@ class Kubectl:
         rest = b""
         offset = 0
         code = None
-        # A file, because a credential plugin may leave a process behind that keeps a pipe open.
         with tempfile.TemporaryFile() as output:
-            child = self.start(words, output)
+            child = start_process([self.path, *self.flags, *words], output)
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -3235,10 +3268,7 @@ class Kubectl:
                         look(workload)
                         next_look = time.monotonic() + LOOK_EVERY
             finally:
-                if child.poll() is None:
-                    with contextlib.suppress(OSError):  # it has just ended
-                        os.killpg(child.pid, signal.SIGKILL)
-                    child.wait()
+                end_process(child)
         if code < 0:
             return code, f"kubectl was terminated by signal {-code}"
         return code, last if code else ""
@@ -4147,6 +4177,68 @@ def is_old(pod: Json, patched: Patched) -> bool:
 # Rolling out: the whole plan, by the main thread
 
 
+class Gate:
+    """A command that decides whether rollouts may start. It runs while the main thread goes on."""
+
+    OPEN_FOR = 10.0  # seconds: all rollouts that start within them are covered
+    TIMEOUT = 60.0
+    PAUSES = (5.0, 30.0)  # seconds until it runs again: after the first failure, after others
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = command
+        self.reason = ""  # why it is closed: the last line of output
+        self.running: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None  # with its output
+        self.started = self.run_at = self.open_until = -math.inf  # monotonic
+
+    def is_open(self) -> bool:
+        """Return whether a rollout may start now. If that is not known, find out."""
+        now = time.monotonic()
+        if self.command and now >= self.open_until:
+            if self.running:
+                self.look(*self.running, now)
+            elif now >= self.run_at:
+                self.start(now)
+        return not self.command or now < self.open_until
+
+    def start(self, now: float) -> None:
+        output = tempfile.TemporaryFile()  # noqa: SIM115  stop() closes it
+        self.started = now
+        try:
+            self.running = start_process(self.command, output), output
+        except OSError as error:
+            output.close()
+            self.close(f"cannot run {self.command[0]}: {error.strerror}", now)
+
+    def look(self, child: subprocess.Popen[bytes], output: IO[bytes], now: float) -> None:
+        """Open or close the gate if the command has ended, or takes too long."""
+        code = child.poll()
+        is_late = code is None and now - self.started > self.TIMEOUT
+        if code == 0:
+            self.reason = ""
+            self.open_until = now + self.OPEN_FOR
+        elif is_late:
+            self.close(f"no result after {self.TIMEOUT:g}s", now)
+        elif code is not None:
+            output.seek(max(output.seek(0, os.SEEK_END) - 4096, 0))
+            text = output.read().decode("utf-8", "replace").strip()
+            last = text.split("\n")[-1].strip() or f"exit code {code}"
+            self.close(shorten(redact_text(last), 200), now)
+        if is_late or code is not None:
+            self.stop()
+
+    def close(self, reason: str, now: float) -> None:
+        self.run_at = now + self.PAUSES[bool(self.reason)]
+        self.reason = reason
+
+    def stop(self) -> None:
+        """End the command if it is running."""
+        if self.running:
+            child, output = self.running
+            end_process(child)
+            output.close()
+            self.running = None
+
+
 @dataclass
 class InProgress:
     task: Task
@@ -4172,12 +4264,14 @@ class Scheduler:
         self.interrupts = rollout.interrupts
         self.report = report
         self.workers = workers
+        self.gate = Gate(rollout.options.gate)
         self.ask = rollout.options.confirm_each  # until the answer is "all"
+        self.answered: Task | None = None  # with yes
         self.in_progress: dict[ObjectRef, InProgress] = {}
         self.timed_out: list[Result] = []
         self.failures = self.failures_in_a_row = 0
         self.stop_reason = ""  # of a result, or quit: why nothing else may start
-        self.logged = False, ""  # whether it is paused, and the reason to stop
+        self.logged = False, "", ""  # whether it is paused, why the gate is closed, why it stops
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
         # What a worker reports about its task: a line of kubectl's, or the result.
@@ -4198,6 +4292,7 @@ class Scheduler:
         """Roll out the plan, then recheck what timed out; report a result for each workload."""
         waiting = deque(Task(planned) for planned in plan)
         self.drain(waiting)
+        self.gate.stop()
         reason = self.reason_to_stop()
         stop_reason = "" if reason in self.ASKED_FOR else reason
         for task in waiting:
@@ -4216,9 +4311,11 @@ class Scheduler:
             self.fill_slots(waiting)
             if not self.in_progress and (not waiting or self.reason_to_stop()):
                 return
-            self.handle_event(POLL)
+            self.handle_event(0.1 if self.gate.running else POLL)
             self.log_decisions()
-            self.report.show_progress(self.in_progress.values(), self.interrupts.is_paused)
+            hold = f"gate closed: {self.gate.reason}" if self.gate.reason else ""
+            hold = "paused" if self.interrupts.is_paused else hold
+            self.report.show_progress(self.in_progress.values(), hold)
         deadline = time.monotonic() + self.GRACE
         while self.in_progress and time.monotonic() < deadline:
             self.handle_event(0.1)
@@ -4234,15 +4331,20 @@ class Scheduler:
             is_recheck = task.timed_out is not None  # which changes nothing
             if not is_recheck and (self.interrupts.is_paused or self.reason_to_stop()):
                 return
-            answer = self.ask_about(task.planned) if self.ask and not is_recheck else "yes"
+            is_asked = self.ask and not is_recheck and task is not self.answered
+            answer = self.ask_about(task.planned) if is_asked else "yes"
             if answer == "quit":
                 self.stop_reason = "quit"
                 return
-            waiting.popleft()
             if answer == "no":
+                waiting.popleft()
                 self.report.finish(Result(task.planned, Outcome.DECLINED))
                 continue
             self.ask = self.ask and answer != "all"
+            self.answered = task
+            if not is_recheck and not self.gate.is_open():
+                return
+            waiting.popleft()
             self.in_progress[task.planned.ref] = InProgress(task, time.monotonic())
             self.tasks.put(task)
 
@@ -4325,12 +4427,17 @@ class Scheduler:
             self.stop_reason = self.stop_reason or reason
 
     def log_decisions(self) -> None:
-        """Log once, each, that the run was paused, resumed or stopped."""
-        was_paused, was_stopped = self.logged
-        is_paused, reason = self.interrupts.is_paused, self.reason_to_stop()
+        """Log once, each, that the run was paused, resumed, held or stopped."""
+        was_paused, was_closed, was_stopped = self.logged
+        is_paused, closed = self.interrupts.is_paused, self.gate.reason
+        reason = self.reason_to_stop()
         if reason:
             self.interrupts.stop_starting.set()
-        self.logged = is_paused, reason
+        self.logged = is_paused, closed, reason
+        if closed and closed != was_closed:
+            log.warning("gate closed: %s", closed)
+        if was_closed and not closed:
+            log.warning("gate open")
         if is_paused and not was_paused:
             extra = {"resume_with": f"kill -USR2 {os.getpid()}"}
             log.warning("paused: no new rollouts will start", extra=extra)
@@ -4633,8 +4740,11 @@ class Report:
         self.progress.show("")
         self.progress.write("\n" + "\n".join(map(printable, lines)) + "\n")
 
-    def show_progress(self, in_progress: Collection[InProgress], is_paused: bool) -> None:
-        """Update the progress line; elsewhere than on a terminal log it once a minute."""
+    def show_progress(self, in_progress: Collection[InProgress], hold: str) -> None:
+        """Update the progress line; elsewhere than on a terminal log it once a minute.
+
+        `hold` is why nothing starts now, for example because the run is paused.
+        """
         elapsed = time.monotonic() - self.began
         finished = self.outcomes.total()
         total = self.plan.selected
@@ -4644,7 +4754,7 @@ class Report:
         text += f", {human_duration(elapsed)}"
         if 3 <= finished < total:
             text += f", about {human_duration(elapsed / finished * (total - finished))} left"
-        text += ", paused" if is_paused else ""
+        text += f", {hold}" if hold else ""
         text += f", {len(in_progress)} in progress"
         if in_progress:
             longest = min(in_progress, key=lambda running: running.started)

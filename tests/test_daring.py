@@ -380,7 +380,7 @@ class Silent:
     def finish(self, result) -> None:
         self.results.append(result)
 
-    def show_progress(self, in_progress, is_paused) -> None:
+    def show_progress(self, in_progress, hold) -> None:
         self.most_in_progress = max(self.most_in_progress, len(in_progress))
 
 

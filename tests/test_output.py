@@ -344,7 +344,7 @@ def test_the_progress_line_estimates_the_time_left_and_shows_what_takes_longest(
     report = a_report(CONFIRM)
 
     def shown(*in_progress, is_paused: bool = False) -> str:
-        report.show_progress(in_progress, is_paused)
+        report.show_progress(in_progress, "paused" if is_paused else "")
         return report.progress.text
 
     younger = tool.InProgress(tool.Task(a_planned(tool, "b")), 1002.0, "B")
@@ -369,7 +369,7 @@ def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
     with caplog.at_level("INFO", "sidecar-rollout"):
         for seconds in (59, 2, 58, 2):
             clock[0] += seconds
-            report.show_progress([], is_paused=False)
+            report.show_progress([], "")
     assert [r.getMessage() for r in caplog.records] == [
         "0/10 finished, 1m1s, 0 in progress",
         "0/10 finished, 2m1s, 0 in progress",

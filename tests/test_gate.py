@@ -1,0 +1,403 @@
+"""--gate: a command that decides whether rollouts may start."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from cluster.manifests import workload
+from conftest import a_planned, let_ready, options_of
+from test_daring import NoInterrupts
+from test_output import Terminal
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+TOP = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def three(cluster):
+    for name in ("a", "b", "c"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    return cluster
+
+
+@pytest.fixture
+def script(tmp_path):
+    """script(text): the path of a shell script; each of its runs adds a line to the file `runs`."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "gate.sh"
+        path.write_text(f"#!/bin/sh\necho >> {tmp_path}/runs\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    return write
+
+
+def runs(tmp_path: Path) -> int:
+    path = tmp_path / "runs"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def patches(cluster) -> int:
+    return sum(r.method == "PATCH" for r in cluster.server.requests)
+
+
+def test_an_open_gate_is_asked_once_for_all_starts_within_10_seconds(three, run, script, tmp_path):
+    ended = run(three, CONFIRM, f"--gate={script('echo fine')}")
+    assert set(ended.outcomes.values()) == {"succeeded"}
+    assert (ended.code, runs(tmp_path)) == (0, 1)
+    assert "gate" not in ended.stderr.replace("--gate", "")
+
+
+def test_a_dry_run_does_not_run_it(three, run, script, tmp_path):
+    ended = run(three, f"--gate={script('exit 1')}")
+    assert (ended.code, len(ended.planned), runs(tmp_path)) == (0, 3, 0)
+
+
+def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(three, start, script, tmp_path):
+    flag = tmp_path / "hold"
+    flag.touch()
+    text = f"echo checking\ntest -e {flag} || exit 0\necho HighErrorRate is firing\necho\nexit 7"
+    running = start(three, CONFIRM, TEXT, f"--gate={script(text)}")
+    running.wait_for_log("WARNING gate closed: HighErrorRate is firing")
+    assert patches(three) == 0
+    flag.unlink()
+    began = time.monotonic()
+    running.wait_for_log("gate open")
+    assert time.monotonic() - began < 8  # the first time after 5 s
+    ended = running.finish()
+    assert ended.code == 0
+    assert runs(tmp_path) == 2
+    assert ended.stderr.count("gate closed") == 1
+    assert patches(three) == 3
+
+
+def test_rollouts_in_progress_continue(three, start, script, tmp_path):
+    """The gate closes after the first rollout started: it is completed, the others never start."""
+    three.controllers.ready_after = 60
+    first = f"test $(wc -l < {tmp_path}/runs) -eq 1"
+    running = start(three, CONFIRM, f"--gate={script(first)}", "--max-duration=13s")
+    three.wait_for(lambda: patches(three) == 1)
+    threading.Timer(10.5, let_ready, [three]).start()  # what it said lasts for 10 s
+    ended = running.finish()
+    assert ended.outcomes == {
+        "shop/a": "succeeded",
+        "shop/b": "not_started",
+        "shop/c": "not_started",
+    }
+    assert "gate closed: exit code 1" in ended.stderr
+
+
+def test_an_interruption_ends_the_wait(three, start, script):
+    running = start(three, CONFIRM, f"--gate={script('exit 3')}")
+    running.wait_for_log("gate closed: exit code 3")
+    running.signal(signal.SIGINT)
+    ended = running.finish()
+    assert ended.code == 130
+    assert set(ended.outcomes.values()) == {"not_started"}
+    assert patches(three) == 0
+
+
+def test_the_end_of_the_window_ends_the_wait(three, run, script):
+    ended = run(three, CONFIRM, f"--gate={script('exit 3')}", "--max-duration=2s")
+    assert ended.code == 0
+    assert {r["message"] for r in ended.of("result")} == {"--max-duration is over"}
+
+
+def test_the_command_is_ended_with_the_run(three, start, script, tmp_path):
+    running = start(three, CONFIRM, f"--gate={script(f'echo $$ > {tmp_path}/pid; sleep 1000')}")
+    pid = tmp_path / "pid"
+    three.wait_for(lambda: pid.exists() and pid.read_text().strip())
+    running.signal(signal.SIGTERM)
+    assert running.finish().code == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_the_progress_line_has_the_reason(three, script):
+    gate = f"--gate={script('echo HighErrorRate is firing; exit 1')}"
+    seen = Terminal(three, CONFIRM, gate, "--max-duration=2s")
+    assert any("s, gate closed: HighErrorRate is firing, 0 in progress" in s for s in seen.progress)
+
+
+def test_it_has_no_standard_input_and_no_shell(three, run, tmp_path):
+    gate = '--gate=sh -c \'if read line; then exit 1; fi; test "$0" = "*"\' *'
+    ended = run(three, CONFIRM, gate, "--max-duration=20s")
+    assert set(ended.outcomes.values()) == {"succeeded"}
+    run(three, CONFIRM, f"--gate=false ; touch {tmp_path}/made", "--max-duration=1s")
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_question_comes_before_the_gate(tool, monkeypatch):
+    """An answer may take minutes, and what the gate said before that is old."""
+    asked = []
+
+    class Gate(tool.Gate):
+        def is_open(self) -> bool:
+            asked.append("gate")
+            return asked.count("gate") > 2
+
+    monkeypatch.setattr(tool, "Gate", Gate)
+    scheduler = tool.Scheduler(a_rollout(tool, "--gate=true"), Silent(), 1)
+    monkeypatch.setattr(scheduler, "ask_about", lambda planned: asked.append("question") or "yes")
+    scheduler.ask = True
+    waiting = tool.deque([tool.Task(a_planned(tool))])
+    while waiting:
+        scheduler.fill_slots(waiting)
+    assert asked == ["question", "gate", "gate", "gate"]
+
+
+def a_rollout(tool, *options: str):
+    settings = options_of(tool, *options)
+    return tool.Rollout(FakeCluster(tool), None, NoInterrupts(), settings, began=tool.NOW)
+
+
+class FakeCluster:
+    def __init__(self, tool) -> None:
+        self.tool = tool
+
+    def now(self):
+        return self.tool.NOW
+
+    def workload(self, ref, quick=False):
+        return {}
+
+
+class Silent:
+    def finish(self, result) -> None:
+        pass
+
+
+@pytest.fixture
+def clock(tool, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: now[0])
+    return now
+
+
+def wait_for_end(gate) -> None:
+    if gate.running:
+        gate.running[0].wait(10)
+
+
+def test_how_often_it_is_asked(tool, clock, tmp_path):
+    """Open for 10 s; closed: after 5 s, then every 30 s, until it opens again."""
+    flag = tmp_path / "open"
+    gate = tool.Gate(["sh", "-c", f"echo >> {tmp_path}/runs; test -e {flag}"])
+
+    def is_open(after: float) -> tuple[bool, int]:
+        clock[0] += after
+        gate.is_open()
+        wait_for_end(gate)
+        return gate.is_open(), runs(tmp_path)
+
+    flag.touch()
+    assert [is_open(0), is_open(9.9), is_open(0.2)] == [(True, 1), (True, 1), (True, 2)]
+    flag.unlink()
+    assert [is_open(10), is_open(4.9), is_open(0.2)] == [(False, 3), (False, 3), (False, 4)]
+    assert [is_open(29.9), is_open(0.2)] == [(False, 4), (False, 5)]
+    flag.touch()
+    assert [is_open(29.9), is_open(0.2)] == [(False, 5), (True, 6)]
+    assert gate.reason == ""
+    flag.unlink()
+    assert [is_open(10.1), is_open(5.1)] == [(False, 7), (False, 8)]
+
+
+def test_one_that_takes_too_long_is_ended_and_closes_it(tool, clock):
+    gate = tool.Gate(["sh", "-c", "echo soon; sleep 1000"])
+    assert not gate.is_open()
+    child, _ = gate.running
+    clock[0] += 60
+    assert not gate.is_open()
+    assert (gate.reason, child.poll()) == ("", None)
+    clock[0] += 0.1
+    assert not gate.is_open()
+    assert gate.reason == "no result after 60s"
+    assert child.poll() == -signal.SIGKILL
+
+
+def test_one_that_cannot_run_closes_it(tool, clock, tmp_path):
+    gate = tool.Gate([str(tmp_path)])
+    assert not gate.is_open()
+    assert gate.reason == f"cannot run {tmp_path}: Permission denied"
+    assert gate.running is None
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (b"a\nb\n", "b"),
+        (b"a\n\n  b  \n\n", "b"),
+        (b"", "exit code 1"),
+        (b"x" * 9000, "x" * 197 + "..."),
+        (b"\xff", "\ufffd"),
+        (b"401 for Authorization: Bearer abcdefghijk", "401 for Authorization: Bearer <redacted>"),
+    ],
+)
+def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
+    (tmp_path / "output").write_bytes(output)
+    gate = tool.Gate(["sh", "-c", f"cat {tmp_path}/output; exit 1"])
+    gate.is_open()
+    wait_for_end(gate)
+    assert not gate.is_open()
+    assert gate.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nowhere/gate --x", "must be a command; nowhere/gate was not found or is not executable"),
+        ("", "must be a command, with matching quotes"),
+        ("   ", "must be a command, with matching quotes"),
+        ("sh -c 'x", "must be a command, with matching quotes"),
+        ("/", "must be a command; / was not found or is not executable"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_a_usage_error(run, text, message):
+    ended = run(None, f"--gate={text}")
+    assert ended.code == 2
+    assert ended.stderr.splitlines()[0] == f'error: invalid value "{text}" for --gate: {message}'
+
+
+def test_a_home_directory_is_expanded(tool, tmp_path, monkeypatch, script):
+    path = script("exit 0")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert options_of(tool, "--gate=~/gate.sh x").gate == [path, "x"]
+    assert options_of(tool).gate == []
+
+
+# The README's examples
+
+
+def readme_gates() -> list[str]:
+    """The values of --gate in the README, as a shell hands them over."""
+    text = (TOP / "README.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("--gate=")]
+    return [shlex.split(line)[0].removeprefix("--gate=") for line in lines]
+
+
+def verdict(tool, command: str, **environment: str) -> tuple[bool, str]:
+    """Whether a gate opens, and its reason."""
+    gate = tool.Gate(tool.command(command))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        gate.is_open()
+        wait_for_end(gate)
+    return gate.is_open(), gate.reason
+
+
+@pytest.mark.parametrize(
+    ("now", "is_open"),
+    [
+        ("1 08", False),
+        ("1 09", True),
+        ("5 16", True),
+        ("5 17", False),
+        ("6 12", False),
+        ("7 09", False),
+    ],
+)
+def test_the_readmes_business_hours(tool, tmp_path, now, is_open):
+    (gate,) = [gate for gate in readme_gates() if "date" in gate]
+    day, hour = now.split()
+    (tmp_path / "date").write_text(
+        f"#!/bin/sh\necho \"$1\" | sed -e 's/+//' -e 's/%u/{day}/' -e 's/%H/{hour}/'\n"
+    )
+    (tmp_path / "date").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert verdict(tool, gate, PATH=path) == (is_open, "" if is_open else "outside business hours")
+
+
+def test_the_readmes_flag_file(tool):
+    (gate,) = [gate for gate in readme_gates() if "test" in gate and "date" not in gate]
+    flag = Path(shlex.split(gate)[-1])
+    assert not flag.exists()
+    assert verdict(tool, gate) == (True, "")
+    try:
+        flag.touch()
+        assert verdict(tool, gate) == (False, "exit code 1")
+    finally:
+        flag.unlink()
+
+
+class Prometheus(http.server.BaseHTTPRequestHandler):
+    answer: tuple[int, dict] = (200, {})
+    queries: list[str] = []
+
+    def do_GET(self) -> None:
+        self.queries.append(self.path)
+        status, body = self.answer
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def alerts(*names: str) -> tuple[int, dict]:
+    """What Prometheus answers to a query for ALERTS (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
+    result = [
+        {
+            "metric": {"__name__": "ALERTS", "alertname": name, "alertstate": "firing"},
+            "value": [1, "1"],
+        }
+        for name in names
+    ]
+    return 200, {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+@pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("jq")), reason="this example needs curl and jq"
+)
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (alerts(), (True, "")),
+        (alerts("HighErrorRate"), (False, "firing: HighErrorRate")),
+        (alerts("B", "A", "B"), (False, "firing: A, B")),
+        ((503, {"status": "error"}), (False, None)),
+        ((200, {"status": "error", "error": "bad"}), (False, None)),
+        (None, (False, None)),
+    ],
+)
+def test_the_readmes_prometheus_query(tool, tmp_path, answer, expected):
+    text = (TOP / "README.md").read_text()
+    (example,) = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", text, re.DOTALL)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Prometheus)
+    Prometheus.queries.clear()
+    if answer:
+        Prometheus.answer = answer
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    else:
+        server.server_close()
+    example = example.replace("prometheus.example:9090", f"127.0.0.1:{server.server_address[1]}")
+    (tmp_path / "alerts.sh").write_text(example)
+    (tmp_path / "alerts.sh").chmod(0o755)
+    is_open, reason = verdict(tool, str(tmp_path / "alerts.sh"))
+    assert is_open == expected[0]
+    if expected[1] is None:  # curl's or jq's own words
+        assert reason != ""
+    else:
+        assert reason == expected[1]
+    if answer:
+        (query,) = Prometheus.queries
+        parts = urllib.parse.parse_qs(urllib.parse.urlsplit(query).query)
+        assert parts["query"] == ['ALERTS{alertstate="firing",alertname!="Watchdog"}']
+        server.shutdown()
+        server.server_close()
