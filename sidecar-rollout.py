@@ -200,6 +200,7 @@ class Options:
     max_duration: float | None  # seconds
     gate: list[str]  # a command; empty: none
     timeout: float  # seconds
+    soak: float | None  # seconds
     annotation_prefix: str
     rollout_reason: str
     kubeconfig: str | None
@@ -914,6 +915,12 @@ OPTIONS = {
             "DURATION",
             "Time to wait for each rollout or evicted Pod, such as 90s or 1h30m (default: 300s)",
             300.0,
+        ),
+        Option(
+            "--soak",
+            duration,
+            "DURATION",
+            "Time to watch new Pods after each rollout, such as 2m; a crash is a failure",
         ),
         Option(
             "--annotation-prefix",
@@ -2061,11 +2068,15 @@ STUCK = (
 
 def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
     """Yield the name of each container that does not start, and its waiting state."""
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for status in dig(pod, "status", key):
-            waiting = dig(status, "state", "waiting")
-            if waiting.get("reason") in STUCK:
-                yield status["name"], waiting
+    for status in container_statuses(pod):
+        waiting = dig(status, "state", "waiting")
+        if waiting.get("reason") in STUCK:
+            yield status["name"], waiting
+
+
+def container_statuses(pod: Json) -> list[Json]:
+    status = dig(pod, "status")
+    return [*dig(status, "initContainerStatuses"), *dig(status, "containerStatuses")]
 
 
 def waiting_reason(pod: Json) -> str:
@@ -3166,6 +3177,8 @@ Tell = Callable[[str], None]  # takes a line of kubectl's
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.5  # seconds until a signal is noticed
 LOOK_EVERY = 3.0  # seconds until it is noticed that a workload was paused; kubectl does not
+SOAK_EVERY = 5.0, 30.0  # seconds between looks at new Pods: at least, at most
+UNREADY = 10.0  # seconds that a Pod may be unready during the soak
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
 TIMED_OUT = "timed out waiting for the condition"
@@ -3333,7 +3346,7 @@ class Rollout:
                 counts = self.snapshot(planned, patched).counts
                 return replace(result, patched=patched, counts=counts)
         if code == 0:
-            return self.verify(planned, patched)
+            return self.soak(self.verify(planned, patched), patched, tell)
         if is_outage(error):  # the result is unknown
             return Result(planned, Outcome.TIMED_OUT, error, patched=patched)
         return self.explain(planned, patched, error or f"kubectl exited with {code}")
@@ -3605,7 +3618,13 @@ class Rollout:
         message = f"completed after the {self.options.timeout:g}s timeout"
         if result.outcome is Outcome.FAILED:
             message = "completed after its progress deadline"
-        return replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
+        late = replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
+        return self.soak(late, result.patched, tell)
+
+    def soak(self, result: Result, patched: Patched, tell: Tell) -> Result:
+        """Return the result of a restart after --soak."""
+        owners = {result.planned.ref: patched.obj}
+        return Soak(self, owners, lambda pod: not is_old(pod, patched)).watch(result, tell)
 
 
 class Source(NamedTuple):
@@ -3632,13 +3651,20 @@ class Eviction:
     def carry_out(self) -> Result:
         """Return the result. SkipError if no Pod is to be evicted."""
         planned = self.planned
+        began = self.rollout.cluster.now().replace(microsecond=0)
         try:
             sources = {owner: self.source(owner) for owner in planned.owners}
             self.require_outdated(sources.values())
             for owner, source in sources.items():
                 for _ in source.outdated:  # each time, the one that is next by then
                     self.replace_one(owner, source)
-            return Result(planned, Outcome.SUCCEEDED)
+            result = Result(planned, Outcome.SUCCEEDED)
+            if planned.method is Method.RESTART or not self.replaced:
+                return result
+            sample = unpacked(planned.sample)
+            owners = {owner: self.rollout.cluster.owner(owner, sample) for owner in sources}
+            soak = Soak(self.rollout, owners, lambda pod: created_at(pod) >= began)
+            return soak.watch(result, self.tell)
         except SkipError as reason:
             if not self.replaced:
                 raise
@@ -3967,6 +3993,111 @@ class Eviction:
         problem = problem or cluster.failed_create(owner, obj)
         text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
         return f"{text}: {problem}" if problem else text
+
+
+@dataclass
+class Soak:
+    """Watches the new Pods of a workload for some time after its rollout."""
+
+    rollout: Rollout
+    owners: Mapping[ObjectRef, Json]  # of the Pods, as they were after the rollout
+    is_new: Callable[[Json], bool]
+    watched: dict[str, Json] = field(default_factory=dict)  # by UID, as they were at the start
+    unready: dict[tuple[str, str], float] = field(default_factory=dict)  # since when, monotonic
+
+    def watch(self, result: Result, tell: Tell) -> Result:
+        """Return the result: failed if a Pod crashes."""
+        duration = self.rollout.options.soak
+        if not duration or result.outcome not in SUCCESSES:
+            return result
+        least, most = SOAK_EVERY
+        pause = min(max(least, duration / 100), most)
+        deadline = time.monotonic() + duration
+        messages = [result.message] if result.message else []
+        try:
+            self.watched = {uid: pod for uid, pod in self.read().items() if not is_terminating(pod)}
+            while (left := deadline - time.monotonic()) > 0:
+                tell(f"soaking, {human_duration(left)} left")
+                self.wait(min(pause, left))
+                crash = self.find_crash()
+                if crash:
+                    message = "; ".join([*messages, f"crashed during the soak: {crash}"])
+                    return replace(result, outcome=Outcome.FAILED, message=message)
+        except (ApiError, SkipError) as reason:
+            messages.append(f"the soak was cut short: {reason}")
+        return replace(result, message="; ".join(messages))
+
+    def wait(self, seconds: float) -> None:
+        """Wait. SkipError on the first signal already: the rollout itself is complete."""
+        interrupts = self.rollout.interrupts
+        end = time.monotonic() + seconds
+        while not interrupts.received and (left := end - time.monotonic()) > 0:
+            interrupts.stop_waiting.wait(min(left, POLL))
+        if interrupts.received:
+            raise SkipError("interrupted")
+
+    def read(self) -> dict[str, Json]:
+        """Return the new Pods by UID, also those that are terminating."""
+        rollout = self.rollout
+        return {
+            uid_of(pod): pod
+            for owner, obj in self.owners.items()
+            for pod in rollout.cluster.pods_of(owner, obj)
+            if rollout.owns(owner, pod) and self.is_new(pod)
+        }
+
+    def find_crash(self) -> str:
+        """Return which Pod has crashed, and how; empty if none has."""
+        pods = self.read()
+        for uid, before in self.watched.copy().items():
+            pod = pods.get(uid, {})
+            if not pod or is_terminating(pod):
+                if not self.is_scaled_down():
+                    reason = dig(pod, "status").get("reason")  # for example Evicted
+                    return f"{name_of(before)}: replaced{f': {reason}' if reason else ''}"
+                del self.watched[uid]
+                continue
+            crash = restart_of(before, pod) or self.unready_for_long(uid, pod)
+            if crash:
+                return crash
+        return ""
+
+    def is_scaled_down(self) -> bool:
+        """Return whether owners have fewer Pods now. SkipError if they were changed otherwise."""
+        is_smaller = False
+        for owner, obj in self.owners.items():
+            if (owner.kind, owner.group) not in HAVE_TEMPLATE:
+                continue
+            current = self.rollout.cluster.workload(owner)
+            if not current:
+                raise SkipError("the workload no longer exists")
+            if current["spec"]["template"] != obj["spec"]["template"]:
+                raise SkipError("its Pod template was changed")
+            is_smaller |= counts_of(owner, current)[0] < counts_of(owner, obj)[0]
+        return is_smaller
+
+    def unready_for_long(self, uid: str, pod: Json) -> str:
+        """Return that a Pod was unready for more than 10 seconds, by two looks at it."""
+        if is_ready(pod):
+            return ""
+        condition = conditions_of(pod).get(("Ready", "False"), {})
+        now = time.monotonic()
+        since = self.unready.setdefault((uid, condition.get("lastTransitionTime", "")), now)
+        problem = pod_problem(pod) or name_of(pod)
+        return f"{problem} (not ready for more than {UNREADY:g}s)" if now - since > UNREADY else ""
+
+
+def restart_of(before: Json, pod: Json) -> str:
+    """Return which container of a Pod has restarted since, and why; empty if none has."""
+    counts = {status["name"]: status["restartCount"] for status in container_statuses(before)}
+    for status in container_statuses(pod):
+        name = status["name"]
+        if status["restartCount"] > counts.get(name, 0):
+            ended = dig(status, "lastState", "terminated")
+            reason = ended.get("reason", "unknown")
+            code = f" (exit code {ended.get('exitCode')})" if reason == "Error" else ""
+            return f"{name_of(pod)}: container {name} restarted: {reason}{code}"
+    return ""
 
 
 def growing(seconds: float) -> Iterator[float]:

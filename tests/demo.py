@@ -35,9 +35,10 @@ def with_proxy(image: str) -> dict:
 
 
 def fill(cluster: EmbeddedCluster) -> None:
-    """Some 15 workloads of a sample company in 5 namespaces, most of them with the sidecar istio-proxy.
+    """Some 20 workloads of a sample company in 6 namespaces, most of them with the sidecar istio-proxy.
 
-    Half of them were created before its template changed to version 1.27.0.
+    Half of them were created before its template changed to version 1.27.0. The namespace support was
+    labeled after its Pods were created.
     """
     settings = {"name": "proxy-settings", "configMap": {"name": "proxy-settings"}}
     cluster.injector.also = {"volumes": [settings]}
@@ -51,11 +52,16 @@ def fill(cluster: EmbeddedCluster) -> None:
             name, {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}}
         )
     cluster.namespace("legacy")
+    cluster.namespace("support")
+    cluster.create(
+        "support", {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}}
+    )
+    cluster.create("support", workload("Deployment", "helpdesk", app("helpdesk:4"), replicas=2))
     cluster.create("payments", {"kind": "ServiceAccount", "metadata": {"name": "ledger"}})
 
     recreate, on_delete = {"type": "Recreate"}, {"type": "OnDelete"}
     cluster.create("shop", workload("Deployment", "web", app("web:7"), replicas=4))
-    cluster.create("shop", workload("Deployment", "cart", app("cart:3"), replicas=2))
+    cluster.create("shop", workload("Deployment", "cart", app("cart-leaking:3"), replicas=2))
     broken = {"replicas": 2, "strategy": recreate, "progressDeadlineSeconds": 8}
     cluster.create("shop", workload("Deployment", "search", app("search-broken:9"), **broken))
     ledger = app("ledger:2", serviceAccountName="ledger")
@@ -136,9 +142,14 @@ def fill(cluster: EmbeddedCluster) -> None:
         "image": "docker.io/istio/proxyv2:1.27.0",
         "env": [{"name": "PILOT_CERT_PROVIDER", "value": "istiod"}],
     }
-    natively = {"replicas": 3, "annotations": {"sidecar.istio.io/nativeSidecar": "true"}}
-    cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **natively))
-    cluster.create("payments", workload("Deployment", "api", app("api:12"), **natively))
+    agent = "opentelemetry-auto-instrumentation-java"
+    cluster.injector.instrumentation = container(agent, f"registry.example/{agent}:2.10.0")
+    native = {"sidecar.istio.io/nativeSidecar": "true"}
+    instrumented = {"instrumentation.opentelemetry.io/inject": "true"}
+    checkout = {"replicas": 3, "annotations": native | instrumented}
+    cluster.create("shop", workload("Deployment", "checkout", app("checkout:5"), **checkout))
+    api = {"replicas": 3, "annotations": native}
+    cluster.create("payments", workload("Deployment", "api", app("api:12"), **api))
     partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
     cluster.create(
         "data",
@@ -147,6 +158,8 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.create("monitoring", workload("Deployment", "grafana", app("grafana:11")))
     cluster.settle()
 
+    cluster.injector.instrumentation["image"] = f"registry.example/{agent}:2.11.0"
+    cluster.turn_on_injection("support")
     cluster.change("Deployment", "payments", "fraud", {"spec": {"paused": True}})
     cluster.delete("Deployment", "legacy", "orphan", orphan=True)
     leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["legacy.example/backup"]}

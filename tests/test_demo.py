@@ -116,7 +116,7 @@ def test_with_evict_only_the_pod_without_a_controller_needs_a_manual_step(run):
         assert owners == {"prometheus": "Prometheus monitoring/main"}
         left = [p for p in cluster.store.list("pods") if p["metadata"]["uid"] in before]
         names = sorted(p["metadata"]["name"].split("-")[0] for p in left)
-        no_sidecar = ["intranet", "intranet"]
+        no_sidecar = ["helpdesk"] * 2 + ["intranet"] * 2
         assert names == ["backup", "debug", *no_sidecar, "leaving", "ledger", "proxy"]
 
 
@@ -164,3 +164,39 @@ def test_the_sample_company_has_drifted_in_half(run):
         assert done.outcomes == dict.fromkeys(ended.planned, "succeeded") | {
             "shop/search": "timed_out"
         }
+
+
+def test_one_crashes_during_the_soak(company_again, run):
+    ended = run(company_again, "--confirm=true", "--soak=5s", "deploy/cart", "deploy/web")
+    assert ended.outcomes == {"shop/cart": "failed", "shop/web": "succeeded"}
+    (message,) = [r["message"] for r in ended.of("result") if r["name"] == "cart"]
+    assert re.fullmatch(
+        r"crashed during the soak: cart-\S+: container app restarted: OOMKilled", message
+    )
+
+
+def test_a_labeled_namespace_lacks_the_sidecar(company_again, run):
+    ended = run(company_again, "--only-drifted", "--include-missing", "-n=support")
+    (drift,) = ended.of("drift")
+    assert (drift["name"], drift["verdict"]) == ("helpdesk", "missing")
+    assert ended.planned == ["support/helpdesk"]
+    everywhere = run(company_again, "--only-drifted", "--include-missing")
+    missing = [r["name"] for r in everywhere.of("drift") if r["verdict"] == "missing"]
+    assert missing == ["helpdesk"]
+
+
+def test_an_init_container_has_drifted(company_again, run):
+    name = "--sidecar-container-name=opentelemetry-*"
+    ended = run(company_again, "--only-drifted", name)
+    (plan,) = ended.of("plan")
+    assert (plan["name"], plan["sidecars"][0]["init"]) == ("checkout", True)
+    (drift,) = run(company_again, "--only-drifted", "deploy/checkout").of("drift")
+    assert drift["verdict"] == "up_to_date"
+    assert drift["other_changes"] == ["init container opentelemetry-auto-instrumentation-java"]
+
+
+@pytest.fixture(scope="module")
+def company_again():
+    with EmbeddedCluster("demo") as cluster:
+        demo.fill(cluster)
+        yield cluster

@@ -17,15 +17,6 @@ MISSING = ("--only-drifted", "--include-missing")
 IMAGE = "docker.io/istio/proxyv2:1.26.2"
 
 
-def label(cluster, namespace: str) -> None:
-    """Turn on injection in a namespace that has workloads already."""
-    labels = {"sidecar-injection": "enabled"}
-    found = cluster.store.get("namespaces", "", namespace)
-    with cluster.store.lock:
-        metadata = {**found["metadata"], "labels": labels}
-        cluster.store.change("namespaces", found, metadata=metadata)
-
-
 @pytest.fixture
 def late(cluster):
     """Workloads of all kinds in a namespace that was labeled later, and one in a namespace that was not."""
@@ -37,7 +28,7 @@ def late(cluster):
     cluster.create("plain", workload("Deployment", "plain"))
     cluster.create("shop", workload("Deployment", "cart"))
     cluster.settle()
-    label(cluster, "late")
+    cluster.turn_on_injection("late")
     return cluster
 
 
@@ -141,7 +132,7 @@ def test_pods_that_no_controller_replaces_are_not_mentioned(late, run):
     )
     late.create("plain", pod("static", owner=("v1", "Node", "node-1")))
     late.settle()
-    label(late, "plain")
+    late.turn_on_injection("plain")
     ended = run(late, *MISSING, "-n=plain")
     assert (ended.planned, ended.skipped) == (["plain/plain"], {})
 

@@ -27,6 +27,7 @@ from .store import PLURALS, RESOURCES, Store
 __all__ = ["EmbeddedCluster", "is_counted", "is_ready", "is_terminating"]
 
 ADMIN = "admin-token"
+INJECTED = {"sidecar-injection": "enabled"}  # labels of a namespace
 
 
 @functools.cache
@@ -151,9 +152,13 @@ class EmbeddedCluster:
     # What is in it
 
     def namespace(self, name: str, *, inject: bool = False, labels: dict | None = None) -> None:
-        labels = {**(labels or {}), **({"sidecar-injection": "enabled"} if inject else {})}
+        labels = {**(labels or {}), **(INJECTED if inject else {})}
         namespace = {"metadata": {"name": name, "labels": labels}}
         server.create_object(self.server, RESOURCES["namespaces"], namespace, None, "kubectl")
+
+    def turn_on_injection(self, namespace: str) -> None:
+        """Label a namespace that may have workloads already."""
+        self.change("Namespace", "", namespace, {"metadata": {"labels": INJECTED}})
 
     def create(self, namespace: str, obj: dict) -> dict:
         obj = copy.deepcopy(obj)

@@ -55,6 +55,7 @@ class Injector:
         False  # for all; one Pod asks for it by the annotation sidecar.istio.io/nativeSidecar
     )
     init: bool = False  # it adds an ordinary init container, as auto-instrumentation does
+    instrumentation: dict | None = None  # an init container for Pods that ask by an annotation
     also: dict = dataclasses.field(
         default_factory=dict
     )  # more of a Pod's spec: volumes, initContainers
@@ -122,6 +123,10 @@ class Injector:
             ]
         else:
             spec["containers"] = [*spec["containers"], container]
+        wanted = pod["metadata"].get("annotations", {})
+        if self.instrumentation and wanted.get("instrumentation.opentelemetry.io/inject") == "true":
+            added = [copy.deepcopy(self.instrumentation)]
+            spec["initContainers"] = [*spec.get("initContainers", []), *added]
         for field, more in copy.deepcopy(self.also).items():
             spec[field] = [*spec.get(field, []), *more]
 

@@ -92,6 +92,7 @@ class Controllers:
         self.store, self.injector = store, injector
         self.ready_after = 0.05  # seconds from a Pod's creation until it is ready
         self.gone_after = 0.1  # seconds a terminating Pod lingers
+        self.crashes_every = 2.0  # seconds; containers whose image is "leaking"
         self._dirty: dict[tuple[str, str, str], None] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -249,6 +250,54 @@ class Controllers:
         if pod and not is_terminating(pod):
             self._under_way.discard((pod["metadata"]["uid"], "start"))
             self._set_status("pods", pod, started_status(pod))
+            for container in pod["spec"]["containers"]:
+                if "leaking" in container["image"]:
+                    self._leak(pod, container["name"])
+
+    def _leak(self, pod: dict, container: str) -> None:
+        """A container runs out of memory again and again."""
+        metadata = pod["metadata"]
+
+        def crash() -> None:
+            found = self.store.get("pods", metadata["namespace"], metadata["name"])
+            if found and found["metadata"]["uid"] == metadata["uid"]:
+                self.crash(metadata["namespace"], metadata["name"], container)
+                self._leak(pod, container)
+
+        self._later(self.crashes_every, crash)
+
+    def crash(
+        self, namespace: str, name: str, container: str, reason: str = "OOMKilled", code: int = 137
+    ) -> None:
+        """A container ends and the kubelet starts it again at once."""
+        with self.store.lock:
+            pod = self.store.get("pods", namespace, name)
+            if not pod or is_terminating(pod):
+                return
+            status = copy.deepcopy(pod["status"])
+            for found in status["containerStatuses"] + status.get("initContainerStatuses", []):
+                if found["name"] == container:
+                    ended = completed(now(), found["containerID"])
+                    ended |= {"reason": reason, "exitCode": code}
+                    found |= {"lastState": {"terminated": ended}}
+                    found["restartCount"] += 1
+                    found["containerID"] += f"-{found['restartCount']}"
+            self._set_status("pods", pod, status)
+
+    def set_ready(self, namespace: str, name: str, ready: bool) -> None:
+        """The readiness probe of a Pod's first container has another result."""
+        with self.store.lock:
+            pod = self.store.get("pods", namespace, name)
+            status = copy.deepcopy(pod["status"])
+            status["containerStatuses"][0]["ready"] = ready
+            message = f"containers with unready status: [{status['containerStatuses'][0]['name']}]"
+            for found in status["conditions"]:
+                if found["type"] in ("Ready", "ContainersReady"):
+                    found |= {"status": str(ready), "lastTransitionTime": now()}
+                    found.pop("reason", None), found.pop("message", None)
+                    if not ready:
+                        found |= {"reason": "ContainersNotReady", "message": message}
+            self._set_status("pods", pod, status)
 
     def _set_status(self, plural: str, obj: dict, status: dict) -> None:
         current = self.store.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
