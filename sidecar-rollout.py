@@ -804,7 +804,8 @@ OPTIONS = {
             "workloads",
             str,
             "TYPE/NAME",
-            "* Only these workloads, such as deployment/web or sts/*; also selects their kinds",
+            "* Only these workloads, such as deployment/web or sts/*, in all selected namespaces; "
+            "their kinds need no --include-... option",
         ),
         Option(
             "--sidecar-container-name",
@@ -862,7 +863,8 @@ OPTIONS = {
         ),
         switch(
             "--include-missing",
-            "Also workloads whose Pods lack the sidecar but would get it if they were created now",
+            "Also workloads whose Pods lack the sidecar but would get it if they were created now "
+            "(requires --only-drifted)",
         ),
         switch("--allow-removal", "Also restart workloads whose sidecar would be removed"),
         switch(
@@ -907,7 +909,8 @@ OPTIONS = {
             "--gate",
             command,
             "COMMAND",
-            "Command to run before each rollout; while it fails, no new rollouts start",
+            "Start no new rollouts while this command fails; it runs without a shell, and a "
+            "success counts for 10 seconds",
         ),
         Option(
             "--timeout",
@@ -920,7 +923,8 @@ OPTIONS = {
             "--soak",
             duration,
             "DURATION",
-            "Time to watch new Pods after each rollout, such as 2m; a crash is a failure",
+            "Time to watch new Pods after each rollout, such as 2m; it fails if one restarts, is "
+            "replaced or stays unready",
         ),
         Option(
             "--annotation-prefix",
@@ -983,8 +987,8 @@ def build_parser() -> ArgumentParser:
     summary, _, epilog = text.partition("Examples:")
     parser = ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s --sidecar-container-name NAME [options] [TYPE/NAME]",
-        description=summary + "Options marked * can be repeated and accept shell wildcards.",
+        usage="%(prog)s --sidecar-container-name NAME [options] [TYPE/NAME...]",
+        description=summary + "Those marked * can be repeated and accept shell wildcards.",
         epilog="Examples:" + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -1093,7 +1097,8 @@ def find_contradiction(given: argparse.Namespace) -> str:
     types = types_of(given.workloads)
     evicted = sorted(types - set(map(str.lower, KINDS)))
     if evicted and not given.evict:
-        return f"{evicted[0]}/NAME requires --evict; {join_words([*KINDS])} can be restarted"
+        kinds = join_words([kind.lower() for kind in KINDS], "or")
+        return f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
     if given.exclude_deployment and "deployment" in types:
         return "--exclude-deployment cannot be used with deployment/NAME"
     others = given.include_statefulset or given.include_daemonset or given.evict or types
@@ -4331,6 +4336,13 @@ class Gate:
                 self.start(now)
         return not self.command or now < self.open_until
 
+    @property
+    def status(self) -> str:
+        """Return why nothing starts, for the progress line."""
+        is_slow = self.running and time.monotonic() - self.started > 2
+        waiting = "waiting for the gate" if is_slow else ""
+        return f"gate closed: {self.reason}" if self.reason else waiting
+
     def start(self, now: float) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115  stop() closes it
         self.started = now
@@ -4348,7 +4360,7 @@ class Gate:
             self.reason = ""
             self.open_until = now + self.OPEN_FOR
         elif is_late:
-            self.close(f"no result after {self.TIMEOUT:g}s", now)
+            self.close(f"timed out after {self.TIMEOUT:g}s", now)
         elif code is not None:
             output.seek(max(output.seek(0, os.SEEK_END) - 4096, 0))
             text = output.read().decode("utf-8", "replace").strip()
@@ -4426,8 +4438,9 @@ class Scheduler:
         self.gate.stop()
         reason = self.reason_to_stop()
         stop_reason = "" if reason in self.ASKED_FOR else reason
+        message = "; ".join(filter(None, (reason, self.gate.status)))
         for task in waiting:
-            result = Result(task.planned, Outcome.NOT_STARTED, reason, stop_reason=stop_reason)
+            result = Result(task.planned, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
             self.report.finish(result)
         rechecks = deque(Task(result.planned, result) for result in self.timed_out)
         self.drain(rechecks)
@@ -4444,8 +4457,7 @@ class Scheduler:
                 return
             self.handle_event(0.1 if self.gate.running else POLL)
             self.log_decisions()
-            hold = f"gate closed: {self.gate.reason}" if self.gate.reason else ""
-            hold = "paused" if self.interrupts.is_paused else hold
+            hold = "paused" if self.interrupts.is_paused else self.gate.status
             self.report.show_progress(self.in_progress.values(), hold)
         deadline = time.monotonic() + self.GRACE
         while self.in_progress and time.monotonic() < deadline:
@@ -4460,7 +4472,8 @@ class Scheduler:
         while waiting and len(self.in_progress) < self.workers:
             task = waiting[0]
             is_recheck = task.timed_out is not None  # which changes nothing
-            if not is_recheck and (self.interrupts.is_paused or self.reason_to_stop()):
+            is_held = self.interrupts.is_paused or self.reason_to_stop()
+            if not is_recheck and (is_held or not self.gate.is_open()):
                 return
             is_asked = self.ask and not is_recheck and task is not self.answered
             answer = self.ask_about(task.planned) if is_asked else "yes"
@@ -4473,7 +4486,7 @@ class Scheduler:
                 continue
             self.ask = self.ask and answer != "all"
             self.answered = task
-            if not is_recheck and not self.gate.is_open():
+            if is_asked and not self.gate.is_open():  # the answer may have taken long
                 return
             waiting.popleft()
             self.in_progress[task.planned.ref] = InProgress(task, time.monotonic())
@@ -4644,7 +4657,10 @@ def difference_text(difference: Difference, width: int = 1000) -> str:
     if what == "image" and colon and old.startswith(f"{repository}:"):
         new = tag
     room = max(width - len(f"{name}  {what}   -> "), 20)
-    old = shorten(old, max(room // 2, room - len(new)))
+    old_width = max(room // 2, room - len(new))
+    if what == "image" and len(old) > old_width:  # its end tells the version
+        old = f"...{old[3 - old_width :]}"
+    old = shorten(old, old_width)
     return f"{name}  {what}  {old} -> {shorten(new, max(room - len(old), 10))}"
 
 
@@ -4730,6 +4746,7 @@ class Report:
         self.plan = plan
         for judged in plan.judged:
             if judged.verdict is Verdict.NOT_INJECTED:
+                log.debug("not injected", extra={"workload": str(judged.planned.ref)})
                 continue
             self.record(
                 "drift",
@@ -5041,7 +5058,7 @@ def warn_about_names(options: Options, plan: Plan) -> None:
     for pattern in options.workloads:
         if not fnmatch.filter(names, pattern):
             hint = "check the name, the namespace and the cutoff"
-            log.warning("no Pods of %s are selected; %s", pattern, hint)
+            log.warning("no Pods of %s have the sidecar; %s", pattern, hint)
 
 
 # The stages

@@ -73,7 +73,7 @@ def test_the_printed_command_has_them(shop, run):
 def test_what_matches_nothing_is_a_warning(shop, run):
     ended = run(shop, "-n=other", "deploy/web", "deploy/cart", "sts/x-*", TEXT)
     assert ended.code == 0
-    hint = "are selected; check the name, the namespace and the cutoff\n"
+    hint = "have the sidecar; check the name, the namespace and the cutoff\n"
     warnings = [line[10:] for line in ended.stderr.splitlines(True) if "WARNING" in line]
     assert warnings == [
         f"WARNING no Pods of deployment/cart {hint}",
@@ -105,8 +105,8 @@ def test_other_owners_need_evict(shop, run):
     ended = run(shop, "rs/lone", TEXT)
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr == (
-        "error: replicaset/NAME requires --evict; Deployment, StatefulSet and DaemonSet can be "
-        "restarted\nSee 'sidecar-rollout.py --help' for usage.\n"
+        'error: invalid type "replicaset": must be deployment, statefulset or daemonset; other '
+        "owners of Pods require --evict\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
     ended = run(shop, "rs/lone", "--evict", CONFIRM)
     assert ended.outcomes == {"shop/lone": "succeeded"}
