@@ -353,9 +353,19 @@ class JudgedWorkload:
     view: bytes = b""  # the sidecars that would be injected today
     config_changes: dict[ObjectRef, ConfigChange] = field(default_factory=dict)
 
-    @property
-    def removes_sidecar(self) -> bool:
-        return any(len(d.path) == 1 and d.expected is None for d in self.differences)
+    def removes_sidecar(self, patterns: Names) -> bool:
+        """Return whether Pods would lose a sidecar, or their last match of a name or pattern.
+
+        With Istio CNI, istio-validation takes the place of the init container istio-init.
+        """
+        removed = [d for d in self.differences if len(d.path) == 1 and d.expected is None]
+        today = unpacked(self.view) if removed else ()
+        return any(
+            difference.current["position"] != INIT or not fnmatch.filter(today, pattern)
+            for difference in removed
+            for pattern in patterns
+            if fnmatch.fnmatchcase(difference.path[0], pattern)
+        )
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -612,11 +622,20 @@ def invalid(text: str, requirement: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f'invalid value "{text}": must be {requirement}')
 
 
+BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+
+
 def boolean(text: str) -> bool:
-    is_true = text.lower() in ("true", "yes", "1")
-    if not is_true and text.lower() not in ("false", "no", "0"):
+    if text.lower() not in BOOLEANS:
         raise invalid(text, "true or false")
-    return is_true
+    return BOOLEANS[text.lower()]
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -669,7 +688,7 @@ def command(text: str) -> list[str]:
         raise invalid(text, "a command, with matching quotes") from None
     program = os.path.expanduser(program)
     if not shutil.which(program):
-        raise invalid(text, f"a command; {program} was not found or is not executable")
+        raise invalid(program, "a command that exists and is executable")
     return [program, *words]
 
 
@@ -703,16 +722,19 @@ SHORT_NAMES = {
 
 def workload_pattern(text: str) -> str:
     """Return TYPE/NAME, with TYPE in any of the forms that kubectl accepts, as type_and_name."""
-    found = re.fullmatch(r"([A-Za-z]+)(\.[a-z0-9.-]+)?/([a-z0-9.*?\[\]!-]{1,253})", text)
+    kind = r"([A-Za-z]+)(?:\.v[0-9][a-z0-9]*)?(?:\.([a-z0-9.-]+))?"
+    found = re.fullmatch(rf"{kind}/([a-z0-9.*?\[\]!-]{{1,253}})", text)
     if not found:
         raise invalid(text, "TYPE/NAME, such as deployment/web or sts/*")
     kind = found[1].lower()
-    return type_and_name(SHORT_NAMES.get(kind, kind), found[3])
+    return type_and_name(SHORT_NAMES.get(kind, kind), found[2] or "", found[3])
 
 
-def type_and_name(kind: str, name: str) -> str:
-    """Return `deployment/web` for a kind in any spelling, also the plural."""
-    return f"{kind.lower().removesuffix('s')}/{name}"
+def type_and_name(kind: str, group: str, name: str) -> str:
+    """Return `deployment/web` or `rollout.argoproj.io/web`, for a kind also in the plural."""
+    kind = kind.lower().removesuffix("s")
+    group = "" if group == "apps" else group
+    return f"{kind}{group and '.'}{group}/{name}"
 
 
 def point_in_time(text: str) -> datetime:
@@ -1122,18 +1144,25 @@ def find_contradiction(given: argparse.Namespace) -> str:
     return ""
 
 
+DRY_RUN_ONLY = ("--confirm", "--fail-on-drift")
+
+
 def command_to_apply(command: Sequence[str], cutoff: datetime) -> str:
     """Return the whole command that applies what this one has shown, or resumes it.
 
     `command` is the program with its options as they were given.
     """
-    dry_run_only = r" --(confirm|fail-on-drift)([= ](true|false|yes|no|[01]))?(?= |$)"
-    text = re.sub(dry_run_only, "", shlex.join(command), flags=re.IGNORECASE)
-    if "--confirm-each" not in command:
-        text += " --confirm=true"
-    if "--only-started-before" not in text:
-        text += f" --only-started-before={format_time(cutoff)}"
-    return text
+    words = [word for word in command if word != "--"]
+    kept = []
+    for before, word in itertools.pairwise(["", *words]):
+        is_value = before in DRY_RUN_ONLY and word.lower() in BOOLEANS
+        if word.partition("=")[0] not in DRY_RUN_ONLY and not is_value:
+            kept.append(word)
+    if "--confirm-each" not in kept:
+        kept.append("--confirm=true")
+    if not any(word.startswith("--only-started-before") for word in kept):
+        kept.append(f"--only-started-before={format_time(cutoff)}")
+    return shlex.join(kept)
 
 
 # Logging
@@ -1911,8 +1940,16 @@ def is_included(namespace: str, options: Options) -> bool:
     return matches(namespace, included or ["*"]) and not matches(namespace, excluded)
 
 
+def names_of(ref: ObjectRef) -> list[str]:
+    """Return how TYPE/NAME may name an object; only Kubernetes' own kinds need no group."""
+    kinds = [kind.lower() for kind in KINDS]
+    without_group = type_and_name(ref.kind, "", ref.name)
+    names = [type_and_name(ref.kind, ref.group, ref.name), without_group]
+    return names[: 1 if ref.kind.lower() in kinds else 2]
+
+
 def is_named(ref: ObjectRef, options: Options) -> bool:
-    return matches(type_and_name(ref.kind, ref.name), options.workloads or ["*"])
+    return any(matches(name, options.workloads or ["*"]) for name in names_of(ref))
 
 
 def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates, Scan]:
@@ -1989,9 +2026,10 @@ def runs_to_completion(pod: Json) -> bool:
 
 
 def is_replaceable(pod: Json) -> bool:
-    """Return whether a Pod has a controller in the cluster that would replace it."""
+    """Return whether a controller would replace a Pod, from a template that can be read."""
     owner = controller_of(pod)
-    return owner is not None and owner.kind != "Node" and not runs_to_completion(pod)
+    is_known = owner is not None and (owner.kind, owner.group) in HAVE_TEMPLATE
+    return is_known and not runs_to_completion(pod)
 
 
 def is_terminating(pod: Json) -> bool:
@@ -2498,6 +2536,9 @@ class WorkloadReader:
 
     def owners(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
         """Return the owners that may have a controller, each with it, or None."""
+        types = types_of(self.options.workloads)
+        if types and types <= {"statefulset", "daemonset"}:  # which own their Pods
+            return {}
         guesses = {
             ref: deployment_by_name(ref, candidate.labels)
             for ref, candidate in candidates.items()
@@ -3183,7 +3224,7 @@ KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost 
 POLL = 0.5  # seconds until a signal is noticed
 LOOK_EVERY = 3.0  # seconds until it is noticed that a workload was paused; kubectl does not
 SOAK_EVERY = 5.0, 30.0  # seconds between looks at new Pods: at least, at most
-UNREADY = 10.0  # seconds that a Pod may be unready during the soak
+UNREADY = 10.0  # seconds that a Pod may be unready during the soak, by two looks at it
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
 TIMED_OUT = "timed out waiting for the condition"
@@ -3226,10 +3267,13 @@ def start_process(command: Sequence[str], output: IO[bytes]) -> subprocess.Popen
 
 def end_process(child: subprocess.Popen[bytes]) -> None:
     """End a process and those that it started."""
+    import subprocess
+
     if child.poll() is None:
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # it has just ended, or belongs to somebody else
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1)
 
 
 @dataclass(frozen=True)
@@ -3628,8 +3672,9 @@ class Rollout:
 
     def soak(self, result: Result, patched: Patched, tell: Tell) -> Result:
         """Return the result of a restart after --soak."""
-        owners = {result.planned.ref: patched.obj}
-        return Soak(self, owners, lambda pod: not is_old(pod, patched)).watch(result, tell)
+        ref = result.planned.ref
+        soak = Soak(self, result.planned, [ref], lambda pod: not is_old(pod, patched))
+        return soak.watch(result, tell)
 
 
 class Source(NamedTuple):
@@ -3666,9 +3711,7 @@ class Eviction:
             result = Result(planned, Outcome.SUCCEEDED)
             if planned.method is Method.RESTART or not self.replaced:
                 return result
-            sample = unpacked(planned.sample)
-            owners = {owner: self.rollout.cluster.owner(owner, sample) for owner in sources}
-            soak = Soak(self.rollout, owners, lambda pod: created_at(pod) >= began)
+            soak = Soak(self.rollout, planned, planned.owners, lambda p: created_at(p) >= began)
             return soak.watch(result, self.tell)
         except SkipError as reason:
             if not self.replaced:
@@ -4005,29 +4048,44 @@ class Soak:
     """Watches the new Pods of a workload for some time after its rollout."""
 
     rollout: Rollout
-    owners: Mapping[ObjectRef, Json]  # of the Pods, as they were after the rollout
+    planned: PlannedWorkload
+    owners: Sequence[ObjectRef]  # of the Pods
     is_new: Callable[[Json], bool]
-    watched: dict[str, Json] = field(default_factory=dict)  # by UID, as they were at the start
+    objects: dict[ObjectRef, Json] = field(default_factory=dict)  # the owners, at the last look
+    scaled_down: int = 0  # Pods that may be gone
+    watched: dict[str, Json] = field(default_factory=dict)  # by UID, as they were at first
+    seen_ready: set[str] = field(default_factory=set)
     unready: dict[tuple[str, str], float] = field(default_factory=dict)  # since when, monotonic
 
     def watch(self, result: Result, tell: Tell) -> Result:
         """Return the result: failed if a Pod crashes."""
         duration = self.rollout.options.soak
-        if not duration or result.outcome not in SUCCESSES:
+        if not duration or not (result.outcome in SUCCESSES or result.is_partitioned):
             return result
         least, most = SOAK_EVERY
-        pause = min(max(least, duration / 100), most)
         deadline = time.monotonic() + duration
         messages = [result.message] if result.message else []
+        is_over = False
         try:
-            self.watched = {uid: pod for uid, pod in self.read().items() if not is_terminating(pod)}
-            while (left := deadline - time.monotonic()) > 0:
+            self.find_crash()
+            while not is_over:
+                left = deadline - time.monotonic()
                 tell(f"soaking, {human_duration(left)} left")
-                self.wait(min(pause, left))
+                pause = min(max(least, duration / 100), most, max(left, 0))
+                self.wait(UNREADY if self.unready else pause)
+                is_over = time.monotonic() >= deadline
                 crash = self.find_crash()
+                if is_over and self.unready and not crash:  # it is not known for how long
+                    self.wait(UNREADY)
+                    crash = self.find_crash()
                 if crash:
                     message = "; ".join([*messages, f"crashed during the soak: {crash}"])
-                    return replace(result, outcome=Outcome.FAILED, message=message)
+                    return replace(
+                        result,
+                        outcome=Outcome.FAILED,
+                        message=message,
+                        is_partitioned=False,
+                    )
         except (ApiError, SkipError) as reason:
             messages.append(f"the soak was cut short: {reason}")
         return replace(result, message="; ".join(messages))
@@ -4044,52 +4102,62 @@ class Soak:
     def read(self) -> dict[str, Json]:
         """Return the new Pods by UID, also those that are terminating."""
         rollout = self.rollout
+        if not self.objects:
+            self.read_owners()
         return {
             uid_of(pod): pod
-            for owner, obj in self.owners.items()
+            for owner, obj in self.objects.items()
             for pod in rollout.cluster.pods_of(owner, obj)
             if rollout.owns(owner, pod) and self.is_new(pod)
         }
 
+    def read_owners(self) -> None:
+        """Note how many Pods may be gone. SkipError if the owners were changed otherwise."""
+        sample = unpacked(self.planned.sample)
+        for owner in self.owners:
+            now = self.rollout.cluster.owner(owner, sample)
+            before = self.objects.get(owner, now)
+            if not now:
+                raise SkipError("the workload no longer exists")
+            if now["spec"]["template"] != before["spec"]["template"]:
+                raise SkipError("its Pod template was changed")
+            self.scaled_down += max(counts_of(owner, before)[0] - counts_of(owner, now)[0], 0)
+            self.objects[owner] = now
+
     def find_crash(self) -> str:
         """Return which Pod has crashed, and how; empty if none has."""
         pods = self.read()
-        for uid, before in self.watched.copy().items():
-            pod = pods.get(uid, {})
-            if not pod or is_terminating(pod):
-                if not self.is_scaled_down():
-                    reason = dig(pod, "status").get("reason")  # for example Evicted
-                    return f"{name_of(before)}: replaced{f': {reason}' if reason else ''}"
-                del self.watched[uid]
-                continue
-            crash = restart_of(before, pod) or self.unready_for_long(uid, pod)
+        alive = {uid: pod for uid, pod in pods.items() if not is_terminating(pod)}
+        if alive.keys() != self.watched.keys():  # scaled, replaced, or the first look
+            self.read_owners()
+        for uid in self.watched.keys() - alive.keys():
+            name = name_of(self.watched.pop(uid))
+            self.scaled_down -= 1
+            if self.scaled_down < 0:
+                reason = dig(pods.get(uid, {}), "status").get("reason")  # for example Evicted
+                return f"{name}: replaced{f': {reason}' if reason else ''}"
+        self.watched = alive | self.watched
+        self.unready = {
+            key: self.unready.get(key, time.monotonic())
+            for key in map(unready_since, alive.values())
+            if key[1] and key[0] in self.seen_ready
+        }
+        self.seen_ready |= {uid for uid, pod in alive.items() if is_ready(pod)}
+        for uid, pod in alive.items():
+            crash = restart_of(self.watched[uid], pod)
+            since = self.unready.get(unready_since(pod), math.inf)
+            if not crash and time.monotonic() - since >= UNREADY:
+                problem = pod_problem(pod) or name_of(pod)
+                crash = f"{problem} (not ready for more than {UNREADY:g}s)"
             if crash:
                 return crash
         return ""
 
-    def is_scaled_down(self) -> bool:
-        """Return whether owners have fewer Pods now. SkipError if they were changed otherwise."""
-        is_smaller = False
-        for owner, obj in self.owners.items():
-            if (owner.kind, owner.group) not in HAVE_TEMPLATE:
-                continue
-            current = self.rollout.cluster.workload(owner)
-            if not current:
-                raise SkipError("the workload no longer exists")
-            if current["spec"]["template"] != obj["spec"]["template"]:
-                raise SkipError("its Pod template was changed")
-            is_smaller |= counts_of(owner, current)[0] < counts_of(owner, obj)[0]
-        return is_smaller
 
-    def unready_for_long(self, uid: str, pod: Json) -> str:
-        """Return that a Pod was unready for more than 10 seconds, by two looks at it."""
-        if is_ready(pod):
-            return ""
-        condition = conditions_of(pod).get(("Ready", "False"), {})
-        now = time.monotonic()
-        since = self.unready.setdefault((uid, condition.get("lastTransitionTime", "")), now)
-        problem = pod_problem(pod) or name_of(pod)
-        return f"{problem} (not ready for more than {UNREADY:g}s)" if now - since > UNREADY else ""
+def unready_since(pod: Json) -> tuple[str, str]:
+    """Return the UID of a Pod and since when it is not ready; the latter is empty if it is."""
+    condition = conditions_of(pod).get(("Ready", "False"), {})
+    return uid_of(pod), condition.get("lastTransitionTime", "")
 
 
 def restart_of(before: Json, pod: Json) -> str:
@@ -4377,6 +4445,8 @@ class Gate:
         """End the command if it is running."""
         if self.running:
             child, output = self.running
+            with contextlib.suppress(OSError):  # also what it left in the background
+                os.killpg(child.pid, signal.SIGKILL)
             end_process(child)
             output.close()
             self.running = None
@@ -4472,8 +4542,10 @@ class Scheduler:
         while waiting and len(self.in_progress) < self.workers:
             task = waiting[0]
             is_recheck = task.timed_out is not None  # which changes nothing
-            is_held = self.interrupts.is_paused or self.reason_to_stop()
-            if not is_recheck and (is_held or not self.gate.is_open()):
+            if not is_recheck and (self.interrupts.is_paused or self.reason_to_stop()):
+                self.gate.stop()  # what it says now may be wrong later
+                return
+            if not is_recheck and not self.gate.is_open():
                 return
             is_asked = self.ask and not is_recheck and task is not self.answered
             answer = self.ask_about(task.planned) if is_asked else "yes"
@@ -5054,7 +5126,7 @@ def warn_about_names(options: Options, plan: Plan) -> None:
             log.warning("no Pods %sin namespace %s; check the name", selected, pattern)
     refs = [planned.ref for planned in (*plan.workloads, *(j.planned for j in plan.judged))]
     refs += [skip.subject for skip in (*plan.skips, *plan.broken)]
-    names = [type_and_name(ref.kind, ref.name) for ref in refs]
+    names = [name for ref in refs for name in names_of(ref)]
     for pattern in options.workloads:
         if not fnmatch.filter(names, pattern):
             hint = "check the name, the namespace and the cutoff"
@@ -5185,7 +5257,7 @@ def make_plan(cluster: Cluster, options: Options, comparison: Comparison) -> Pla
             found.planned
             for found in judged
             if found.verdict in (Verdict.DRIFTED, Verdict.MISSING)
-            and (options.allow_removal or not found.removes_sidecar)
+            and (options.allow_removal or not found.removes_sidecar(options.sidecars))
         ]
     workloads = [planned for planned in workloads if planned.ref not in broken]
     return Plan(

@@ -79,12 +79,22 @@ def test_auto_instrumentation_has_nothing_else(instrumented, run):
 
 def test_one_that_would_be_removed_is_restarted_only_if_that_is_allowed(mesh, run):
     mesh.injector.also = {}
-    ended = run(mesh, ISTIO, DRIFTED)
+    name = "--sidecar-container-name=istio-init"
+    ended = run(mesh, name, DRIFTED)
     assert verdicts(ended) == {"shop/cart": "drifted", "shop/web": "drifted"}
     assert ended.planned == []
-    done = run(mesh, ISTIO, DRIFTED, CONFIRM, "--allow-removal")
+    done = run(mesh, name, DRIFTED, CONFIRM, "--allow-removal")
     assert done.outcomes == {"shop/cart": "succeeded", "shop/web": "succeeded"}
     assert not any(p["spec"].get("initContainers") for p in mesh.pods("shop"))
+
+
+def test_another_match_of_the_same_pattern_may_take_its_place(mesh, run):
+    """As with Istio CNI; a sidecar is protected all the same."""
+    mesh.injector.also = {"initContainers": [container("istio-validation", OLD)]}
+    ended = run(mesh, ISTIO, DRIFTED)
+    assert ended.planned == ["shop/cart", "shop/web"]
+    mesh.injector.container["name"] = "istio-other"
+    assert run(mesh, ISTIO, DRIFTED).planned == []
 
 
 def test_an_init_container_that_becomes_a_native_sidecar(mesh, run):

@@ -226,3 +226,11 @@ def test_pods_of_one_owner_keep_one_sample(tool, late):
     candidates, _ = tool.read_candidates(late.pods("late"), options)
     assert sorted(len(found.names) for found in candidates.values()) == [2, 3, 3]
     assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in candidates.values())
+
+
+def test_pods_of_custom_resources_are_no_candidates(late, run):
+    """Their template cannot be read: nobody could say whether they should have it."""
+    late.create("plain", pod("pg-1", owner=("postgresql.cnpg.io/v1", "Cluster", "pg")))
+    late.settle()
+    ended = run(late, *MISSING, "--evict", "--fail-on-drift", "-n=plain")
+    assert (ended.code, ended.summary["verdicts"]) == (0, {"not_injected": 1})

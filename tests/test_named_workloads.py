@@ -145,3 +145,29 @@ def test_each_name_selects_its_own_workload_and_kind(tool, kind, name):
     assert tool.is_named(tool.ObjectRef(kind, "shop", name, "apps"), options)
     assert not tool.is_named(tool.ObjectRef(kind, "shop", f"{name}-2", "apps"), options)
     assert not tool.is_named(tool.ObjectRef("Job", "shop", name, "batch"), options)
+
+
+def test_a_workload_of_another_api_group_is_another_one(cluster, run):
+    """OpenKruise has StatefulSets and DaemonSets as well."""
+    cluster.create("shop", workload("StatefulSet", "db"))
+    cluster.settle()
+    ended = run(cluster, "statefulset.apps.kruise.io/db", CONFIRM)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert run(cluster, "statefulset.apps.kruise.io/db", "--evict").planned == []
+    for name in ("statefulset/db", "statefulsets.apps/db", "sts.v1.apps/db"):
+        assert run(cluster, name).planned == ["shop/db"]
+
+
+def test_one_statefulset_needs_no_replicasets(shop, run):
+    run(shop, "sts/db", "--evict")
+    assert not [r for r in shop.server.requests if "replicasets" in r.path]
+
+
+@pytest.mark.parametrize("extra", [["--"], ["--gate=sh -c 'true --confirm true x'"]])
+def test_the_printed_command_is_right_with_other_arguments_as_well(shop, run, extra):
+    ended = run(shop, TEXT, "--confirm", "false", *extra, "sts/db")
+    words = shlex.split(ended.stdout.splitlines()[-1])
+    assert "--" not in words
+    assert [word for word in words if word.startswith("--confirm")] == ["--confirm=true"]
+    gates = [word for word in words if word.startswith("--gate")]
+    assert gates == [word for word in extra if word != "--"]
