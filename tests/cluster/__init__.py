@@ -19,7 +19,7 @@ import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from . import server
+from . import kubelet, server
 from .admission import Injector
 from .controllers import Controllers, is_counted, is_ready, is_terminating
 from .store import PLURALS, RESOURCES, Store
@@ -56,8 +56,10 @@ class EmbeddedCluster:
         self._thread: threading.Thread | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="embedded-cluster-")
         for number in range(1, nodes + 1):
+            version = kubelet.NO_NATIVE_SIDECARS if number == nodes > 1 else "v1.34.1"
+            status = {"nodeInfo": {"kubeletVersion": version}}
             self.store.create(
-                "nodes", {"metadata": {"name": f"node-{number}"}, "spec": {}, "status": {}}
+                "nodes", {"metadata": {"name": f"node-{number}"}, "spec": {}, "status": status}
             )
         self.namespace("default")
         self.namespace("kube-system")
@@ -100,7 +102,16 @@ class EmbeddedCluster:
         old = self.server
         context, _ = certificates()
         new = server.ApiServer(self.store, self.controllers, self.injector, context, self.port)
-        for field in ("tokens", "rules", "faults", "chaos", "requests", "compressed", "unexpected"):
+        for field in (
+            "tokens",
+            "rules",
+            "faults",
+            "chaos",
+            "requests",
+            "compressed",
+            "unexpected",
+            "image_policy",
+        ):
             setattr(new, field, getattr(old, field))
         self.server = new
         self._listen()

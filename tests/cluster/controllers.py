@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
-from . import admission, eviction
+from . import admission, eviction, kubelet
 from .store import PLURALS, RESOURCES, Store, controller_of, now
 
 REVISION_HASH = "controller-revision-hash"
@@ -97,6 +97,7 @@ class Controllers:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._wake = threading.Condition(store.lock)
+        self.kubelet = kubelet.Kubelet(store, self._later, self._set_status)
         self._stopped = False
         # By workload: the field manager of its operator, and which annotations it keeps.
         self.operators: dict[tuple[str, str, str], tuple[str, Callable[[str], bool]]] = {}
@@ -212,6 +213,8 @@ class Controllers:
         elif "startTime" not in pod["status"] and (uid, "start") not in self._under_way:
             self._under_way.add((uid, "start"))
             self._schedule(pod)
+        elif "startTime" in pod["status"]:
+            self.kubelet.sync(pod)
 
     def _remove_pod(self, pod: dict) -> None:
         metadata = pod["metadata"]

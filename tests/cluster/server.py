@@ -25,7 +25,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
-from . import admission, eviction, selectors
+from . import admission, eviction, kubelet, selectors
 from .admission import Refused
 from .controllers import Controllers
 from .store import RESOURCES, Entry, Key, Resource, Store, now, whole
@@ -165,6 +165,7 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.requests: list[Request] = []
         self.compressed: list[str] = []  # the paths of answers that were
         self.unexpected: list[str] = []
+        self.image_policy: Callable[[dict], None] = lambda pod: None  # may raise Refused
         self.connections: set[socket.socket] = set()
         self.stopping = threading.Event()
 
@@ -565,7 +566,17 @@ class Handler(BaseHTTPRequestHandler):
             current = self._find(target).object
             refuse_patch(patch, current, target)
             changed = merged(current, patch, strategic)
+            if target.resource.plural == "pods" and not target.subresource:
+                self._refuse_pod_update(target, current, changed)
             return 200, self._store_change(request, target, current, changed)
+
+    def _refuse_pod_update(self, target: Target, current: dict, changed: dict) -> None:
+        store, namespace = self.server.store, target.namespace
+        kubelet.refuse_update(target.name, current, changed)
+        if changed["spec"] != current["spec"]:
+            labels = store.get("namespaces", "", namespace)
+            admission.refuse_by_pod_security(changed, labels, target.name)
+            self.server.image_policy(changed)
 
     def _update(self, request: Request, target: Target) -> tuple[int, bytes]:
         with self.server.store.lock:
@@ -935,6 +946,8 @@ def merged(old: object, patch: object, strategic: bool, field: str = "") -> obje
     if isinstance(patch, dict):
         result = dict(old) if isinstance(old, dict) else {}
         for key, value in patch.items():
+            if strategic and key.startswith("$setElementOrder/"):
+                continue  # kubectl sends the order that the list has anyway
             if value is None:
                 result.pop(key, None)
             else:
@@ -942,12 +955,15 @@ def merged(old: object, patch: object, strategic: bool, field: str = "") -> obje
         return result
     if strategic and isinstance(patch, list) and isinstance(old, list) and field in MERGE_KEYS:
         by = MERGE_KEYS[field]
-        patches = {item[by]: item for item in patch}
+        known = {item[by]: item for item in old}
+        in_order = iter([item for item in patch if item[by] in known])  # it reorders the list
+        named = {item[by] for item in patch}
         kept = [
-            merged(item, patches.pop(item[by]), strategic) if item[by] in patches else item
+            merged(known[new[by]], new, strategic)
             for item in old
+            for new in [next(in_order) if item[by] in named else item]
         ]
-        return kept + list(patches.values())
+        return kept + [item for item in patch if item[by] not in known]
     return copy.deepcopy(patch)
 
 
