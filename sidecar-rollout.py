@@ -5,8 +5,9 @@ A sidecar injector adds a container to a Pod only when the Pod is created. This
 command finds the workloads whose Pods have that container (with
 --only-drifted, only those whose Pods would get a different one today). With
 --confirm it restarts them and waits for `kubectl rollout status`. With --evict,
-it also evicts Pods that a restart does not replace. By default, this command is
-a dry run, and it selects only Deployments.
+it also evicts Pods that a restart does not replace, and with --in-place it
+changes images in running Pods. By default, this command is a dry run, and it
+selects only Deployments.
 
 Examples:
   # Show the workloads whose sidecar is outdated
@@ -194,6 +195,7 @@ class Options:
     confirm: bool
     confirm_each: bool
     evict: bool
+    in_place: bool
     parallel_rollouts: Amount
     max_rollouts: Amount
     max_failures: int | None
@@ -284,6 +286,19 @@ class Method(Word):
 
     RESTART = "restart"  # by a rollout
     EVICT = "evict"
+    IN_PLACE = "in place"  # not replaced: images of running containers are changed
+
+
+NOUNS = {  # of each method, for the log
+    Method.RESTART: "rollout",
+    Method.EVICT: "eviction",
+    Method.IN_PLACE: "image change",
+}
+VERBS = {  # for questions
+    Method.RESTART: "Roll out",
+    Method.EVICT: "Evict Pods of",
+    Method.IN_PLACE: "Change images of",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +380,15 @@ class JudgedWorkload:
             for difference in removed
             for pattern in patterns
             if fnmatch.fnmatchcase(difference.path[0], pattern)
+        )
+
+    @property
+    def only_images(self) -> bool:
+        """Return whether only images differ, of containers that run as long as their Pod."""
+        today = unpacked(self.view) if self.differences else {}
+        return bool(self.differences) and all(
+            difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT
+            for difference in self.differences
         )
 
     @property
@@ -901,6 +925,10 @@ OPTIONS = {
             "--evict",
             "Also evict Pods that a restart does not replace, one at a time per workload",
         ),
+        switch(
+            "--in-place",
+            "If only images differ, change them in running Pods, one at a time per workload",
+        ),
         Option(
             "--parallel-rollouts",
             amount,
@@ -1139,6 +1167,8 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--ignore-config requires --only-drifted"
     if given.include_missing and not given.only_drifted:
         return "--include-missing requires --only-drifted"
+    if given.in_place and not given.only_drifted:
+        return "--in-place requires --only-drifted"
     if given.allow_removal and not given.only_drifted:
         return "--allow-removal requires --only-drifted"
     return ""
@@ -1563,6 +1593,47 @@ class Cluster:
         path = f"{CORE}/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
         self.request("POST", path, body=body, retry_429=False)
 
+    def change_images(
+        self,
+        pod: Json,
+        images: Mapping[str, str],
+        dry_run: bool,
+    ) -> None:
+        """Change images of a Pod's containers, by their names, if it still has its UID.
+
+        The containers are in the Pod's own order; another one is a 422. ApiError 422 or 403 if a
+        policy refuses the change: only the first line, because others show environment variables.
+        """
+        metadata = pod["metadata"]
+        spec = {
+            key: [
+                {"name": container["name"], "image": images[container["name"]]}
+                for container in dig(pod, "spec", key)
+                if container["name"] in images
+            ]
+            for key in ("containers", "initContainers")
+        }
+        body = {
+            "metadata": {"uid": metadata["uid"]},
+            "spec": {key: containers for key, containers in spec.items() if containers},
+        }
+        query = {"fieldManager": FIELD_MANAGER}
+        if dry_run:
+            query["dryRun"] = "All"
+        path = f"{CORE}/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        self.request("PATCH", path, query=query, body=body)
+
+    def pod(self, pod: Json) -> Json:
+        """Return a Pod as it is now; empty if it is gone, terminating, or another one by now.
+
+        A list of one: so the permission to get Pods is not needed.
+        """
+        metadata = pod["metadata"]
+        query = {"fieldSelector": f"metadata.name={metadata['name']}"}
+        found = self.find(f"{CORE}/namespaces/{metadata['namespace']}/pods", query=query)
+        same = [p for p in dig(found, "items") if uid_of(p) == metadata["uid"]]
+        return next((p for p in same if not is_terminating(p)), {})
+
     def why_no_pods(self, ref: ObjectRef, obj: Json) -> str:
         """Return why a workload has no Pods, by a condition or event; empty if none is known."""
         reason = short_reason(failure_condition(obj) or self.failed_create(ref, obj))
@@ -1899,11 +1970,13 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
             log.warning("no permission to create Pods: rollouts are not checked beforehand")
 
 
-def check_permissions_to_evict(cluster: Cluster, plan: Plan) -> None:
-    """Check the permissions that evictions need. StartError lists the missing ones."""
+def check_permissions_for_pods(cluster: Cluster, plan: Plan) -> None:
+    """Check the permissions to evict or change Pods. StartError lists the missing ones."""
     needed = set()
     for planned in plan.workloads[: plan.selected]:
         namespace = planned.ref.namespace
+        if planned.method is Method.IN_PLACE:
+            needed.add(Permission("patch", "pods", namespace))
         if planned.evicted_pods:
             needed.add(Permission("create", "pods", namespace, subresource="eviction"))
             if planned.ref.kind == "DaemonSet" and is_workload(planned.ref):
@@ -2151,6 +2224,7 @@ class Situation:
     restarts_by_others: Sequence[str] = ()  # timestamps of other runs, since this one began
     pods: Sequence[Json] | None = None  # its Pods with the sidecar, as they are now
     old_pods: Sequence[str] | None = None  # names of those to replace
+    in_place: bool = False  # it is not restarted: its images may be changed in place
 
     @property
     def annotations(self) -> tuple[Labels, Labels]:
@@ -2242,15 +2316,17 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "does not match --include-annotation",
     ),
     (
-        lambda it: is_paused(it.obj) and not it.options.evict,
+        lambda it: is_paused(it.obj) and not (it.options.evict or it.in_place),
         "paused; run `kubectl rollout resume` first, or use --evict",
     ),
     (
-        lambda it: is_on_delete(it.obj) and not it.options.evict,
+        lambda it: is_on_delete(it.obj) and not (it.options.evict or it.in_place),
         "updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time",
     ),
     (
-        lambda it: it.now and is_on_delete(it.obj) and is_all_outdated(it.ref, it.obj),
+        lambda it: (
+            it.now and is_on_delete(it.obj) and is_all_outdated(it.ref, it.obj) and not it.in_place
+        ),
         PENDING,
     ),
     (
@@ -2279,7 +2355,9 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
     ),
     (
         lambda it: (
-            it.old_pods and all_below_partition(it.obj, it.old_pods) and not it.options.evict
+            it.old_pods
+            and all_below_partition(it.obj, it.old_pods)
+            and not (it.options.evict or it.in_place)
         ),
         "{it.kept_pods} the old sidecar; lower the partition or use --evict",
     ),
@@ -2458,7 +2536,7 @@ def plan_workload(
         recreate=dig(obj, "spec", "strategy", "type") == "Recreate",
         resource_version=dig(obj, "metadata").get("resourceVersion", ""),
         sample=candidate.sample,
-        owners=tuple(candidate.owners) if options.evict else (),
+        owners=tuple(candidate.owners) if options.evict or options.in_place else (),
         controlled_by=controller_of(obj) if is_workload(ref) else None,
     )
     return with_pods(planned, obj, candidate.names, options)
@@ -2489,6 +2567,18 @@ def with_pods(
         evicted_pods=below,
         ready=min(planned.ready, count),
         recreate=planned.recreate and method is Method.RESTART,
+    )
+
+
+def changed_in_place(planned: PlannedWorkload, count: int) -> PlannedWorkload:
+    """Return a planned workload whose Pods are changed, not replaced."""
+    return replace(
+        planned,
+        method=Method.IN_PLACE,
+        pods_to_replace=count,
+        evicted_pods=0,
+        ready=min(planned.ready, count),
+        recreate=False,
     )
 
 
@@ -3148,8 +3238,7 @@ class Comparison:
         names = self.options.sidecars
         try:
             sample = unpacked(planned.sample)
-            if planned.method is Method.EVICT:
-                obj = self.with_template(planned, obj)
+            obj = with_template(self.cluster, planned, obj)
             pod = self.cluster.pod_today(planned, obj)
             changes = other_changes(sample, pod, names)
             of_template = other_parts(obj["spec"]["template"], names)
@@ -3165,17 +3254,20 @@ class Comparison:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             return ApiError(200, f"unexpected response to the dry run: {error!r}")
 
-    def with_template(self, planned: PlannedWorkload, obj: Json) -> Json:
-        """Return the object whose template evicted Pods come back from. ApiError if unknown."""
-        owner, *others = planned.owners
-        if others:
-            raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
-        if owner.kind == "ReplicaSet" and planned.ref.kind == "Deployment":  # paused
-            obj = self.cluster.workload(owner)
-        if "spec" not in dig(obj, "spec", "template"):
-            text = f"the Pod template of a {owner.kind} ({owner.group}) cannot be read"
-            raise ApiError(200, text)
+
+def with_template(cluster: Cluster, planned: PlannedWorkload, obj: Json) -> Json:
+    """Return the object whose template a workload's Pods come back from. ApiError if unknown."""
+    if not planned.owners or (is_workload(planned.ref) and not is_paused(obj)):
         return obj
+    owner, *others = planned.owners
+    if others:
+        raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
+    if owner.kind == "ReplicaSet" and planned.ref.kind == "Deployment":  # paused
+        obj = cluster.workload(owner)
+    if "spec" not in dig(obj, "spec", "template"):
+        text = f"the Pod template of a {owner.kind} ({owner.group}) cannot be read"
+        raise ApiError(200, text)
+    return obj
 
 
 def remaining(judged: JudgedWorkload, pods: Iterable[Json], sidecars: Names) -> list[Difference]:
@@ -3222,6 +3314,7 @@ Tell = Callable[[str], None]  # takes a line of kubectl's
 
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.5  # seconds until a signal is noticed
+CLOCKS_DIFFER = timedelta(seconds=5)  # of a node and the API server, at most
 LOOK_EVERY = 3.0  # seconds until it is noticed that a workload was paused; kubectl does not
 SOAK_EVERY = 5.0, 30.0  # seconds between looks at new Pods: at least, at most
 UNREADY = 10.0  # seconds that a Pod may be unready during the soak, by two looks at it
@@ -3354,8 +3447,9 @@ class Rollout:
         try:
             if timed_out:
                 result = self.recheck(timed_out, tell)
-            elif planned.method is Method.EVICT:
-                result = Eviction(self, planned, tell).carry_out()
+            elif planned.method is not Method.RESTART:
+                way = Eviction if planned.method is Method.EVICT else ImageChange
+                result = way(self, planned, tell).carry_out()
             else:
                 result = self.restart(planned, tell)
         except StoppedWaiting:
@@ -3688,31 +3782,22 @@ class Source(NamedTuple):
 
 
 @dataclass
-class Eviction:
-    """Replaces Pods of one workload by eviction, one at a time."""
+class OneByOne:
+    """Replaces or changes Pods of one workload, one at a time."""
 
     rollout: Rollout
     planned: PlannedWorkload
     tell: Tell
     replaced: int = 0
     total: int = 0
-    is_waiting: bool = False  # for the replacement of a Pod
+    is_waiting: bool = False  # for a Pod
+    state: str = ""  # of that Pod, for a person
+    verb = "replaced"
 
     def carry_out(self) -> Result:
-        """Return the result. SkipError if no Pod is to be evicted."""
-        planned = self.planned
-        began = self.rollout.cluster.now().replace(microsecond=0)
+        """Return the result. SkipError if there is nothing to do."""
         try:
-            sources = {owner: self.source(owner) for owner in planned.owners}
-            self.require_outdated(sources.values())
-            for owner, source in sources.items():
-                for _ in source.outdated:  # each time, the one that is next by then
-                    self.replace_one(owner, source)
-            result = Result(planned, Outcome.SUCCEEDED)
-            if planned.method is Method.RESTART or not self.replaced:
-                return result
-            soak = Soak(self.rollout, planned, planned.owners, lambda p: created_at(p) >= began)
-            return soak.watch(result, self.tell)
+            return self.replace_all()
         except SkipError as reason:
             if not self.replaced:
                 raise
@@ -3720,17 +3805,23 @@ class Eviction:
         except UnsuccessfulError as error:
             return self.unsuccessful(*error.args)
         except StoppedWaiting:
-            message = self.rollout.interrupted(Task(planned)).message
-            return self.unsuccessful(Outcome.INTERRUPTED, message)
+            message = self.rollout.interrupted(Task(self.planned)).message
+            return self.unsuccessful(Outcome.INTERRUPTED, f"{self.state}{message}")
         except ApiError as error:
             if not self.replaced and not self.is_waiting:
                 raise
             stop_reason = str(error) if error.status in UNAVAILABLE else ""
-            return self.unsuccessful(Outcome.FAILED, str(error), stop_reason)
+            return self.unsuccessful(Outcome.FAILED, f"{self.state}{error}", stop_reason)
+
+    def replace_all(self) -> Result:
+        raise NotImplementedError
 
     @property
     def progress(self) -> str:
-        return f"{self.replaced} of {count_of(self.total, 'Pod')} replaced"
+        return f"{self.replaced} of {count_of(self.total, 'Pod')} {self.verb}"
+
+    def with_progress(self, message: str) -> str:
+        return f"{self.progress}; {message}"
 
     def unsuccessful(
         self,
@@ -3747,14 +3838,61 @@ class Eviction:
             updated_and_ready=self.replaced,
             lost=int(bool(has_lost)),
         )
-        message = f"{self.progress}; {message}" if self.total else message
         return Result(
             planned,
             outcome,
-            message,
+            self.with_progress(message) if self.total else message,
             counts=counts,
             stop_reason=stop_reason,
         )
+
+    def wait(self, seconds: float, event: threading.Event) -> None:
+        if event.wait(seconds):
+            self.require_go_on()
+
+    def require_go_on(self) -> None:
+        interrupts = self.rollout.interrupts
+        if interrupts.stop_waiting.is_set():
+            raise StoppedWaiting
+        if interrupts.received or interrupts.stop_starting.is_set():
+            raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
+
+    def hold(self) -> float:
+        """Wait while the run is paused, and return for how long."""
+        seconds = 0.0
+        while self.rollout.interrupts.is_paused:
+            self.wait(POLL, self.rollout.interrupts.stop_starting)
+            seconds += POLL
+        return seconds
+
+    def selected(self, pods: Sequence[Json]) -> Sequence[Json]:
+        """Return the Pods that match --selector: unlike a rollout, evictions leave the others."""
+        cluster = self.rollout.cluster
+        selector = self.rollout.options.selector
+        if not selector:
+            return pods
+        namespaces = [self.planned.ref.namespace]
+        read = functools.partial(cluster.items, CORE, "pods", namespaces, selector)
+        found = cluster.read_list(lambda: set(map(uid_of, read())))
+        return [pod for pod in pods if uid_of(pod) in found]
+
+
+class Eviction(OneByOne):
+    """Replaces Pods by eviction."""
+
+    def replace_all(self) -> Result:
+        planned = self.planned
+        began = self.rollout.cluster.now().replace(microsecond=0)
+        sources = {owner: self.source(owner) for owner in planned.owners}
+        self.require_outdated(sources.values())
+        for owner, source in sources.items():
+            for _ in source.outdated:  # each time, the one that is next by then
+                self.replace_one(owner, source)
+        result = Result(planned, Outcome.SUCCEEDED)
+        if planned.method is Method.RESTART or not self.replaced:
+            return result
+        soak = Soak(self.rollout, planned, planned.owners, lambda p: created_at(p) >= began)
+        return soak.watch(result, self.tell)
 
     # Before the first eviction
 
@@ -3811,17 +3949,6 @@ class Eviction:
             if controller_of(pod) == owner
             and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
         ]
-
-    def selected(self, pods: Sequence[Json]) -> Sequence[Json]:
-        """Return the Pods that match --selector: unlike a rollout, evictions leave the others."""
-        cluster = self.rollout.cluster
-        selector = self.rollout.options.selector
-        if not selector:
-            return pods
-        namespaces = [self.planned.ref.namespace]
-        read = functools.partial(cluster.items, CORE, "pods", namespaces, selector)
-        found = cluster.read_list(lambda: set(map(uid_of, read())))
-        return [pod for pod in pods if uid_of(pod) in found]
 
     def try_replacement(self, obj: Json, pod: Json) -> Json | None:
         """Return a new Pod by a dry run, or None. UnsuccessfulError if it would be rejected."""
@@ -3883,9 +4010,7 @@ class Eviction:
         interrupts = self.rollout.interrupts
         deadline = time.monotonic() + self.rollout.options.timeout
         for pause in growing(1.0):
-            while interrupts.is_paused:
-                self.wait(POLL, interrupts.stop_starting)
-                deadline += POLL
+            deadline += self.hold()
             obj = self.read(owner)
             pods = self.all_pods_of(owner, obj)
             alive = [pod for pod in pods if not is_terminating(pod)]
@@ -3911,17 +4036,6 @@ class Eviction:
         self.is_waiting = False
         self.replaced += 1
         self.tell(self.progress)
-
-    def wait(self, seconds: float, event: threading.Event) -> None:
-        if event.wait(seconds):
-            self.require_go_on()
-
-    def require_go_on(self) -> None:
-        interrupts = self.rollout.interrupts
-        if interrupts.stop_waiting.is_set():
-            raise StoppedWaiting
-        if interrupts.received or interrupts.stop_starting.is_set():
-            raise UnsuccessfulError(Outcome.INTERRUPTED, "the others were not evicted")
 
     def obstacle(
         self,
@@ -4041,6 +4155,340 @@ class Eviction:
         problem = problem or cluster.failed_create(owner, obj)
         text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
         return f"{text}: {problem}" if problem else text
+
+
+class ImageChange(OneByOne):
+    """Changes images in running Pods: the kubelet restarts only these containers.
+
+    It kills a container before it pulls the new image, and nothing else reacts: neither the owner
+    of the Pod nor a PodDisruptionBudget.
+    """
+
+    verb = "changed"
+
+    def replace_all(self) -> Result:
+        planned = self.planned
+        self.judged = self.rollout.judged[planned.ref]
+        self.owner = planned.ref if is_workload(planned.ref) else planned.owners[0]
+        cutoff = self.rollout.options.cutoff
+        obj = self.read()
+        self.min_ready = dig(obj, "spec").get("minReadySeconds") or 0
+        alive = [pod for pod in self.pods(obj) if not is_terminating(pod)]
+        pods = self.selected(self.rollout.with_sidecar(alive))
+        todo = [p for p in pods if created_at(p) < cutoff and self.images_to_change(p)]
+        self.total = len(todo)
+        self.require_images_today(obj, todo)
+        self.todo = set(map(uid_of, todo))
+        self.changed: set[str] = set()
+        while pod := self.next_pod():
+            self.changed.add(uid_of(pod))
+            self.change(pod)
+            self.replaced += 1
+            self.tell(self.progress)
+        self.verify(set(map(uid_of, todo)))
+        soak = Soak(self.rollout, planned, [self.owner], lambda pod: uid_of(pod) in self.changed)
+        return soak.watch(Result(planned, Outcome.SUCCEEDED), self.tell)
+
+    def with_progress(self, message: str) -> str:
+        return f"{message} ({self.progress})"
+
+    def read(self) -> Json:
+        """Return the owner as it is now. SkipError if its Pods are no longer to be changed."""
+        obj = self.rollout.cluster.workload(self.owner)
+        situation = Situation(
+            self.planned.ref,
+            self.rollout.options,
+            obj,
+            # Later, its own changes make it unhealthy.
+            unhealthy_reason="" if self.replaced else shortage_of(self.owner, obj),
+            in_place=True,
+        )
+        require_rollout(situation)
+        return obj
+
+    def pods(self, obj: Json) -> list[Json]:
+        """Return the owner's Pods, also those that are terminating, but not those that ended."""
+        return [
+            pod
+            for pod in self.rollout.cluster.pods_of(self.owner, obj)
+            if self.rollout.owns(self.owner, pod)
+            and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
+        ]
+
+    def images_to_change(self, pod: Json) -> dict[str, str]:
+        """Return the images that a Pod would get today, by container; empty if none differs.
+
+        SkipError if something else differs by now.
+        """
+        differences = remaining(self.judged, [pod], self.rollout.options.sidecars)
+        judged = replace(self.judged, differences=tuple(differences))
+        if differences and not judged.only_images:
+            raise SkipError("more than images differ by now; rerun this command")
+        return {difference.path[0]: difference.expected for difference in differences}
+
+    def require_images_today(self, obj: Json, pods: Sequence[Json]) -> None:
+        """Ask again what would be injected. SkipError if nothing, or more than images, differs.
+
+        Below a partition, a Pod comes back from another template than the one that is asked about.
+        """
+        cluster, options = self.rollout.cluster, self.rollout.options
+        names = [name_of(pod) for pod in pods]
+        require_rollout(Situation(self.planned.ref, options, NOT_READ, old_pods=names))
+        status = dig(obj, "status")
+        is_split = status.get("currentRevision") != status.get("updateRevision")
+        if is_split and any(is_below_partition(obj, name) for name in names):
+            raise SkipError(
+                "has Pods below its partition with another template; lower the partition"
+            )
+        planned = replace(self.planned, sample=packed(pods[0]))
+        obj = with_template(cluster, planned, cluster.workload(self.owner))
+        expected = self.rollout.ask_again(planned, obj)
+        problem = problem_with(expected, planned, options)
+        if problem:
+            raise UnsuccessfulError(Outcome.FAILED, f"not changed: {problem}")
+        if isinstance(expected, dict):
+            self.judged = replace(self.judged, view=view_of(expected, options.sidecars))
+        for pod in pods:
+            self.images_to_change(pod)
+
+    def next_pod(self) -> Json:
+        """Return the Pod that is next, as it is now, and take it from those to do; or nothing.
+
+        Unready Pods come first. A ready one must wait until all others are ready.
+        """
+        deadline = time.monotonic() + self.rollout.options.timeout
+        for pause in growing(1.0):
+            deadline += self.hold()
+            obj = self.read()
+            pods = self.pods(obj)
+            left = [pod for pod in pods if uid_of(pod) in self.todo and is_running(pod)]
+            if not left:
+                break
+            self.require_go_on()
+            pod = min(left, key=eviction_order)
+            obstacle = self.obstacle(obj, pods)
+            if not obstacle or not is_ready(pod):
+                self.todo.discard(uid_of(pod))
+                return pod
+            self.tell(f"{self.progress}; {obstacle}")
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
+            self.wait(min(pause, seconds), self.rollout.interrupts.stop_starting)
+        return {}
+
+    def obstacle(self, obj: Json, pods: Sequence[Json]) -> str:
+        """Return which Pod must be there, or ready, before a ready one is changed; or nothing."""
+        for pod in pods:
+            if is_terminating(pod) or not is_ready(pod) or self.is_changing(pod):
+                return f"waiting for a Pod to be ready: {pod_problem(pod) or name_of(pod)}"
+        missing = counts_of(self.owner, obj)[0] - len(pods)
+        return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
+
+    def is_changing(self, pod: Json) -> bool:
+        """Return whether another run has changed an image that the kubelet has not acted upon.
+
+        It may say that the Pod is ready until the new image is pulled.
+        """
+        times = [
+            parse_time(moment) for moment, manager in edits_of(pod) if manager == FIELD_MANAGER
+        ]
+        rollout = self.rollout
+        oldest = rollout.cluster.now() - timedelta(seconds=rollout.options.timeout)
+        if uid_of(pod) in self.changed or not times or max(times) < oldest:
+            return False
+        before = max(times) - CLOCKS_DIFFER
+        named = named_containers(pod, rollout.options.sidecars)
+        names = [container["name"] for kind, container in named if kind != INIT]
+        started = [
+            dig(status, "state", "running").get("startedAt")
+            for status in container_statuses(pod)
+            if status["name"] in names
+        ]
+        return any(not moment or parse_time(moment) < before for moment in started)
+
+    def change(self, pod: Json) -> None:
+        """Change the images of a Pod, and wait, unless somebody else replaces it.
+
+        UnsuccessfulError if that is refused, or fails: then the old images are restored.
+        """
+        cluster = self.rollout.cluster
+        images = self.images_to_change(pod)
+        if not images:
+            return
+        try:
+            cluster.change_images(pod, images, dry_run=True)
+            if self.rollout.interrupts.stop_waiting.is_set():
+                raise StoppedWaiting
+            self.is_waiting = True
+            self.state = f"Pod {name_of(pod)}: may have the new image; "
+            self.tell(f"{self.progress}; {self.state}not restarted yet")
+            cluster.change_images(pod, images, dry_run=False)
+        except ApiError as error:
+            if error.status in UNAVAILABLE:
+                raise
+            now = cluster.pod(pod)
+            if now and self.images_to_change(now):  # else it was stored all the same
+                self.is_waiting = False
+                text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
+                raise UnsuccessfulError(Outcome.FAILED, text) from None
+        self.seen = pod
+        problem = self.wait_for_containers(pod, images)
+        if problem:
+            self.restore(pod, images, problem)
+        self.is_waiting = False
+        self.state = ""
+
+    def wait_for_containers(self, before: Json, images: Mapping[str, str]) -> str:
+        """Wait until the containers were restarted and are ready; return why they are not."""
+        timeout = self.rollout.options.timeout
+        deadline = time.monotonic() + timeout + self.min_ready
+        ready_at = math.inf
+        for pause in growing(0.2):
+            self.wait_for_pod(pause)
+            pod = self.rollout.cluster.pod(before)
+            is_done = not pod or is_restarted(before, pod, images)
+            ready_at = min(ready_at, time.monotonic()) if is_done else math.inf
+            if not pod or time.monotonic() - ready_at >= self.min_ready:
+                break
+            self.seen = pod
+            problem = pod_problem(pod) or name_of(pod)
+            self.state = f"Pod {problem}: has the new image, but is not restarted and ready yet; "
+            self.tell(f"{self.progress}; waiting for Pod {problem}")
+            reason = why_not_started(before, pod, images)
+            if reason:
+                return reason
+            if time.monotonic() > deadline:
+                return f"not restarted and ready after {timeout:g}s: {problem}"
+        return ""
+
+    def wait_for_pod(self, seconds: float) -> None:
+        """Wait. The first signal lets the Pod in progress be finished."""
+        if self.rollout.interrupts.stop_waiting.wait(seconds):
+            raise StoppedWaiting
+
+    def restore(
+        self,
+        pod: Json,
+        images: Collection[str],
+        problem: str,
+    ) -> NoReturn:
+        """Put the old images back, wait, and raise UnsuccessfulError."""
+        name = name_of(pod)
+        cluster = self.rollout.cluster
+        containers = {container["name"]: container for _, container in containers_of(pod)}
+        old = {name: containers[name]["image"] for name in images}
+        self.state = f"Pod {name}: {problem}; restoring the old image; "
+        self.tell(f"{self.progress}; {self.state}")
+        deadline = time.monotonic() + self.rollout.options.timeout
+        reason = stop_reason = ""
+        now = pod
+        try:
+            cluster.change_images(pod, old, dry_run=False)
+            for pause in growing(0.2):
+                now = cluster.pod(pod)
+                if not now or not is_ready(pod) or is_restored(pod, self.seen, now, images):
+                    break
+                if time.monotonic() > deadline:
+                    reason = pod_problem(now) or "it is not restarted and ready"
+                    break
+                self.wait_for_pod(pause)
+        except ApiError as error:
+            is_gone = error.status == 404 or "metadata.uid" in str(error)
+            now = {} if is_gone else pod
+            reason = "" if is_gone else first_line(error)
+            stop_reason = reason if error.status in UNAVAILABLE else ""
+        text = f"Pod {name}: {problem}; {'old image restored' if now else 'it was replaced'}"
+        if reason:
+            text = f"old image of Pod {name} not restored: {reason}; {problem}"
+        self.is_waiting = bool(reason)
+        raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
+
+    def verify(self, planned: Collection[str]) -> None:
+        """Raise UnsuccessfulError if Pods do not have the images that would be injected today."""
+        pods = [pod for pod in self.pods(self.read()) if not is_terminating(pod)]
+        found = [pod for pod in pods if uid_of(pod) in self.changed]
+        differences = remaining(self.judged, found, self.rollout.options.sidecars)
+        if differences:
+            texts = "; ".join(difference_text(difference) for difference in differences)
+            raise UnsuccessfulError(Outcome.STILL_DRIFTED, f"the Pods still differ: {texts}")
+        for pod in pods:
+            if uid_of(pod) in planned and uid_of(pod) not in self.changed:
+                text = f"Pod {name_of(pod)} is not running"
+                raise UnsuccessfulError(Outcome.INCOMPLETE, text)
+
+
+def first_line(error: ApiError) -> str:
+    """Return what a policy says of a change; further lines are a diff with secrets in it.
+
+    In an ApiError, line breaks are escaped.
+    """
+    return str(error).partition(r"\n")[0]
+
+
+def is_running(pod: Json) -> bool:
+    return dig(pod, "status", "phase") == "Running" and not is_terminating(pod)
+
+
+def container_ids(pod: Json) -> dict[str, str]:
+    return {status["name"]: status.get("containerID", "") for status in container_statuses(pod)}
+
+
+def is_restarted(
+    before: Json,
+    pod: Json,
+    names: Collection[str],
+) -> bool:
+    """Return whether containers of a Pod were restarted, and all is ready.
+
+    Only another containerID tells: two tags may share an imageID, observedGeneration rises before
+    the restart, and the Pod is ready before it, too.
+    """
+    old = container_ids(before)
+    return is_ready(pod) and all(
+        status.get("ready")
+        and "running" in status["state"]
+        and status.get("containerID") != old.get(status["name"])
+        for status in container_statuses(pod)
+        if status["name"] in names
+    )
+
+
+def is_restored(
+    before: Json,
+    failed: Json,
+    pod: Json,
+    names: Collection[str],
+) -> bool:
+    """Return whether containers run again as before, and not as they did when that failed.
+
+    One that was never restarted may still be: while its kubelet pulls an image, it writes nothing.
+    """
+    old, then, now = container_ids(before), container_ids(failed), container_ids(pod)
+    generation = dig(pod, "metadata").get("generation", 0)
+    is_seen = dig(pod, "status").get("observedGeneration", generation) >= generation
+    return is_ready(pod) and all(
+        (now[name] == old[name] and is_seen) or now[name] not in (old[name], then[name])
+        for name in names
+    )
+
+
+def why_not_started(
+    before: Json,
+    pod: Json,
+    names: Collection[str],
+) -> str:
+    """Return why a container does not start with its new image; empty if it may still start.
+
+    One that was stuck before shows the old reason until it is restarted.
+    """
+    old, now = container_ids(before), container_ids(pod)
+    stuck_before = {name for name, _ in stuck_containers(before)}
+    for name, waiting in stuck_containers(pod):
+        if name in names and (name not in stuck_before or old[name] != now[name]):
+            words = (name, waiting["reason"], redact_text(waiting.get("message") or ""))
+            return f"container {': '.join(filter(None, words))}"
+    return ""
 
 
 @dataclass
@@ -4534,6 +4982,8 @@ class Scheduler:
             self.handle_event(0.1)
         for running in self.in_progress.values():
             result = self.rollout.interrupted(running.task)
+            if running.line and running.task.planned.method is not Method.RESTART:
+                result = replace(result, message=f"{running.line}; {result.message}")
             seconds = result.seconds or round(time.monotonic() - running.started, 1)
             self.report.finish(replace(result, seconds=seconds))
         self.in_progress.clear()
@@ -4580,8 +5030,7 @@ class Scheduler:
     def ask_about(self, planned: PlannedWorkload) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
         self.report.show_question(planned, self.rollout.judged.get(planned.ref))
-        verb = "Evict Pods of" if planned.method is Method.EVICT else "Roll out"
-        question = f"{verb} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
+        question = f"{VERBS[planned.method]} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
             self.report.progress.write(question)
             line = self.read_line() or "quit"
@@ -4773,6 +5222,7 @@ class Report:
         self.with_names = len(names) > 1 or is_pattern(names[0])
         self.began = self.last_progress = time.monotonic()
         self.plan = Plan()
+        self.with_other_changes: set[ObjectRef] = set()
         self.places: dict[ObjectRef, str] = {}  # in the rollout order
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
@@ -4816,6 +5266,7 @@ class Report:
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.plan = plan
+        self.with_other_changes = {j.planned.ref for j in plan.judged if j.other_changes}
         for judged in plan.judged:
             if judged.verdict is Verdict.NOT_INJECTED:
                 log.debug("not injected", extra={"workload": str(judged.planned.ref)})
@@ -4883,6 +5334,10 @@ class Report:
                 evicted = (
                     f"{count} below the partition will be evicted" if planned.evicted_pods else ""
                 )
+            if planned.method is Method.IN_PLACE:
+                others = planned.ref in self.with_other_changes
+                when = "other changes wait for the next restart" if others else "one Pod at a time"
+                evicted = f"images will be changed in place; {when}"
             notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime, evicted)))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
@@ -4925,8 +5380,13 @@ class Report:
     def print_totals(self) -> None:
         plan = self.plan
         pods = count_of(sum(planned.pods_to_replace for planned in plan.workloads), "Pod")
-        methods = Counter(planned.method.value for planned in plan.workloads)
-        counts = [f"{count} to {method}" for method, count in sorted(methods.items(), reverse=True)]
+        methods = Counter(planned.method for planned in plan.workloads)
+        words = {Method.IN_PLACE: "change in place"}
+        counts = [
+            f"{methods[method]} to {words.get(method, method.value)}"
+            for method in Method
+            if methods[method]
+        ]
         how = f", {join_words(counts)}" if len(counts) > 1 else ""
         sentences = [f"To roll out: {count_of(len(plan.workloads), 'workload')} ({pods}){how}"]
         if not plan.workloads:
@@ -5008,8 +5468,7 @@ class Report:
         )
         extra = {"workload": str(planned.ref), "seconds": result.seconds}
         extra |= {"reason": result.message} if result.message else {}
-        noun = "eviction" if planned.method is Method.EVICT else "rollout"
-        log.log(level, "%s %s", noun, outcome.value, extra=extra)
+        log.log(level, "%s %s", NOUNS[planned.method], outcome.value, extra=extra)
 
     def count_pods(self, result: Result) -> None:
         """Count a workload's Pods: those it has, and those of the plan, which add up."""
@@ -5188,7 +5647,7 @@ class Survey:
             obj = json.loads(self.objects[ref])
             planned = plan_workload(ref, candidate, obj, self.serving, options)
             old_pods = None if options.only_drifted else candidate.names or None
-            reason = self.reason_to_skip(planned, obj, old_pods=old_pods)
+            reason = self.reason_to_skip(planned, obj, old_pods=old_pods, in_place=options.in_place)
             if reason and (candidate.sidecars or not candidate.names):
                 self.skips.append(Skip(ref, reason))
             else:
@@ -5202,11 +5661,16 @@ class Survey:
             planned = judged.planned
             pods = judged.drifted_pods
             obj = json.loads(self.objects[planned.ref])
-            reason = self.reason_to_skip(planned, obj, causes=judged.causes, old_pods=pods or None)
+            in_place = self.options.in_place and judged.only_images
+            reason = self.reason_to_skip(
+                planned, obj, causes=judged.causes, old_pods=pods or None, in_place=in_place
+            )
             if reason and judged.verdict is not Verdict.NOT_INJECTED:
                 self.skips.append(Skip(planned.ref, reason))
                 continue
-            if pods:
+            if in_place:
+                planned = changed_in_place(planned, len(pods))
+            elif pods:
                 planned = replace(with_pods(planned, obj, pods, self.options), added=judged.added)
             found.append(replace(judged, planned=planned))
         return found
@@ -5331,7 +5795,7 @@ def main() -> int:
         plan = make_plan(cluster, options, comparison)
         warn_about_names(options, plan)
         if options.confirm:
-            check_permissions_to_evict(cluster, plan)
+            check_permissions_for_pods(cluster, plan)
         report.show_plan(plan)
         if options.confirm:
             rollout = Rollout(

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -798,6 +799,68 @@ def evicting(owners: int, rounds: int) -> Iterator[Row]:
         yield Row("evicting", "the same: API requests a Pod", requests, 1, "", 8)
 
 
+PATCH_LOOP = """
+xargs -P 20 -L 1 sh -c 'for pod in $1 $2; do
+                            $KUBECTL set image pod/$pod -n shop istio-proxy=$IMAGE >/dev/null || exit 1
+                            while [ "$($KUBECTL get pod $pod -n shop -o "jsonpath=$STATUS")" != "$IMAGE true" ]; do sleep 0.1; done
+                        done'
+"""
+
+
+def changing_in_place(owners: int, rounds: int) -> Iterator[Row]:
+    """Two Pods of each owner, whose sidecar takes 0.1 s to get its new image, against a shell loop of kubectl.
+
+    Both change the Pods of one owner one at a time.
+    """
+    from cluster import EmbeddedCluster
+    from cluster.manifests import workload
+
+    with EmbeddedCluster() as cluster:
+        cluster.namespace("shop", inject=True)
+        cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+        for number in range(owners):
+            cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
+        cluster.settle(120)
+        cluster.controllers.kubelet.step = 0.03
+        environment = environment_of(cluster)
+        proxy = '{.status.containerStatuses[?(@.name=="istio-proxy")]'
+        environment["STATUS"] = proxy + ".image} " + proxy + ".ready}"
+        versions = (f"docker.io/istio/proxyv2:1.27.{number}" for number in itertools.count())
+        found = []
+
+        def images() -> set[str]:
+            return {p["spec"]["containers"][1]["image"] for p in cluster.pods("shop")}
+
+        def loop() -> Cost:
+            environment["IMAGE"] = next(versions)
+            pods: dict[str, list[str]] = {}
+            for metadata in (found["metadata"] for found in cluster.pods("shop")):
+                pods.setdefault(metadata["labels"]["app"], []).append(metadata["name"])
+            lines = "\n".join(" ".join([app, *names]) for app, names in pods.items())
+            words = ["sh", "-c", f"printf '%s\n' '{lines}' | {PATCH_LOOP.strip()}"]
+            cost = cost_of(words, environment)
+            assert images() == {environment["IMAGE"]}
+            return cost
+
+        def ours() -> Cost:
+            cluster.injector.container["image"] = next(versions)
+            del cluster.server.requests[:]
+            words = tool("--only-drifted", "--in-place", "--confirm=true", "--log-level=error")
+            cost = cost_of([*words, "--parallel-rollouts=20"], environment)
+            assert images() == {cluster.injector.container["image"]}
+            found.append(len(cluster.server.requests) / (2 * owners))
+            return cost
+
+        costs = in_turns(rounds, loop=loop, ours=ours)
+        pods = 2 * owners
+        what = f"--in-place, {pods} Pods of {owners} owners, 20 workers: wall, against xargs -P 20 of kubectl"
+        yield Row("in-place", what, costs["ours"].wall, costs["loop"].wall, "s", 0.65)
+        cpu = costs["ours"].cpu / pods, costs["loop"].cpu / pods
+        yield Row("in-place", "the same: CPU a Pod", *cpu, "s", 0.65)
+        requests = statistics.median(found)
+        yield Row("in-place", "the same: API requests a Pod", requests, 1, "", 12)
+
+
 MEASURES = {
     "starting": starting,
     "parsing": parsing,
@@ -808,6 +871,7 @@ MEASURES = {
     "missing": missing,
     "rollouts": rolling_out,
     "evicting": evicting,
+    "in-place": changing_in_place,
 }
 
 
@@ -850,6 +914,7 @@ def main() -> int:
     rows = []
     for name in options.only or MEASURES:
         sizes = {"rollouts": options.workloads, "evicting": options.workloads // 3}
+        sizes["in-place"] = options.workloads // 3
         size = sizes.get(name, options.pods)
         for row in MEASURES[name](size, options.rounds):
             rows.append(row)

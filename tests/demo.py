@@ -139,9 +139,12 @@ def fill(cluster: EmbeddedCluster) -> None:
     cluster.settle()
 
     cluster.injector.container |= {
-        "image": "docker.io/istio/proxyv2:1.27.0",
+        "image": "docker.io/istio/proxyv2:1.27.0-rc.1",
         "env": [{"name": "PILOT_CERT_PROVIDER", "value": "istiod"}],
     }
+    cluster.create("data", workload("Deployment", "cache", app("cache:7"), replicas=2))
+    cluster.settle()
+    cluster.injector.container |= {"image": "docker.io/istio/proxyv2:1.27.0"}  # and nothing else
     agent = "opentelemetry-auto-instrumentation-java"
     cluster.injector.instrumentation = container(agent, f"registry.example/{agent}:2.10.0")
     native = {"sidecar.istio.io/nativeSidecar": "true"}

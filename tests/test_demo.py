@@ -85,7 +85,7 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     dry = run(company, *ALL, cut_off)
     assert len({r["namespace"] for r in dry.of("plan") + dry.of("skip")} - {"kube-system"}) == 5
-    assert len(dry.planned) == 11
+    assert len(dry.planned) == 12
     assert len(dry.skipped) == 12
     ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
     assert ended.code == 1
@@ -110,7 +110,7 @@ def test_with_evict_only_the_pod_without_a_controller_needs_a_manual_step(run):
         }
         bad = {"shop/search": "failed", "payments/ledger": "failed"}
         assert ended.outcomes == dict.fromkeys(ended.planned, "succeeded") | bad
-        assert len(ended.planned) == 17
+        assert len(ended.planned) == 18
         assert sum(r["method"] == "evict" for r in ended.of("plan")) == 6
         owners = {r["name"]: r["controlled_by"] for r in ended.of("plan") if r["controlled_by"]}
         assert owners == {"prometheus": "Prometheus monitoring/main"}
@@ -200,3 +200,16 @@ def company_again():
     with EmbeddedCluster("demo") as cluster:
         demo.fill(cluster)
         yield cluster
+
+
+def test_one_gets_its_new_image_in_place(run):
+    with EmbeddedCluster("demo") as cluster:
+        demo.fill(cluster)
+        before = {p["metadata"]["uid"] for p in cluster.pods("data", "cache")}
+        ended = run(cluster, "--only-drifted", "--in-place", "--confirm=true", "--timeout=15s")
+        methods = {r["name"]: r["method"] for r in ended.of("plan")}
+        assert [name for name, method in methods.items() if method == "in_place"] == ["cache"]
+        assert ended.outcomes["data/cache"] == "succeeded"
+        assert {p["metadata"]["uid"] for p in cluster.pods("data", "cache")} == before
+        images = {p["spec"]["containers"][1]["image"] for p in cluster.pods("data", "cache")}
+        assert images == {"docker.io/istio/proxyv2:1.27.0"}

@@ -348,6 +348,7 @@ def test_everything_else_is_forbidden(cluster):
     assert team == drift
     evict = {"create pods/eviction", "get replicationcontrollers", "list controllerrevisions"}
     assert allowed(cluster, rules_of("sidecar-rollout-evict")) == evict
+    assert allowed(cluster, rules_of("sidecar-rollout-in-place")) == {"patch pods"}
 
 
 @pytest.mark.parametrize("number", range(len(rules_of(*DRIFT))))
@@ -395,6 +396,20 @@ def test_without_any_rule_of_the_evict_role_nothing_is_evicted(without_rollouts,
     del rules[number]
     kubeconfig = without_rollouts.kubeconfig_of("somebody", rules_of(*ROLLOUT) + rules)
     assert run(kubeconfig, *ALL, CONFIRM, "--evict").code == 3
+
+
+def test_the_role_for_changes_in_place_suffices(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.26.3"
+    given = ("--only-drifted", "--in-place", CONFIRM)
+    assert run(cluster.kubeconfig_of("a", rules_of(*DRIFT)), *given).code == 3
+    kubeconfig = cluster.kubeconfig_of("b", rules_of(*DRIFT, "sidecar-rollout-in-place"))
+    ended = run(kubeconfig, *given)
+    assert (ended.of("plan")[0]["method"], ended.summary["outcomes"]) == (
+        "in_place",
+        {"succeeded": 1},
+    )
 
 
 # Two runs at once

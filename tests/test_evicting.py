@@ -897,7 +897,7 @@ def test_the_first_signal_stops_between_two_pods(slow, start):
     assert ended.code == 130
     assert (first["outcome"], first["message"]) == (
         "interrupted",
-        "1 of 3 Pods replaced; the others were not evicted",
+        "1 of 3 Pods replaced; the others were not replaced",
     )
     assert second["outcome"] == "not_started"
     assert len(evictions(slow)) == 1

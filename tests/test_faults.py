@@ -475,7 +475,7 @@ def test_all_options_are_known_to_the_next_test():
     assert {"--sidecar-container-name", "--only-started-before", "--timeout", "--log-format"} < set(
         OPTIONS
     )
-    assert len(OPTIONS) == 35  # with --help and --version
+    assert len(OPTIONS) == 36  # with --help and --version
 
 
 @given(

@@ -35,6 +35,7 @@ def test_the_benchmark_works_at_a_small_size():
         *["missing"] * 2,
         *["rollouts"] * 2,
         *["evicting"] * 2,
+        *["in-place"] * 3,
     ]
     assert all(row["figure"] > 0 and row["yardstick"] > 0 for row in rows)
 

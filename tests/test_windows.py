@@ -66,7 +66,7 @@ def test_evictions_stop_between_two_pods(cluster, start):
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "interrupted",
-        "1 of 3 Pods replaced; the others were not evicted",
+        "1 of 3 Pods replaced; the others were not replaced",
     )
 
 

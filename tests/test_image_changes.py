@@ -1,0 +1,362 @@
+"""Changes in place against an imagined cluster: whatever fails or interrupts, no Pod has an image that nobody chose,
+and never are two Pods of a workload unready because of the tool."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from datetime import datetime, timezone
+
+import pytest
+from cluster.manifests import container, pod_spec
+from conftest import a_planned, options_of
+from hypothesis import given
+from hypothesis import strategies as st
+from test_in_place_of_the_cluster import body_of
+
+OLD, NEW = "agent:1", "agent:2"
+SCHEDULE = st.lists(
+    st.sampled_from(["ok", "ok", "ok", "denied", "away", "gone", "signal", "signals"]), max_size=40
+)
+FATES = ("starts", "pull", "crash", "never", "ignored", "slow")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+class Event:
+    """A threading.Event whose wait takes no time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.flag = clock, False
+
+    def set(self) -> None:
+        self.flag = True
+
+    def is_set(self) -> bool:
+        return self.flag
+
+    def wait(self, seconds: float) -> bool:
+        self.clock.now += seconds
+        return self.flag
+
+
+class Interrupts:
+    def __init__(self, clock: Clock) -> None:
+        self.received: list[int] = []
+        self.is_paused = False
+        self.stop_starting, self.stop_waiting = Event(clock), Event(clock)
+
+
+class Cluster:
+    """A ReplicaSet's Pods and their kubelets; each request takes the next step of a schedule."""
+
+    def __init__(
+        self,
+        tool,
+        clock,
+        interrupts,
+        fates: list[str],
+        unready: set[int],
+        schedule,
+        missing: int = 0,
+    ) -> None:
+        self.tool, self.clock, self.interrupts = tool, clock, interrupts
+        self.schedule = iter(schedule)
+        self.fates = {f"web-{n}": fate for n, fate in enumerate(fates)}
+        self.pods = {f"web-{n}": a_pod(n, n not in unready) for n in range(len(fates))}
+        self.acted: dict[str, float] = {}  # by Pod: when its image was changed
+        self.ids = 100
+        self.was_ready = {name: tool.is_ready(pod) for name, pod in self.pods.items()}
+        self.dry_runs: list[str] = []
+        self.missing = missing
+
+    def step(self, name: str = "") -> None:
+        self.kubelet()
+        event = next(self.schedule, "ok")
+        if event in ("signal", "signals"):
+            self.interrupts.received.append(2)
+            if event == "signals" or len(self.interrupts.received) > 1:
+                self.interrupts.stop_waiting.set()
+        if event == "denied" and name:
+            raise self.tool.ApiError(403, "403 denied")
+        if event == "away":
+            raise self.tool.ApiError(0, "cannot connect")
+        if event == "gone" and name:
+            self.replace(name)
+
+    def replace(self, name: str) -> None:
+        """Somebody deletes a Pod; its replacement has today's image."""
+        new = a_pod(self.ids, True)
+        self.ids += 1
+        new["metadata"]["name"] = f"{name}-b"
+        new["spec"]["containers"][1]["image"] = NEW
+        self.pods.pop(name, None)
+        self.pods[new["metadata"]["name"]] = new
+        self.fates[new["metadata"]["name"]] = "starts"
+        self.was_ready[new["metadata"]["name"]] = True
+
+    def kubelet(self) -> None:
+        for name, since in list(self.acted.items()):
+            pod = self.pods.get(name)
+            if not pod:
+                continue
+            fate = "starts" if pod["spec"]["containers"][1]["image"] == OLD else self.fates[name]
+            status = pod["status"]["containerStatuses"][1]
+            if fate == "ignored" or self.clock.now - since < (30 if fate == "slow" else 0.5):
+                continue
+            del self.acted[name]
+            self.ids += 1
+            if fate != "pull":
+                status["containerID"] = f"id-{self.ids}"
+            status["ready"] = fate in ("starts", "slow")
+            status["state"] = {"running": {}}
+            if fate in ("pull", "crash"):
+                reason = {"pull": "ErrImagePull", "crash": "CrashLoopBackOff"}[fate]
+                status["state"] = {"waiting": {"reason": reason}}
+            set_ready(pod)
+
+    # What the tool uses
+
+    def workload(self, ref, quick=False):
+        self.step()
+        return {
+            "metadata": {"uid": "rs"},
+            "spec": {
+                "replicas": len(self.pods) + self.missing,
+                "template": {"spec": {"containers": []}},
+            },
+        }
+
+    def pods_of(self, owner, obj):
+        self.step()
+        return copy.deepcopy(list(self.pods.values()))
+
+    def pod(self, pod):
+        self.step()
+        found = self.pods.get(pod["metadata"]["name"])
+        same = found and found["metadata"]["uid"] == pod["metadata"]["uid"]
+        return copy.deepcopy(found) if same else {}
+
+    def pod_today(self, planned, obj):
+        self.step()
+        fresh = a_pod(999, True)
+        fresh["spec"]["containers"][1]["image"] = NEW
+        return fresh
+
+    def change_images(self, pod, images, dry_run):
+        name = pod["metadata"]["name"]
+        self.step(name)
+        found = self.pods.get(name)
+        if not found:
+            raise self.tool.ApiError(404, "404 not found")
+        if dry_run:
+            self.dry_runs.append(name)
+            return
+        assert images in ({"agent": NEW}, {"agent": OLD})
+        if images == {"agent": NEW}:
+            assert name in self.dry_runs, "no dry run before the change"
+            others = [n for n, p in self.pods.items() if n != name and not self.tool.is_ready(p)]
+            caused = [n for n in others if self.was_ready[n]]
+            assert not caused, f"{caused} are not ready because of the tool, and {name} is next"
+            if self.was_ready[name]:
+                assert not others, f"{others} are not ready, and {name} is next"
+        found["spec"]["containers"][1]["image"] = images["agent"]
+        self.acted[name] = self.clock.now
+        status = found["status"]["containerStatuses"][1]
+        if self.fates[name] != "ignored":
+            status |= {"ready": False, "state": {"terminated": {"exitCode": 0}}}
+        set_ready(found)
+
+    def now(self):
+        return datetime.now(timezone.utc)
+
+
+def set_ready(pod: dict) -> None:
+    ready = all(status["ready"] for status in pod["status"]["containerStatuses"])
+    pod["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+
+
+def a_pod(number: int, ready: bool) -> dict:
+    spec = pod_spec(container("app", "app:1"), container("agent", OLD))
+    reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}
+    metadata = {
+        "name": f"web-{number}",
+        "namespace": "shop",
+        "uid": f"uid-{number}",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "ownerReferences": [{**reference, "controller": True}],
+    }
+    statuses = [
+        {
+            "name": name,
+            "ready": ready or name == "agent",
+            "state": {"running": {}},
+            "containerID": f"{name}-{number}",
+        }
+        for name in ("app", "agent")
+    ]
+    pod = {
+        "metadata": metadata,
+        "spec": spec,
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    set_ready(pod)
+    return pod
+
+
+def change_all(
+    tool, fates: list[str], unready: set[int] = frozenset(), schedule=(), missing: int = 0
+):
+    """The result of a change in place, and the cluster after it."""
+    clock = Clock()
+    interrupts = Interrupts(clock)
+    cluster = Cluster(tool, clock, interrupts, fates, unready, schedule, missing)
+    ref = tool.ObjectRef("ReplicaSet", "shop", "web", "apps")
+    fresh = a_pod(999, True)
+    fresh["spec"]["containers"][1]["image"] = NEW
+    names = ["agent"]
+    sidecar = tool.Sidecar("agent", OLD, False)
+    planned = a_planned(
+        tool,
+        ref=ref,
+        method=tool.Method.IN_PLACE,
+        owners=(ref,),
+        sidecars=(sidecar,),
+        pods=len(fates),
+        pods_to_replace=len(fates),
+        ready=len(fates) - len(unready),
+    )
+    judged = tool.JudgedWorkload(planned, tool.Verdict.DRIFTED, view=tool.view_of(fresh, names))
+    options = options_of(
+        tool, "--only-drifted", "--in-place", "--evict", "--timeout=60s", sidecars=names
+    )
+    rollout = tool.Rollout(
+        cluster, None, interrupts, options, began=options.cutoff, judged={ref: judged}
+    )
+    task = tool.Task(planned)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tool.time, "monotonic", lambda: clock.now)
+        result = rollout.carry_out(task, lambda line: None)
+    return result, cluster
+
+
+def images(cluster: Cluster) -> dict[str, str]:
+    return {name: pod["spec"]["containers"][1]["image"] for name, pod in cluster.pods.items()}
+
+
+@given(
+    st.lists(st.sampled_from(FATES), min_size=1, max_size=4),
+    st.sets(st.integers(0, 3), max_size=2),
+    SCHEDULE,
+)
+def test_no_pod_has_an_image_that_nobody_chose_and_one_at_a_time_is_unready(
+    tool, fates, unready, schedule
+):
+    result, cluster = change_all(tool, fates, {n for n in unready if n < len(fates)}, schedule)
+    found = images(cluster)
+    assert set(found.values()) <= {OLD, NEW}
+    text = result.message
+    if "old image restored" in text:
+        failed = text.partition("Pod ")[2].partition(":")[0]
+        assert found[failed] == OLD
+        assert result.outcome is tool.Outcome.FAILED
+    if result.outcome is tool.Outcome.SUCCEEDED:
+        assert set(found.values()) == {NEW}
+        assert all(map(tool.is_ready, cluster.pods.values()))
+    if result.outcome is tool.Outcome.SKIPPED:
+        assert not any("-b" not in name and image == NEW for name, image in found.items())
+    assert (
+        dataclasses.asdict(result)["message"] == "" or result.outcome is not tool.Outcome.SUCCEEDED
+    )
+
+
+@pytest.mark.parametrize(
+    ("fate", "reason"),
+    [
+        ("pull", "container agent: ErrImagePull"),
+        ("crash", "container agent: CrashLoopBackOff"),
+        ("never", "not restarted and ready after 60s: web-1"),
+        ("ignored", "not restarted and ready after 60s: web-1"),
+    ],
+)
+def test_each_failure_is_named_and_undone_and_the_rest_is_left_alone(tool, fate, reason):
+    result, cluster = change_all(tool, ["starts", fate, "starts"])
+    assert result.message == f"Pod web-1: {reason}; old image restored (1 of 3 Pods changed)"
+    assert images(cluster) == {"web-0": NEW, "web-1": OLD, "web-2": OLD}
+    assert all(map(tool.is_ready, cluster.pods.values()))
+
+
+def test_an_api_server_that_is_away_is_named_with_the_pod(tool):
+    """The Pod's image was sent; whether it was stored is not known."""
+    for step in range(20):
+        result, cluster = change_all(tool, ["starts"], schedule=["ok"] * step + ["away"] * 99)
+        if result.outcome is tool.Outcome.FAILED and "may have the new image" in result.message:
+            break
+    assert (
+        result.message == "Pod web-0: may have the new image; cannot connect (0 of 1 Pod changed)"
+    )
+    assert result.stop_reason == "cannot connect"
+
+
+def test_slow_images_are_waited_for(tool):
+    result, cluster = change_all(tool, ["slow", "slow"])
+    assert result.outcome is tool.Outcome.SUCCEEDED
+    assert set(images(cluster).values()) == {NEW}
+    assert cluster.clock.now > 1060
+
+
+def test_a_container_that_was_stuck_before_shows_that_until_it_is_restarted(tool):
+    """An image that mends it may take a while to be pulled."""
+    before = a_pod(0, True)
+    status = before["status"]["containerStatuses"][1]
+    status["state"] = {"waiting": {"reason": "ImagePullBackOff", "message": "x"}}
+    assert tool.why_not_started(before, copy.deepcopy(before), ["agent"]) == ""
+    after = copy.deepcopy(before)
+    after["status"]["containerStatuses"][1]["containerID"] = "new"
+    text = "container agent: ImagePullBackOff: x"
+    assert tool.why_not_started(before, after, ["agent"]) == text
+    assert tool.why_not_started(before, after, ["app"]) == ""
+    assert tool.why_not_started(a_pod(0, True), before, ["agent"]) == text
+
+
+def test_only_the_last_of_the_recorded_steps_is_done(tool):
+    """Not the generation that was observed, not a new container ID alone, not that the Pod is ready."""
+    before = body_of(3)
+    steps = {
+        index: tool.is_restarted(before, body_of(index), ["mesh-proxy"])
+        for index in (3, 6, 9, 12, 15)
+    }
+    assert steps == {3: False, 6: False, 9: False, 12: False, 15: True}
+    same_image = body_of(15)
+    for status in same_image["status"]["containerStatuses"]:
+        status["imageID"] = "fake://the-same"
+    assert tool.is_restarted(before, same_image, ["mesh-proxy"])
+    assert not tool.is_restarted(body_of(15), body_of(15), ["mesh-proxy"])
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"), [(76, "ImagePullBackOff"), (88, "CrashLoopBackOff"), (98, ""), (109, "")]
+)
+def test_recorded_failures_show_their_reason_or_none(tool, index, reason):
+    failed = body_of(index)
+    before = json.loads(json.dumps(failed))
+    for status in tool.container_statuses(before):
+        status |= {"state": {"running": {}}, "containerID": f"old-{status['name']}"}
+    found = tool.why_not_started(before, failed, ["mesh-proxy"])
+    assert reason in found and bool(found) is bool(reason)
+    assert not tool.is_restarted(before, failed, ["mesh-proxy"])
+
+
+def test_a_missing_pod_is_waited_for(tool):
+    """It was deleted, and its replacement cannot be created."""
+    result, cluster = change_all(tool, ["starts"], missing=1)
+    assert result.outcome is tool.Outcome.TIMED_OUT
+    assert result.message == "waiting for 1 Pod to be created (0 of 1 Pod changed)"
+    assert images(cluster) == {"web-0": OLD}
+    result, cluster = change_all(tool, ["starts"], unready={0}, missing=1)
+    assert images(cluster) == {"web-0": OLD}  # restored: the Pod did not get ready
+    assert "old image restored" in result.message

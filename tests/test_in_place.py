@@ -1,0 +1,578 @@
+"""--in-place: a new image for a sidecar, without a restart of the Pod."""
+
+from __future__ import annotations
+
+import copy
+import re
+import signal
+import threading
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cluster import admission, is_ready, server
+from cluster.manifests import container, pod_spec, replicated, workload
+from test_drift import verdicts
+
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+IN_PLACE = ("--only-drifted", "--in-place")
+BOTH = ("--include-statefulset", "--include-daemonset")
+OLD, NEW = "docker.io/istio/proxyv2:1.26.2", "docker.io/istio/proxyv2:1.26.3"
+
+
+def images(cluster, app: str | None = None, key: str = "containers") -> list[str]:
+    """The images of the sidecars of an app's Pods."""
+    return [
+        found["image"]
+        for p in cluster.pods("shop", app)
+        for found in p["spec"].get(key, [])
+        if found["name"] == "istio-proxy"
+    ]
+
+
+def uids(cluster) -> set[str]:
+    return {p["metadata"]["uid"] for p in cluster.pods("shop")}
+
+
+def upgrade(cluster, image: str = NEW) -> None:
+    cluster.injector.container["image"] = image
+
+
+@pytest.fixture
+def shop(cluster):
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.settle()
+    upgrade(cluster)
+    return cluster
+
+
+def message_of(ended, name: str) -> str:
+    (message,) = [r["message"] for r in ended.of("result") if r["name"] == name]
+    return message
+
+
+def test_images_are_changed_and_no_pod_is_replaced(shop, run):
+    before = uids(shop)
+    ended = run(shop, *IN_PLACE, *BOTH, CONFIRM)
+    assert ended.outcomes == dict.fromkeys(["shop/web", "shop/db", "shop/agent"], "succeeded")
+    assert ended.code == 0
+    assert uids(shop) == before
+    assert set(images(shop)) == {NEW}
+    statuses = [s for p in shop.pods("shop") for s in p["status"]["containerStatuses"]]
+    assert {(s["name"], s["restartCount"]) for s in statuses} == {("app", 0), ("istio-proxy", 1)}
+    assert ended.summary["pods"]["updated_and_ready"] == 8
+    again = run(shop, *IN_PLACE, *BOTH)
+    assert set(verdicts(again).values()) == {"up_to_date"}
+
+
+def test_the_plan_shows_which_is_which(shop, run):
+    shop.injector.container["args"] = ["old"]
+    shop.create("shop", workload("Deployment", "late"))
+    shop.settle()
+    del shop.injector.container["args"]
+    dry = run(shop, *IN_PLACE)
+    assert {r["name"]: r["method"] for r in dry.of("plan")} == {
+        "web": "in_place",
+        "late": "restart",
+    }
+    text = run(shop, *IN_PLACE, TEXT).stdout
+    assert "    images will be changed in place; one Pod at a time\n" in text
+    assert "\nTo roll out: 2 workloads (4 Pods), 1 to restart and 1 to change in place.\n" in text
+    before = {p["metadata"]["uid"] for p in shop.pods("shop", "web")}
+    ended = run(shop, *IN_PLACE, CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded", "shop/late": "succeeded"}
+    assert {p["metadata"]["uid"] for p in shop.pods("shop", "web")} == before
+
+
+def test_without_it_they_are_restarted(shop, run):
+    before = uids(shop)
+    ended = run(shop, "--only-drifted", CONFIRM)
+    assert ended.of("plan")[0]["method"] == "restart"
+    assert len(before & uids(shop)) == len(before) - 3
+
+
+def test_other_changes_wait_for_the_next_restart(shop, run):
+    shop.injector.also = {"initContainers": [container("setup", "x:1")]}
+    text = run(shop, *IN_PLACE, TEXT).stdout
+    assert "Other changes to the Pod: init container setup\n" in text
+    note = "images will be changed in place; other changes wait for the next restart"
+    assert f"    {note}\n" in text
+    run(shop, *IN_PLACE, CONFIRM)
+    assert set(images(shop, "web")) == {NEW}
+    assert not any(p["spec"].get("initContainers") for p in shop.pods("shop"))
+
+
+def test_an_init_container_means_a_restart(cluster, run):
+    cluster.injector.also = {"initContainers": [container("istio-init", OLD)]}
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.also = {"initContainers": [container("istio-init", NEW)]}
+    upgrade(cluster)
+    both = run(cluster, *IN_PLACE, "--sidecar-container-name=istio-*")
+    assert [r["method"] for r in both.of("plan")] == ["restart"]
+    assert [r["method"] for r in run(cluster, *IN_PLACE).of("plan")] == ["in_place"]
+
+
+def test_changed_configuration_means_a_restart(cluster, run):
+    mount = {"name": "settings", "mountPath": "/etc/proxy"}
+    cluster.injector.container["volumeMounts"] = [mount]
+    cluster.injector.also = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
+    cluster.create("shop", {"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {}})
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    upgrade(cluster)
+    assert [r["method"] for r in run(cluster, *IN_PLACE).of("plan")] == ["restart"]
+
+
+def natively(cluster, node: str) -> None:
+    annotated = {"sidecar.istio.io/nativeSidecar": "true"}
+    spec = pod_spec(nodeName=node)
+    cluster.create("shop", workload("Deployment", "native", spec, annotations=annotated))
+    cluster.settle()
+    upgrade(cluster)
+
+
+def test_native_sidecars(cluster, run):
+    natively(cluster, "node-1")
+    before = uids(cluster)
+    ended = run(cluster, *IN_PLACE, CONFIRM)
+    assert ended.outcomes == {"shop/native": "succeeded"}
+    assert (uids(cluster), images(cluster, key="initContainers")) == (before, [NEW])
+
+
+def test_a_kubelet_that_does_nothing(cluster, run):
+    natively(cluster, "node-3")
+    ended = run(cluster, *IN_PLACE, CONFIRM, "--timeout=2s")
+    assert ended.outcomes == {"shop/native": "failed"}
+    name = cluster.pods("shop")[0]["metadata"]["name"]
+    text = f"Pod {name}: not restarted and ready after 2s: {name}; old image restored (0 of 1 Pod changed)"
+    assert message_of(ended, "native") == text
+    assert images(cluster, key="initContainers") == [OLD]
+
+
+def test_a_native_sidecar_that_ended_well_and_does_not_come_back(cluster, run):
+    natively(cluster, "node-1")
+    upgrade(cluster, "docker.io/istio/broken:1")
+    ended = run(cluster, *IN_PLACE, CONFIRM, "--timeout=2s")
+    message = message_of(ended, "native")
+    assert "not restarted and ready after 2s" in message
+    assert "old image restored" in message
+    assert images(cluster, key="initContainers") == [OLD]
+    cluster.wait_for(lambda: all(is_ready(p) for p in cluster.pods("shop")))
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("docker.io/istio/broken:1", "ErrImagePull"),
+        ("docker.io/istio/crashing:1", "container istio-proxy: CrashLoopBackOff: back-off"),
+        ("docker.io/istio/neverready:1", "not restarted and ready after 3s: web-"),
+    ],
+)
+def test_an_image_that_does_not_start_is_put_back(shop, run, image, reason):
+    upgrade(shop, image)
+    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=3s")
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    message = message_of(ended, "web")
+    assert message.startswith("Pod web-")
+    assert reason in message
+    assert message.endswith("; old image restored (0 of 3 Pods changed)")
+    assert set(images(shop)) == {OLD}
+    assert all(is_ready(p) for p in shop.pods("shop", "web"))
+    touched = {r.path for r in shop.server.requests if r.method == "PATCH"}
+    assert len(touched) == 1  # no other Pod
+
+
+def test_if_the_old_image_cannot_be_put_back_the_message_says_so_first(shop, run):
+    upgrade(shop, "docker.io/istio/broken:1")
+    denied = {"kind": "Status", "message": "denied\n+ SECRET"}
+    restoring = shop.fault(
+        method="PATCH", path=r"pods/web-[^?]*\?field", times=0, status=403, body=denied
+    )
+
+    def after_the_change(method: str, target: str, agent: str):
+        if (
+            method == "PATCH"
+            and "dryRun" not in target
+            and any(r.method == "PATCH" and "dryRun" not in r.query for r in shop.server.requests)
+        ):
+            return restoring
+        return None
+
+    shop.server.chaos = after_the_change
+    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=3s")
+    message = message_of(ended, "web")
+    assert message.startswith("old image of Pod web-")
+    assert " not restored: 403 denied; container istio-proxy: " in message
+    assert "SECRET" not in message
+    assert sorted(images(shop, "web")) == ["docker.io/istio/broken:1", OLD, OLD]
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_a_policy_that_refuses_leaves_everything_as_it_is(shop, run, status):
+    def deny(pod: dict) -> None:
+        raise admission.Refused(
+            status, "Forbidden", "policy x denied request: no\n- VALUE=secret\n"
+        )
+
+    shop.server.image_policy = deny
+    ended = run(shop, *IN_PLACE, CONFIRM)
+    assert ended.outcomes == {"shop/web": "failed"}
+    message = message_of(ended, "web")
+    assert message.startswith("cannot change Pod web-")
+    assert message.endswith(f": {status} policy x denied request: no (0 of 3 Pods changed)")
+    patches = [r for r in shop.server.requests if r.method == "PATCH"]
+    assert [r.query.get("dryRun") for r in patches] == ["All"]
+    assert set(images(shop)) == {OLD}
+
+
+def test_pod_security_that_was_raised_later(shop, run):
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    shop.change("Namespace", "", "shop", {"metadata": {"labels": labels}})
+    verdict = verdicts(run(shop, *IN_PLACE))
+    assert verdict == {"shop/web": "rejected"}  # a Pod could not be created, either
+
+
+def test_interrupted_once_the_pod_in_progress_is_finished(shop, start):
+    shop.controllers.kubelet.step = 0.5
+    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    running.wait_for_log("waiting for Pod web-")
+    running.signal(signal.SIGINT)
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (130, {"shop/web": "interrupted"})
+    assert message_of(ended, "web") == "the others were not changed (1 of 3 Pods changed)"
+    assert sorted(images(shop, "web")) == [OLD, OLD, NEW]
+    assert all(is_ready(p) for p in shop.pods("shop", "web"))
+
+
+def test_interrupted_twice_the_summary_names_the_pod_and_its_state(shop, start):
+    shop.controllers.kubelet.step = 60
+    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    running.wait_for_log("waiting for Pod web-")
+    running.signal(signal.SIGINT)
+    running.wait_for_log("interrupted: ")
+    running.signal(signal.SIGINT)
+    ended = running.finish(timeout=10)
+    message = message_of(ended, "web")
+    (changed,) = [p["metadata"]["name"] for p in shop.pods("shop", "web") if NEW in str(p["spec"])]
+    assert message.startswith(
+        f"Pod {changed}: has the new image, but is not restarted and ready yet; stopped waiting; "
+        "check with: kubectl describe deployment/web "
+    )
+
+
+def test_unready_pods_first_and_a_ready_one_waits_for_all_others(shop, start):
+    names = sorted(p["metadata"]["name"] for p in shop.pods("shop", "web"))
+    shop.controllers.set_ready("shop", names[1], False)
+    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    running.wait_for_log("waiting for Pod")
+    first = next(r.path for r in shop.server.requests if r.method == "PATCH")
+    assert first.endswith(names[1])
+    shop.controllers.set_ready("shop", names[1], True)
+    assert running.finish().outcomes == {"shop/web": "succeeded"}
+
+
+def test_a_pod_that_is_not_ready_and_up_to_date_holds_the_others(shop, run):
+    (one, *_) = shop.pods("shop", "web")
+    change = {"spec": {"containers": [{"name": "istio-proxy", "image": NEW}]}}
+    shop.change("Pod", "shop", one["metadata"]["name"], change)
+    shop.wait_for(
+        lambda: (
+            len(
+                [
+                    s
+                    for p in shop.pods("shop", "web")
+                    for s in p["status"]["containerStatuses"]
+                    if s["image"] == NEW and s["ready"]
+                ]
+            )
+            == 1
+        )
+    )
+    shop.controllers.set_ready("shop", one["metadata"]["name"], False)
+    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=2s")
+    assert ended.outcomes == {"shop/web": "timed_out"}
+    name = one["metadata"]["name"]
+    problem = f"waiting for a Pod to be ready: {name}: containers with unready status: [app]"
+    before = "(unhealthy before the rollout: 2 of 3 available)"
+    assert message_of(ended, "web") == f"{problem} (0 of 2 Pods changed) {before}"
+
+
+def test_a_pod_that_is_replaced_meanwhile_is_no_failure(shop, start):
+    shop.controllers.kubelet.step = 60
+    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    running.wait_for_log("waiting for Pod web-")
+    (changed,) = [p["metadata"]["name"] for p in shop.pods("shop", "web") if NEW in str(p["spec"])]
+    shop.controllers.kubelet.step = 0.02
+    shop.delete("Pod", "shop", changed)
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert set(images(shop, "web")) == {NEW}
+
+
+def test_a_pod_that_is_not_running_is_left_alone(shop, run):
+    (one, *_) = shop.pods("shop", "web")
+    shop.store.change("pods", one, status={**one["status"], "phase": "Pending"})
+    ended = run(shop, *IN_PLACE, CONFIRM)
+    assert ended.outcomes == {"shop/web": "incomplete"}
+    name = one["metadata"]["name"]
+    assert message_of(ended, "web") == f"Pod {name} is not running (2 of 3 Pods changed)"
+    assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
+
+
+@pytest.mark.parametrize("spec", [{"paused": True}, {"updateStrategy": {"type": "OnDelete"}}])
+def test_workloads_that_a_restart_does_not_replace(shop, run, spec):
+    kind, name = ("Deployment", "web") if "paused" in spec else ("StatefulSet", "db")
+    shop.change(kind, "shop", name, {"spec": spec})
+    ended = run(shop, *IN_PLACE, f"{kind}/{name}", CONFIRM)
+    assert ended.outcomes == {f"shop/{name}": "succeeded"}
+    assert set(images(shop, name)) == {NEW}
+
+
+def test_they_are_skipped_as_before_if_more_than_images_differ(shop, run):
+    shop.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    shop.injector.container["args"] = ["new"]
+    ended = run(shop, *IN_PLACE)
+    assert ended.skipped["Deployment shop/web"].startswith("paused; ")
+    assert ended.planned == []
+
+
+def test_pods_below_a_partition(shop, run):
+    partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    shop.change("StatefulSet", "shop", "db", {"spec": {"updateStrategy": partition}})
+    ended = run(shop, *IN_PLACE, "sts/db", CONFIRM)
+    assert (ended.of("plan")[0]["pods_to_replace"], ended.outcomes) == (2, {"shop/db": "succeeded"})
+    assert set(images(shop, "db")) == {NEW}
+
+
+def test_owners_without_a_rollout_with_evict(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "lone", replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    before = uids(cluster)
+    ended = run(cluster, *IN_PLACE, "--evict", CONFIRM)
+    assert ended.of("plan")[0]["method"] == "in_place"
+    assert ended.outcomes == {"shop/lone": "succeeded"}
+    assert (uids(cluster), set(images(cluster))) == (before, {NEW})
+
+
+def test_two_sidecars_in_another_order_than_the_names(cluster, run):
+    spec = pod_spec(container("b-agent", "agent:1"), container("app"))
+    cluster.create("shop", workload("Deployment", "web", spec))
+    cluster.settle()
+    upgrade(cluster)
+    names = ["--sidecar-container-name=istio-proxy", "--sidecar-container-name=b-agent"]
+    template = {"spec": {"containers": [{"name": "b-agent", "image": "agent:2"}]}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": template}})
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    dry = run(cluster, *IN_PLACE, *names)
+    assert [r["method"] for r in dry.of("plan")] == ["in_place"]
+    ended = run(cluster, *IN_PLACE, *names, CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+
+
+def test_selector_and_cutoff_limit_it(shop, run):
+    (one, two, _) = shop.pods("shop", "web")
+    labels = {"metadata": {"labels": {"canary": "yes"}}}
+    shop.change("Pod", "shop", one["metadata"]["name"], labels)
+    ended = run(shop, *IN_PLACE, "--selector=canary=yes", CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert sorted(images(shop, "web")) == [OLD, OLD, NEW]
+    shop.backdate(two, 3600)
+    cutoff = datetime.now(timezone.utc) - timedelta(seconds=1800)
+    ended = run(shop, *IN_PLACE, f"--only-started-before={cutoff.isoformat()}", CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
+
+
+def test_it_is_asked_again_what_would_be_injected(shop, start):
+    held = shop.fault(
+        method="GET",
+        path="shop/deployments/web",
+        user_agent="sidecar-rollout",
+        release=threading.Event(),
+    )
+    running = start(shop, *IN_PLACE, CONFIRM)
+    assert held.reached.wait(20)
+    shop.injector.container["args"] = ["new"]
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "skipped"}
+    assert message_of(ended, "web") == "more than images differ by now; rerun this command"
+    assert set(images(shop)) == {OLD}
+
+
+def test_failures_count(shop, run):
+    upgrade(shop, "docker.io/istio/broken:1")
+    ended = run(shop, *IN_PLACE, *BOTH, CONFIRM, "--max-failures=1")
+    assert sorted(ended.outcomes.values()) == ["failed", "not_started", "not_started"]
+
+
+def test_a_crash_during_the_soak(shop, start):
+    running = start(shop, *IN_PLACE, CONFIRM, "--soak=8s", "--log-level=debug")
+    running.wait_for_log("soaking")
+    name = shop.pods("shop", "web")[0]["metadata"]["name"]
+    shop.controllers.crash("shop", name, "istio-proxy")
+    ended = running.finish()
+    crash = f"crashed during the soak: {name}: container istio-proxy restarted: OOMKilled"
+    assert message_of(ended, "web") == crash
+
+
+def test_the_permission_is_checked_before_the_start(shop, run):
+    verbs = ["get", "list", "watch", "create"]
+    rules = [
+        {"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]},
+        {"verbs": ["patch"], "apiGroups": ["apps"], "resources": ["*"]},
+    ]
+    ended = run(shop.kubeconfig_of("operator", rules), *IN_PLACE, CONFIRM)
+    assert ended.code == 3
+    assert "missing permissions: patch pods in namespace shop; see" in ended.stderr
+    assert run(shop.kubeconfig_of("operator", rules), *IN_PLACE).code == 0
+
+
+def test_it_needs_only_drifted(run):
+    ended = run(None, "--in-place")
+    assert ended.code == 2
+    assert ended.stderr.startswith("error: --in-place requires --only-drifted\n")
+
+
+def test_a_terminating_pod_is_waited_for(shop, start):
+    shop.controllers.gone_after = 60
+    (one, *_) = shop.pods("shop", "web")
+    shop.delete("Pod", "shop", one["metadata"]["name"])
+    shop.settle()
+    running = start(shop, *IN_PLACE, CONFIRM, "--timeout=3s", "--log-level=debug")
+    running.wait_for_log("waiting for a Pod to be ready: ")
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "timed_out"}
+    assert sorted(images(shop, "web")) == [OLD, OLD, NEW]  # the replacement
+
+
+def test_two_runs_at_once_change_one_pod_at_a_time(shop, start):
+    """A Pod that was changed may be ready until its kubelet acts."""
+    for found in shop.pods("shop"):
+        status = copy.deepcopy(found["status"])
+        for each in status["containerStatuses"]:
+            each["state"]["running"]["startedAt"] = "2026-01-01T00:00:00Z"
+        shop.store.change("pods", found, status=status)
+    shop.controllers.kubelet.step = 0.5
+    first = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    first.wait_for_log("waiting for Pod web-")
+    second = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    second.wait_for_log("waiting for a Pod to be ready: web-")
+    worst = 0
+    while first.process.poll() is None or second.process.poll() is None:
+        pods = shop.pods("shop", "web")
+        pending = [
+            p
+            for p in pods
+            for s in p["status"]["containerStatuses"]
+            if s["name"] == "istio-proxy"
+            and (p["spec"]["containers"][1]["image"] != s["image"] or not s["ready"])
+        ]
+        worst = max(worst, len(pending))
+        time.sleep(0.01)
+    assert worst == 1
+    ended = [first.finish(), second.finish()]
+    assert {run.outcomes["shop/web"] for run in ended} <= {"succeeded", "skipped"}
+    assert set(images(shop, "web")) == {NEW}
+
+
+def test_pods_below_a_partition_with_another_template_are_left_alone(cluster, run):
+    """They come back from the current revision, not from the template that is asked about."""
+    agent = container("agent", "agent:1")
+    partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    spec = pod_spec(container("app"), agent)
+    cluster.create(
+        "shop", workload("StatefulSet", "db", spec, replicas=2, updateStrategy=partition)
+    )
+    cluster.settle()
+    canary = {"spec": {"containers": [{"name": "agent", "image": "agent:2-canary"}]}}
+    cluster.change("StatefulSet", "shop", "db", {"spec": {"template": canary}})
+    cluster.settle()
+    name = "--sidecar-container-name=agent"
+    ended = run(cluster, *IN_PLACE, name, "--include-statefulset", CONFIRM)
+    assert ended.outcomes == {"shop/db": "skipped"}
+    assert message_of(ended, "db") == (
+        "has Pods below its partition with another template; lower the partition"
+    )
+    found = {
+        p["metadata"]["name"]: p["spec"]["containers"][1]["image"] for p in cluster.pods("shop")
+    }
+    assert found == {"db-0": "agent:1", "db-1": "agent:2-canary"}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_answer_of_504_says_nothing_about_what_was_stored(shop, run, stored):
+    status = 504
+    seen = []
+
+    def chaos(method: str, target: str, agent: str):
+        if method == "PATCH" and "dryRun" not in target and not seen:
+            seen.append(target)
+            name = target.partition("?")[0].rpartition("/")[2]
+            if stored:
+                change = {"spec": {"containers": [{"name": "istio-proxy", "image": NEW}]}}
+                shop.change("Pod", "shop", name, change)
+            return server.Fault(status=status, body={"kind": "Status", "message": "Timeout"})
+        return None
+
+    shop.server.chaos = chaos
+    ended = run(shop, *IN_PLACE, CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert set(images(shop, "web")) == {NEW}
+
+
+def test_a_pod_without_the_sidecar_does_not_matter(shop, run):
+    shop.injector.state = "ignored"
+    shop.delete("Pod", "shop", shop.pods("shop", "web")[0]["metadata"]["name"])
+    shop.wait_for(lambda: len(shop.pods("shop", "web")) == 3 and len(images(shop, "web")) == 2)
+    shop.settle()
+    shop.injector.state = "works"
+    ended = run(shop, *IN_PLACE, CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert sorted(images(shop, "web")) == [NEW, NEW]
+
+
+def test_min_ready_seconds_are_honored(shop, run):
+    """A container without a readiness probe is ready before it crashes."""
+    shop.change("Deployment", "shop", "web", {"spec": {"minReadySeconds": 2}})
+    ended = run(shop, *IN_PLACE, CONFIRM)
+    (result,) = ended.of("result")
+    assert result["outcome"] == "succeeded"
+    assert result["seconds"] >= 6
+
+
+def test_a_second_signal_during_the_dry_run_changes_nothing(shop, start):
+    held = shop.fault(method="PATCH", path="dryRun=All", release=threading.Event())
+    running = start(shop, *IN_PLACE, CONFIRM)
+    assert held.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.wait_for_log("interrupted: ")
+    running.signal(signal.SIGINT)
+    time.sleep(0.5)
+    held.release.set()
+    running.finish()
+    assert [r.query.get("dryRun") for r in shop.server.requests if r.method == "PATCH"] == ["All"]
+
+
+def test_the_summary_names_the_pod_also_if_a_request_hangs(shop, start):
+    shop.controllers.kubelet.step = 60
+    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    running.wait_for_log("waiting for Pod web-")
+    held = shop.fault(method="GET", path="fieldSelector", times=99, release=threading.Event())
+    assert held.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.wait_for_log("interrupted: ")
+    running.signal(signal.SIGINT)
+    ended = running.finish(timeout=20)
+    held.release.set()
+    assert re.match(
+        r"0 of 3 Pods changed; waiting for Pod web-\S+; stopped", message_of(ended, "web")
+    )
