@@ -171,3 +171,18 @@ def test_the_printed_command_is_right_with_other_arguments_as_well(shop, run, ex
     assert [word for word in words if word.startswith("--confirm")] == ["--confirm=true"]
     gates = [word for word in words if word.startswith("--gate")]
     assert gates == [word for word in extra if word != "--"]
+
+
+def test_a_name_without_a_group_means_kubernetes_own_kinds(tool):
+    own = tool.ObjectRef("StatefulSet", "shop", "db", "apps")
+    kruise = tool.ObjectRef("StatefulSet", "shop", "db", "apps.kruise.io")
+    rollout = tool.ObjectRef("Rollout", "shop", "db", "argoproj.io")
+    for name, found in (
+        ("sts/db", [own]),
+        ("statefulsets.apps.kruise.io/db", [kruise]),
+        ("rollouts/db", [rollout]),
+        ("rollout.argoproj.io/d*", [rollout]),
+        ("rollout.other.io/db", []),
+    ):
+        options = options_of(tool, "--evict", name)
+        assert [ref for ref in (own, kruise, rollout) if tool.is_named(ref, options)] == found
