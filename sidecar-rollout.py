@@ -2753,10 +2753,15 @@ def resized_containers(pod: Json) -> tuple[str, ...]:
     found = set()
     for entry in dig(pod, "metadata", "managedFields"):
         if entry.get("subresource") == "resize":
-            fields = dig(entry, "fieldsV1", "f:spec")
-            keys = [*dig(fields, "f:containers"), *dig(fields, "f:initContainers")]
-            found |= {json.loads(key[2:])["name"] for key in keys if key.startswith("k:")}
+            found |= edited_containers(entry)
     return tuple(sorted(found))
+
+
+def edited_containers(entry: Json) -> set[str]:
+    """Return the containers of which an entry of a Pod's managedFields owns fields."""
+    fields = dig(entry, "fieldsV1", "f:spec")
+    keys = [*dig(fields, "f:containers"), *dig(fields, "f:initContainers")]
+    return {json.loads(key[2:])["name"] for key in keys if key.startswith("k:")}
 
 
 def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
@@ -4251,8 +4256,9 @@ class ImageChange(OneByOne):
             raise UnsuccessfulError(Outcome.FAILED, f"not changed: {problem}")
         if isinstance(expected, dict):
             self.judged = replace(self.judged, view=view_of(expected, options.sidecars))
-        for pod in pods:
-            self.images_to_change(pod)
+        images = [self.images_to_change(pod) for pod in pods]
+        if not any(images):
+            raise SkipError("already up to date")
 
     def next_pod(self) -> Json:
         """Return the Pod that is next, as it is now, and take it from those to do; or nothing.
@@ -4283,6 +4289,9 @@ class ImageChange(OneByOne):
     def obstacle(self, obj: Json, pods: Sequence[Json]) -> str:
         """Return which Pod must be there, or ready, before a ready one is changed; or nothing."""
         for pod in pods:
+            if uid_of(pod) in self.changed and any(stuck_containers(pod)):
+                text = f"Pod {pod_problem(pod)}, after its images were changed"
+                raise UnsuccessfulError(Outcome.FAILED, text)
             if is_terminating(pod) or not is_ready(pod) or self.is_changing(pod):
                 return f"waiting for a Pod to be ready: {pod_problem(pod) or name_of(pod)}"
         missing = counts_of(self.owner, obj)[0] - len(pods)
@@ -4293,22 +4302,19 @@ class ImageChange(OneByOne):
 
         It may say that the Pod is ready until the new image is pulled.
         """
-        times = [
-            parse_time(moment) for moment, manager in edits_of(pod) if manager == FIELD_MANAGER
-        ]
         rollout = self.rollout
         oldest = rollout.cluster.now() - timedelta(seconds=rollout.options.timeout)
-        if uid_of(pod) in self.changed or not times or max(times) < oldest:
-            return False
-        before = max(times) - CLOCKS_DIFFER
-        named = named_containers(pod, rollout.options.sidecars)
-        names = [container["name"] for kind, container in named if kind != INIT]
-        started = [
-            dig(status, "state", "running").get("startedAt")
-            for status in container_statuses(pod)
-            if status["name"] in names
-        ]
-        return any(not moment or parse_time(moment) < before for moment in started)
+        for entry in dig(pod, "metadata", "managedFields"):
+            is_ours = entry.get("manager") == FIELD_MANAGER and entry.get("time")
+            if uid_of(pod) in self.changed or not is_ours or not is_since(oldest, entry["time"]):
+                continue
+            before = parse_time(entry["time"]) - CLOCKS_DIFFER
+            names = edited_containers(entry)
+            for status in container_statuses(pod):
+                started = dig(status, "state", "running").get("startedAt", "")
+                if status["name"] in names and not is_since(before, started):
+                    return True
+        return False
 
     def change(self, pod: Json) -> None:
         """Change the images of a Pod, and wait, unless somebody else replaces it.
@@ -4415,6 +4421,10 @@ class ImageChange(OneByOne):
         if differences:
             texts = "; ".join(difference_text(difference) for difference in differences)
             raise UnsuccessfulError(Outcome.STILL_DRIFTED, f"the Pods still differ: {texts}")
+        for pod in found:
+            if not is_ready(pod):  # without a readiness probe, it was ready before it crashed
+                text = f"Pod {pod_problem(pod) or name_of(pod)}, after its images were changed"
+                raise UnsuccessfulError(Outcome.FAILED, text)
         for pod in pods:
             if uid_of(pod) in planned and uid_of(pod) not in self.changed:
                 text = f"Pod {name_of(pod)} is not running"
@@ -4483,12 +4493,15 @@ def why_not_started(
 ) -> str:
     """Return why a container does not start with its new image; empty if it may still start.
 
-    One that was stuck before shows the old reason until it is restarted.
+    One that was stuck before shows the old reason until it is restarted. A crash of the new image
+    has another containerID.
     """
     old, now = container_ids(before), container_ids(pod)
     stuck_before = {name for name, _ in stuck_containers(before)}
     for name, waiting in stuck_containers(pod):
-        if name in names and (name not in stuck_before or old[name] != now[name]):
+        is_crash = waiting["reason"] == "CrashLoopBackOff"
+        is_old = old[name] == now[name] and (is_crash or name in stuck_before)
+        if name in names and not is_old:
             words = (name, waiting["reason"], redact_text(waiting.get("message") or ""))
             return f"container {': '.join(filter(None, words))}"
     return ""
@@ -4578,9 +4591,8 @@ class Soak:
     def find_crash(self) -> str:
         """Return which Pod has crashed, and how; empty if none has."""
         pods = self.read()
+        self.read_owners()  # afterwards: they say that they want fewer Pods before these are gone
         alive = {uid: pod for uid, pod in pods.items() if not is_terminating(pod)}
-        if alive.keys() != self.watched.keys():  # scaled, replaced, or the first look
-            self.read_owners()
         for uid in self.watched.keys() - alive.keys():
             name = name_of(self.watched.pop(uid))
             self.scaled_down -= 1

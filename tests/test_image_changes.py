@@ -360,3 +360,14 @@ def test_a_missing_pod_is_waited_for(tool):
     result, cluster = change_all(tool, ["starts"], unready={0}, missing=1)
     assert images(cluster) == {"web-0": OLD}  # restored: the Pod did not get ready
     assert "old image restored" in result.message
+
+
+def test_a_crash_loop_of_the_old_container_says_nothing_about_the_new_image(tool):
+    """Between two back-offs, its status is terminated or running."""
+    before = a_pod(0, True)
+    before["status"]["containerStatuses"][1]["state"] = {"terminated": {"exitCode": 1}}
+    after = copy.deepcopy(before)
+    after["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert tool.why_not_started(before, after, ["agent"]) == ""
+    after["status"]["containerStatuses"][1]["containerID"] = "new"
+    assert tool.why_not_started(before, after, ["agent"]) == "container agent: CrashLoopBackOff"

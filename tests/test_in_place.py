@@ -576,3 +576,45 @@ def test_the_summary_names_the_pod_also_if_a_request_hangs(shop, start):
     assert re.match(
         r"0 of 3 Pods changed; waiting for Pod web-\S+; stopped", message_of(ended, "web")
     )
+
+
+def test_nothing_to_change_by_now(shop, start):
+    held = shop.fault(
+        method="GET",
+        path="shop/deployments/web",
+        user_agent="sidecar-rollout",
+        release=threading.Event(),
+    )
+    running = start(shop, *IN_PLACE, CONFIRM)
+    assert held.reached.wait(20)
+    upgrade(shop, OLD)  # the injector was rolled back
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "skipped"}
+    assert message_of(ended, "web") == "already up to date"
+    assert set(images(shop)) == {OLD}
+
+
+def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
+    """Without a readiness probe it was ready for a moment."""
+    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
+    running.wait_for_log("1 of 3 Pods changed")
+    (name,) = [
+        p["metadata"]["name"]
+        for p in shop.pods("shop", "web")
+        for s in p["status"]["containerStatuses"]
+        if s["image"] == NEW and s["ready"]
+    ][:1]
+    shop.controllers.set_ready("shop", name, False)
+    with shop.store.lock:
+        found = shop.get("Pod", "shop", name)
+        status = copy.deepcopy(found["status"])
+        waiting = {"reason": "CrashLoopBackOff", "message": "back-off"}
+        status["containerStatuses"][1]["state"] = {"waiting": waiting}
+        shop.store.change("pods", found, status=status)
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "failed"}
+    assert message_of(ended, "web").startswith(
+        f"Pod {name}: container istio-proxy: CrashLoopBackOff"
+    )
+    assert ", after its images were changed" in message_of(ended, "web")

@@ -342,14 +342,15 @@ def pods(*numbers: int) -> list[dict]:
 def test_an_autoscaler_that_scales_up_and_then_down_is_no_crash(tool):
     cluster = FakeCluster(tool, *pods(0, 1))
     cluster.then = {2: pods(0, 1, 2, 3, 4, 5), 4: pods(0, 1, 2, 3, 4), 5: pods(0, 1, 2)}
-    cluster.owners = {1: owner(2), 2: owner(6), 4: owner(3), 5: owner(3)}
+    cluster.owners = {n: owner(3) for n in range(4, 12)}
+    cluster.owners |= {0: owner(2), 1: owner(2), 2: owner(6), 3: owner(6)}
     assert watch(tool, cluster, "--soak=40s").message == ""
 
 
 def test_scaling_down_excuses_only_as_many_pods(tool):
     cluster = FakeCluster(tool, *pods(0, 1, 2))
     cluster.then = {2: pods(0, 1), 4: pods(0)}
-    cluster.owners = {1: owner(3), 2: owner(2), 4: owner(2)}
+    cluster.owners = {n: owner(2) for n in range(1, 9)} | {0: owner(3), 1: owner(3)}
     assert watch(tool, cluster, "--soak=40s").message == "crashed during the soak: web-1: replaced"
 
 
@@ -405,3 +406,11 @@ def test_without_it_nothing_is_read_after_the_last_eviction(cluster, run):
     ended = run(cluster, CONFIRM, "--evict")
     last = cluster.server.requests[-1]
     assert (ended.code, last.path) == (0, "/api/v1/namespaces/shop/pods")
+
+
+def test_scaling_of_pods_that_are_not_watched_is_noticed_as_well(tool):
+    """After a change in place, only the changed Pods are watched."""
+    cluster = FakeCluster(tool, *pods(0, 1))
+    cluster.then = {4: pods(0)}
+    cluster.owners = {n: owner(2) for n in range(12)} | {2: owner(3)}
+    assert watch(tool, cluster, "--soak=40s").message == ""

@@ -769,10 +769,13 @@ def stamp(manager: str, api_version: str, fields: dict) -> dict:
 
 
 def field_set(value: object) -> dict:
-    """The fields of a value as managedFields names them; lists count as a whole."""
+    """The fields of a value as managedFields names them; most lists count as a whole."""
     if not isinstance(value, dict):
         return {}
-    return {f"f:{key}": field_set(inner) for key, inner in value.items()}
+    return {
+        key if key.startswith("k:") else f"f:{key}": field_set(inner)
+        for key, inner in value.items()
+    }
 
 
 UNMANAGED = {
@@ -788,10 +791,15 @@ UNMANAGED = {
 
 def managed(obj: dict) -> dict:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in UNMANAGED}
-    return {
-        "metadata": metadata,
-        **{key: value for key, value in obj.items() if key not in ("metadata", "status")},
-    }
+    fields = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+    if "containers" in fields.get("spec", {}):  # of a Pod, by name
+        keyed = {
+            key: {f'k:{{"name":"{item["name"]}"}}': item for item in fields["spec"][key]}
+            for key in ("containers", "initContainers")
+            if key in fields["spec"]
+        }
+        fields["spec"] = {**fields["spec"], **keyed}
+    return {"metadata": metadata, **fields}
 
 
 def changed_fields(old: object, new: object) -> dict:
