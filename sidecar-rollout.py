@@ -1600,7 +1600,7 @@ class Cluster:
         """Change images of a Pod's containers, by their names, if it still has its UID.
 
         The containers are in the Pod's own order; another one is a 422. ApiError 422 or 403 if a
-        policy refuses the change: only the first line, because others show environment variables.
+        policy refuses the change; see first_line.
         """
         metadata = pod["metadata"]
         spec = {
@@ -1618,8 +1618,8 @@ class Cluster:
         query = {"fieldManager": FIELD_MANAGER}
         if dry_run:
             query["dryRun"] = "All"
-        path = f"{CORE}/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        self.request("PATCH", path, query=query, body=body)
+        ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
+        self.request("PATCH", path_of(ref), query=query, body=body)
 
     def pod(self, pod: Json) -> Json:
         """Return a Pod as it is now; empty if it is gone, terminating, or another one by now.
@@ -2015,10 +2015,8 @@ def is_included(namespace: str, options: Options) -> bool:
 
 def names_of(ref: ObjectRef) -> list[str]:
     """Return how TYPE/NAME may name an object; only Kubernetes' own kinds need no group."""
-    kinds = [kind.lower() for kind in KINDS]
-    without_group = type_and_name(ref.kind, "", ref.name)
-    names = [type_and_name(ref.kind, ref.group, ref.name), without_group]
-    return names[: 1 if ref.kind.lower() in kinds else 2]
+    groups = [ref.group] if ref.kind in KINDS else [ref.group, ""]
+    return [type_and_name(ref.kind, group, ref.name) for group in groups]
 
 
 def is_named(ref: ObjectRef, options: Options) -> bool:
@@ -2231,6 +2229,11 @@ class Situation:
         return annotations_of(self.obj), template_annotations(self.obj)
 
     @property
+    def needs_rollout(self) -> bool:
+        """Return whether only a rollout may replace its Pods."""
+        return not (self.options.evict or self.in_place)
+
+    @property
     def how_to_select(self) -> str:
         return KINDS[self.ref.kind]
 
@@ -2316,11 +2319,11 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "does not match --include-annotation",
     ),
     (
-        lambda it: is_paused(it.obj) and not (it.options.evict or it.in_place),
+        lambda it: is_paused(it.obj) and it.needs_rollout,
         "paused; run `kubectl rollout resume` first, or use --evict",
     ),
     (
-        lambda it: is_on_delete(it.obj) and not (it.options.evict or it.in_place),
+        lambda it: is_on_delete(it.obj) and it.needs_rollout,
         "updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time",
     ),
     (
@@ -2354,11 +2357,7 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "already up to date",
     ),
     (
-        lambda it: (
-            it.old_pods
-            and all_below_partition(it.obj, it.old_pods)
-            and not (it.options.evict or it.in_place)
-        ),
+        lambda it: it.old_pods and all_below_partition(it.obj, it.old_pods) and it.needs_rollout,
         "{it.kept_pods} the old sidecar; lower the partition or use --evict",
     ),
 )
@@ -3873,6 +3872,18 @@ class OneByOne:
             seconds += POLL
         return seconds
 
+    def all_pods_of(self, owner: ObjectRef, obj: Json) -> list[Json]:
+        """Return the Pods of an owner, also those that are terminating, but not those that ended.
+
+        Counts in a status say less: a StatefulSet's have a terminating Pod as ready.
+        """
+        return [
+            pod
+            for pod in self.rollout.cluster.pods_of(owner, obj)
+            if self.rollout.owns(owner, pod)
+            and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
+        ]
+
     def selected(self, pods: Sequence[Json]) -> Sequence[Json]:
         """Return the Pods that match --selector: unlike a rollout, evictions leave the others."""
         cluster = self.rollout.cluster
@@ -3945,18 +3956,6 @@ class Eviction(OneByOne):
         if is_deployment and not is_paused(workload):
             raise SkipError("no longer paused; rerun this command to restart it")
         return obj
-
-    def all_pods_of(self, owner: ObjectRef, obj: Json) -> list[Json]:
-        """Return the Pods of an owner, also those that are terminating, but not those that ended.
-
-        Counts in a status say less: a StatefulSet's have a terminating Pod as ready.
-        """
-        return [
-            pod
-            for pod in self.rollout.cluster.pods_of(owner, obj)
-            if controller_of(pod) == owner
-            and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
-        ]
 
     def try_replacement(self, obj: Json, pod: Json) -> Json | None:
         """Return a new Pod by a dry run, or None. UnsuccessfulError if it would be rejected."""
@@ -4181,7 +4180,7 @@ class ImageChange(OneByOne):
         cutoff = self.rollout.options.cutoff
         obj = self.read()
         self.min_ready = dig(obj, "spec").get("minReadySeconds") or 0
-        alive = [pod for pod in self.pods(obj) if not is_terminating(pod)]
+        alive = [pod for pod in self.all_pods_of(self.owner, obj) if not is_terminating(pod)]
         pods = self.selected(self.rollout.with_sidecar(alive))
         todo = [p for p in pods if created_at(p) < cutoff and self.images_to_change(p)]
         self.total = len(todo)
@@ -4214,15 +4213,6 @@ class ImageChange(OneByOne):
         require_rollout(situation)
         return obj
 
-    def pods(self, obj: Json) -> list[Json]:
-        """Return the owner's Pods, also those that are terminating, but not those that ended."""
-        return [
-            pod
-            for pod in self.rollout.cluster.pods_of(self.owner, obj)
-            if self.rollout.owns(self.owner, pod)
-            and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
-        ]
-
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs.
 
@@ -4249,8 +4239,7 @@ class ImageChange(OneByOne):
                 "has Pods below its partition with another template; lower the partition"
             )
         planned = replace(self.planned, sample=packed(pods[0]))
-        obj = with_template(cluster, planned, cluster.workload(self.owner))
-        expected = self.rollout.ask_again(planned, obj)
+        expected = self.rollout.ask_again(planned, with_template(cluster, planned, obj))
         problem = problem_with(expected, planned, options)
         if problem:
             raise UnsuccessfulError(Outcome.FAILED, f"not changed: {problem}")
@@ -4269,7 +4258,7 @@ class ImageChange(OneByOne):
         for pause in growing(1.0):
             deadline += self.hold()
             obj = self.read()
-            pods = self.pods(obj)
+            pods = self.all_pods_of(self.owner, obj)
             left = [pod for pod in pods if uid_of(pod) in self.todo and is_running(pod)]
             if not left:
                 break
@@ -4415,7 +4404,8 @@ class ImageChange(OneByOne):
 
     def verify(self, planned: Collection[str]) -> None:
         """Raise UnsuccessfulError if Pods do not have the images that would be injected today."""
-        pods = [pod for pod in self.pods(self.read()) if not is_terminating(pod)]
+        pods = self.all_pods_of(self.owner, self.read())
+        pods = [pod for pod in pods if not is_terminating(pod)]
         found = [pod for pod in pods if uid_of(pod) in self.changed]
         differences = remaining(self.judged, found, self.rollout.options.sidecars)
         if differences:
@@ -5352,9 +5342,11 @@ class Report:
                     f"{count} below the partition will be evicted" if planned.evicted_pods else ""
                 )
             if planned.method is Method.IN_PLACE:
-                others = planned.ref in self.with_other_changes
-                when = "other changes wait for the next restart" if others else "one Pod at a time"
-                evicted = f"images will be changed in place; {when}"
+                evicted = "images will be changed in place, one Pod at a time"
+                if planned.ref in self.with_other_changes:
+                    evicted = (
+                        "images will be changed in place; other changes wait for the next restart"
+                    )
             notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime, evicted)))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines

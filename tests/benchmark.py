@@ -746,6 +746,14 @@ def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
         )
 
 
+def pods_by_app(cluster) -> str:
+    """Lines with the name of an app and those of its Pods."""
+    pods: dict[str, list[str]] = {}
+    for metadata in (found["metadata"] for found in cluster.pods("shop")):
+        pods.setdefault(metadata["labels"]["app"], []).append(metadata["name"])
+    return "\n".join(" ".join([app, *names]) for app, names in pods.items())
+
+
 DELETE_LOOP = """
 xargs -P 20 -L 1 sh -c 'for pod in $1 $2; do
                             $KUBECTL delete pod $pod -n shop --wait >/dev/null &&
@@ -775,11 +783,7 @@ def evicting(owners: int, rounds: int) -> Iterator[Row]:
 
         def loop() -> Cost:
             cluster.settle(60)
-            pods: dict[str, list[str]] = {}
-            for metadata in (found["metadata"] for found in cluster.pods("shop")):
-                pods.setdefault(metadata["labels"]["app"], []).append(metadata["name"])
-            lines = "\n".join(" ".join([app, *names]) for app, names in pods.items())
-            words = ["sh", "-c", f"printf '%s\\n' '{lines}' | {DELETE_LOOP.strip()}"]
+            words = ["sh", "-c", f"printf '%s\\n' '{pods_by_app(cluster)}' | {DELETE_LOOP.strip()}"]
             return cost_of(words, environment)
 
         def ours() -> Cost:
@@ -833,11 +837,7 @@ def changing_in_place(owners: int, rounds: int) -> Iterator[Row]:
 
         def loop() -> Cost:
             environment["IMAGE"] = next(versions)
-            pods: dict[str, list[str]] = {}
-            for metadata in (found["metadata"] for found in cluster.pods("shop")):
-                pods.setdefault(metadata["labels"]["app"], []).append(metadata["name"])
-            lines = "\n".join(" ".join([app, *names]) for app, names in pods.items())
-            words = ["sh", "-c", f"printf '%s\n' '{lines}' | {PATCH_LOOP.strip()}"]
+            words = ["sh", "-c", f"printf '%s\\n' '{pods_by_app(cluster)}' | {PATCH_LOOP.strip()}"]
             cost = cost_of(words, environment)
             assert images() == {environment["IMAGE"]}
             return cost

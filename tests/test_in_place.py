@@ -79,7 +79,7 @@ def test_the_plan_shows_which_is_which(shop, run):
         "late": "restart",
     }
     text = run(shop, *IN_PLACE, TEXT).stdout
-    assert "    images will be changed in place; one Pod at a time\n" in text
+    assert "    images will be changed in place, one Pod at a time\n" in text
     assert "\nTo roll out: 2 workloads (4 Pods), 1 to restart and 1 to change in place.\n" in text
     before = {p["metadata"]["uid"] for p in shop.pods("shop", "web")}
     ended = run(shop, *IN_PLACE, CONFIRM)
