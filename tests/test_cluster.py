@@ -7,15 +7,13 @@ import os
 import subprocess
 import time
 import urllib.parse
-from pathlib import Path
 
 import pytest
 import urllib3
 from cluster import EmbeddedCluster
 from cluster.manifests import container, pod, pod_spec, workload
-from conftest import KUBECTL
+from support import KUBECTL, exchanges
 
-RECORDED = Path(__file__).parent / "recorded"
 PROXY = container(
     "mesh-proxy",
     "registry.example/mesh-proxy:1.0.0",
@@ -83,10 +81,6 @@ def client(recorded_cluster):
     found = Client(recorded_cluster)
     yield found
     found.pool.clear()
-
-
-def exchanges(name: str) -> list[dict]:
-    return json.loads((RECORDED / f"{name}.json").read_text())
 
 
 WHOLE = {"fieldsV1", "annotations", "labels"}  # their keys are values

@@ -8,12 +8,11 @@ import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from conftest import SCRIPT
 from hypothesis import given
 from hypothesis import strategies as st
+from support import SCRIPT
 
 NAME = "--sidecar-container-name=istio-proxy"
-CONFIRM = "--confirm=true"
 
 
 @pytest.fixture

@@ -6,16 +6,26 @@ import json
 import os
 import subprocess
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from cluster.manifests import workload
-from conftest import KUBECTL
-
-RECORDED = json.loads(
-    Path(__file__).with_name("recorded").joinpath("config-changes.json").read_text()
+from support import (
+    BOTH,
+    CONFIRM,
+    DRIFTED,
+    KUBECTL,
+    MESH,
+    SIDECAR,
+    TEXT,
+    a_planned,
+    config,
+    exchanges,
+    patched,
+    pod_of,
+    verdicts,
 )
-DRIFTED = "--only-drifted"
+
+RECORDED = exchanges("config-changes")
 
 
 def clock(text: str) -> datetime:
@@ -87,7 +97,7 @@ def test_what_is_not_certain_is_said_to_be_possible(
 
 
 @pytest.fixture
-def mesh(cluster):
+def shop(cluster):
     """Deployment web, a day old, as is the ConfigMap of its sidecar."""
     settings = {"name": "settings", "configMap": {"name": "settings"}}
     cluster.injector.also = {"volumes": [settings]}
@@ -115,9 +125,9 @@ def drift(ended) -> str:
 
 
 @pytest.mark.parametrize("verb", ["annotate", "label"])
-def test_an_annotation_or_a_label_is_no_change(mesh, run, verb):
-    kubectl(mesh, verb, "configmap", "settings", "x=1")
-    assert drift(run(mesh, DRIFTED)) == ""
+def test_an_annotation_or_a_label_is_no_change(shop, run, verb):
+    kubectl(shop, verb, "configmap", "settings", "x=1")
+    assert drift(run(shop, DRIFTED)) == ""
 
 
 @pytest.mark.parametrize(
@@ -131,16 +141,158 @@ def test_an_annotation_or_a_label_is_no_change(mesh, run, verb):
         ({"data": {"l": None}}, ""),  # nothing tells that a key was removed
     ],
 )
-def test_what_is_said_of_a_change(mesh, run, patch, said):
-    kubectl(mesh, "patch", "configmap", "settings", "--type=merge", "-p", json.dumps(patch))
-    assert drift(run(mesh, DRIFTED)) == said
+def test_what_is_said_of_a_change(shop, run, patch, said):
+    kubectl(shop, "patch", "configmap", "settings", "--type=merge", "-p", json.dumps(patch))
+    assert drift(run(shop, DRIFTED)) == said
 
 
-def test_configuration_whose_changes_are_not_recorded_is_warned_about_once(mesh, run):
-    found = mesh.get("ConfigMap", "shop", "settings")
+def test_configuration_whose_changes_are_not_recorded_is_warned_about_once(shop, run):
+    found = shop.get("ConfigMap", "shop", "settings")
     metadata = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
-    mesh.store.change("configmaps", found, metadata=metadata)
-    ended = run(mesh, DRIFTED, "--log-format=text")
+    shop.store.change("configmaps", found, metadata=metadata)
+    ended = run(shop, DRIFTED, "--log-format=text")
     line = "WARNING changes to ConfigMap shop/settings cannot be detected: no managedFields"
     assert ended.stderr.count(line) == 1
     assert "1 up to date" in ended.stdout
+
+
+def test_configuration_that_changed_after_the_pods_were_created(mesh, run):
+    for found in mesh.pods("shop"):
+        mesh.backdate(found, 3 * 86400 + 60)
+    assert set(verdicts(run(mesh, DRIFTED, *BOTH)).values()) == {"drifted"}
+    mesh.server.requests.clear()
+    ended = run(mesh, DRIFTED, *BOTH, TEXT)
+    assert (
+        "  ConfigMap shop/proxy-config changed 3d after the oldest Pod was created\n"
+        in ended.stdout
+    )
+    asked = [r for r in mesh.server.requests if "/configmaps" in r.path or "/secrets" in r.path]
+    assert [r.path for r in asked] == ["/api/v1/namespaces/shop/configmaps/proxy-config"]
+    assert "as=PartialObjectMetadata;" in asked[0].headers["accept"]
+    assert "kube-root-ca.crt" not in json.dumps([r.path for r in mesh.server.requests])
+
+
+def test_configuration_that_the_sidecar_reloads_by_itself_is_left_out(mesh, run):
+    for found in mesh.pods("shop"):
+        mesh.backdate(found, 3 * 86400 + 60)
+    ended = run(mesh, DRIFTED, *BOTH, "--ignore-config=istio-*", "--ignore-config=proxy-*")
+    assert set(verdicts(ended).values()) == {"up_to_date"}
+
+
+def test_after_a_rollout_for_its_configuration_a_workload_is_up_to_date(mesh, run):
+    for found in mesh.pods("shop", "web"):
+        mesh.backdate(found, 3 * 86400 + 60)
+    ended = run(mesh, DRIFTED, CONFIRM)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert run(mesh, DRIFTED, CONFIRM).planned == []
+
+
+def test_configuration_that_is_missing_is_rejected(mesh, run):
+    mesh.delete("ConfigMap", "shop", "proxy-config")
+    ended = run(mesh, DRIFTED, CONFIRM, *BOTH)
+    assert ended.code == 1
+    assert ended.planned == []
+    assert patched(mesh) == []
+    assert set(verdicts(ended).values()) == {"rejected"}
+    assert ended.of("drift")[0]["message"] == (
+        "would not start: ConfigMap shop/proxy-config does not exist"
+    )
+
+
+def test_no_content_of_a_secret_is_ever_read(mesh, run):
+    mesh.injector.also = {"volumes": [{"name": "proxy-config", "secret": {"secretName": "certs"}}]}
+    mesh.create("shop", config("certs", "Secret"))
+    ended = run(mesh, DRIFTED, "--log-level=debug")
+    asked = [r for r in mesh.server.requests if "/secrets/certs" in r.path]
+    assert asked
+    assert all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)
+    assert "c2VjcmV0" not in ended.stdout + ended.stderr
+
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def using_configs() -> dict:
+    sidecar = {
+        "name": "mesh-proxy",
+        "image": "x:1",
+        "env": [
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "env-map", "key": "k"}}},
+            {
+                "name": "B",
+                "valueFrom": {"secretKeyRef": {"name": "env-secret", "key": "k", "optional": True}},
+            },
+        ],
+        "envFrom": [{"configMapRef": {"name": "from-map"}}, {"secretRef": {"name": "from-secret"}}],
+        "volumeMounts": [
+            {"name": n, "mountPath": f"/{n}"} for n in ("m", "s", "p", "kube-api-access-abcde")
+        ],
+    }
+    volumes = [
+        {"name": "m", "configMap": {"name": "mounted-map", "optional": True}},
+        {"name": "s", "secret": {"secretName": "mounted-secret"}},
+        {
+            "name": "p",
+            "projected": {
+                "sources": [
+                    {"configMap": {"name": "env-map", "optional": True}},
+                    {"secret": {"name": "p"}},
+                ]
+            },
+        },
+        {"name": "unused", "configMap": {"name": "not-mounted"}},
+        {
+            "name": "kube-api-access-abcde",
+            "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]},
+        },
+    ]
+    app = {"name": "app", "image": "a:1", "envFrom": [{"configMapRef": {"name": "of-the-app"}}]}
+    return {"metadata": {}, "spec": {"containers": [app, sidecar], "volumes": volumes}}
+
+
+def test_the_configuration_that_a_sidecar_uses(tool):
+    found = {
+        (c.kind, c.name): required
+        for c, required in tool.configs_of(using_configs(), "shop", MESH).items()
+    }
+    assert found == {
+        ("ConfigMap", "env-map"): True,  # required in one place is required
+        ("Secret", "env-secret"): False,
+        ("ConfigMap", "from-map"): True,
+        ("Secret", "from-secret"): True,
+        ("ConfigMap", "mounted-map"): False,
+        ("Secret", "mounted-secret"): True,
+        ("Secret", "p"): True,
+    }
+
+
+def judged(tool, changed: object, required: bool = True):
+    view = tool.view_of(pod_of(SIDECAR), MESH)
+    config = tool.ObjectRef("ConfigMap", "shop", "proxy-config")
+    pods = [tool.LivePod("a", NOW - timedelta(days=3), view, ()), tool.LivePod("b", NOW, view, ())]
+    changed = (
+        tool.ConfigChange(changed, changed, True) if isinstance(changed, datetime) else changed
+    )
+    expected = tool.ExpectedPod(view, {config: required}, ())
+    return tool.judge(a_planned(tool), pods, expected, {config: changed})
+
+
+def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
+    drift = judged(tool, NOW)
+    assert (drift.verdict, drift.drifted_pods) == (tool.Verdict.DRIFTED, ("a",))
+    (difference,) = drift.differences
+    assert (
+        tool.difference_text(difference)
+        == "ConfigMap shop/proxy-config changed 3d after the oldest Pod was created"
+    )
+    assert judged(tool, NOW - timedelta(days=4)).verdict is tool.Verdict.UP_TO_DATE
+
+
+def test_configuration_that_does_not_exist(tool):
+    gone = tool.ApiError(404, "404 not found")
+    assert judged(tool, gone).verdict is tool.Verdict.REJECTED
+    assert judged(tool, gone).message == (
+        "would not start: ConfigMap shop/proxy-config does not exist"
+    )
+    assert judged(tool, gone, required=False).verdict is tool.Verdict.UP_TO_DATE
+    assert judged(tool, tool.ApiError(403, "403 no")).verdict is tool.Verdict.UNKNOWN

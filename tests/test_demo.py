@@ -13,7 +13,7 @@ from pathlib import Path
 import demo
 import pytest
 from cluster import EmbeddedCluster
-from conftest import KUBECTL
+from support import KUBECTL
 
 DEMO = Path(demo.__file__)
 ALL = ("--include-statefulset", "--include-daemonset")

@@ -22,12 +22,10 @@ import pytest
 from cluster import EmbeddedCluster
 from cluster.manifests import container, pod_spec, workload
 from cluster.server import Fault
-from conftest import SCRIPT, command
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CONFIRM, SCRIPT, TEXT, command
 
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
 ALL = ("--include-statefulset", "--include-daemonset")
 EXPIRED = {
     "kind": "Status",

@@ -16,12 +16,8 @@ from pathlib import Path
 
 import pytest
 from cluster.manifests import workload
-from conftest import a_planned, let_ready, options_of
-from test_daring import NoInterrupts
-from test_output import Terminal
+from support import CONFIRM, TEXT, NoInterrupts, Terminal, a_planned, let_ready, options_of
 
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
 TOP = Path(__file__).parent.parent
 
 

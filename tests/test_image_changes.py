@@ -10,10 +10,9 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import container, pod_spec
-from conftest import a_planned, options_of
 from hypothesis import given
 from hypothesis import strategies as st
-from test_in_place_of_the_cluster import body_of
+from support import a_planned, in_place_answer, options_of
 
 OLD, NEW = "agent:1", "agent:2"
 SCHEDULE = st.lists(
@@ -325,24 +324,24 @@ def test_a_container_that_was_stuck_before_shows_that_until_it_is_restarted(tool
 
 def test_only_the_last_of_the_recorded_steps_is_done(tool):
     """Not the generation that was observed, not a new container ID alone, not that the Pod is ready."""
-    before = body_of(3)
+    before = in_place_answer(3)
     steps = {
-        index: tool.is_restarted(before, body_of(index), ["mesh-proxy"])
+        index: tool.is_restarted(before, in_place_answer(index), ["mesh-proxy"])
         for index in (3, 6, 9, 12, 15)
     }
     assert steps == {3: False, 6: False, 9: False, 12: False, 15: True}
-    same_image = body_of(15)
+    same_image = in_place_answer(15)
     for status in same_image["status"]["containerStatuses"]:
         status["imageID"] = "fake://the-same"
     assert tool.is_restarted(before, same_image, ["mesh-proxy"])
-    assert not tool.is_restarted(body_of(15), body_of(15), ["mesh-proxy"])
+    assert not tool.is_restarted(in_place_answer(15), in_place_answer(15), ["mesh-proxy"])
 
 
 @pytest.mark.parametrize(
     ("index", "reason"), [(76, "ImagePullBackOff"), (88, "CrashLoopBackOff"), (98, ""), (109, "")]
 )
 def test_recorded_failures_show_their_reason_or_none(tool, index, reason):
-    failed = body_of(index)
+    failed = in_place_answer(index)
     before = json.loads(json.dumps(failed))
     for status in tool.container_statuses(before):
         status |= {"state": {"running": {}}, "containerID": f"old-{status['name']}"}

@@ -12,12 +12,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cluster import admission, is_ready, server
 from cluster.manifests import container, pod_spec, replicated, workload
-from test_drift import verdicts
+from support import BOTH, CONFIRM, TEXT, verdicts
 
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
 IN_PLACE = ("--only-drifted", "--in-place")
-BOTH = ("--include-statefulset", "--include-daemonset")
 OLD, NEW = "docker.io/istio/proxyv2:1.26.2", "docker.io/istio/proxyv2:1.26.3"
 
 

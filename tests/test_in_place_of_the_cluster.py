@@ -6,26 +6,17 @@ import http.client
 import json
 import ssl
 import subprocess
-from pathlib import Path
 
 import pytest
 from cluster import ADMIN, admission, is_ready
 from cluster.manifests import container, native, pod, pod_spec, workload
-from conftest import KUBECTL
+from support import KUBECTL, in_place_answer, in_place_exchanges
 
-RECORDED = {
-    exchange["index"]: exchange
-    for exchange in json.loads((Path(__file__).parent / "recorded" / "in-place.json").read_text())
-}
 OLD, NEW = "registry.example/mesh-proxy:1.0.0", "registry.example/mesh-proxy:1.1.0"
 
 
-def body_of(index: int) -> dict:
-    return RECORDED[index]["response"]["body"]
-
-
 def request_of(index: int) -> dict:
-    return RECORDED[index]["request"]["body"]
+    return in_place_exchanges()[index]["request"]["body"]
 
 
 @pytest.fixture
@@ -104,12 +95,12 @@ def test_a_new_image_is_killed_pulled_and_started(web):
     status, body = patch(web, change)
     assert (status, body["metadata"]["generation"]) == (200, 2)
     steps = watch(web, until=lambda now: now[3] == NEW and now[2])
-    assert steps == list(dict.fromkeys(look(body_of(index)) for index in (3, 9, 12, 15)))
+    assert steps == list(dict.fromkeys(look(in_place_answer(index)) for index in (3, 9, 12, 15)))
     found = web.get("Pod", "inplace", "web")
     for name in ("app", "mesh-proxy"):
         old, new, recorded = (
             next(c for c in each["status"]["containerStatuses"] if c["name"] == name)
-            for each in (before, found, body_of(15))
+            for each in (before, found, in_place_answer(15))
         )
         assert new["restartCount"] == recorded["restartCount"]
         assert (new["containerID"] == old["containerID"]) is (name == "app")
@@ -121,36 +112,36 @@ def test_the_generation_is_observed_before_anything_happens(web):
     web.controllers.kubelet.step = 60
     patch(web, {"spec": request_of(2)["spec"]})
     web.wait_for(lambda: web.get("Pod", "inplace", "web")["status"]["observedGeneration"] == 2)
-    assert look(web.get("Pod", "inplace", "web")) == look(body_of(6))
+    assert look(web.get("Pod", "inplace", "web")) == look(in_place_answer(6))
 
 
 def test_an_image_that_cannot_be_pulled_leaves_the_container_dead(web):
     slowly(web)
     patch(web, {"spec": request_of(71)["spec"]})
     steps = watch(web, until=lambda now: now[1] == "ImagePullBackOff")
-    assert (steps[-3], steps[-1]) == (look(body_of(74)), look(body_of(76)))
+    assert (steps[-3], steps[-1]) == (look(in_place_answer(74)), look(in_place_answer(76)))
     assert steps[-2][1] == "ErrImagePull"
     statuses = web.get("Pod", "inplace", "web")["status"]["containerStatuses"]
     assert statuses[1]["restartCount"] == 0
     patch(web, {"spec": {"containers": [{"name": "mesh-proxy", "image": OLD}]}})
     last = watch(web, until=lambda now: now[2])[-1]
-    assert last[:3] == look(body_of(82))[:3]
+    assert last[:3] == look(in_place_answer(82))[:3]
 
 
 def test_one_that_crashes_and_one_that_never_gets_ready(web):
     crashing = {"spec": {"containers": [{"name": "mesh-proxy", "image": "x/crashing:3"}]}}
     patch(web, crashing)
     last = watch(web, until=lambda now: now[0] == "waiting")[-1]
-    assert (last[:3], last[4:]) == (look(body_of(88))[:3], look(body_of(88))[4:])
+    assert (last[:3], last[4:]) == (look(in_place_answer(88))[:3], look(in_place_answer(88))[4:])
     patch(web, {"spec": request_of(94)["spec"]})
     last = watch(web, until=lambda now: "neverready" in now[3])[-1]
-    assert (last[:4], last[5:]) == (look(body_of(98))[:4], look(body_of(98))[5:])
+    assert (last[:4], last[5:]) == (look(in_place_answer(98))[:4], look(in_place_answer(98))[5:])
 
 
 @pytest.mark.parametrize("index", [23, 25, 29, 30, 32, 39])
 def test_other_changes_are_refused_in_the_same_words(web, index):
     status, body = patch(web, request_of(index))
-    recorded = RECORDED[index]["response"]
+    recorded = in_place_exchanges()[index]["response"]
 
     def words(message: str) -> str:
         return message.replace("web-7f697fd8bb-2j8kt", "web").replace("web-7f697fd8bb-hdztp", "web")
@@ -165,14 +156,14 @@ def test_other_changes_are_refused_in_the_same_words(web, index):
 def test_a_wrong_uid_and_an_old_version_are_refused(web):
     for index in (19, 20):
         status, body = patch(web, request_of(index))
-        assert status == RECORDED[index]["response"]["status"]
-        assert body["reason"] == body_of(index)["reason"]
+        assert status == in_place_exchanges()[index]["response"]["status"]
+        assert body["reason"] == in_place_answer(index)["reason"]
 
 
 def test_the_same_image_again_changes_nothing(web):
     before = web.get("Pod", "inplace", "web")
     status, body = patch(web, {"spec": {"containers": [{"name": "mesh-proxy", "image": OLD}]}})
-    assert status == RECORDED[21]["response"]["status"] == 200
+    assert status == in_place_exchanges()[21]["response"]["status"] == 200
     assert body["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
@@ -186,8 +177,8 @@ def test_the_order_of_two_containers_matters(web):
     both = [{"name": "app", "image": "a:2"}, {"name": "mesh-proxy", "image": NEW}]
     assert patch(web, {"spec": {"containers": both}}, query="?dryRun=All")[0] == 200
     status, body = patch(web, {"spec": {"containers": both[::-1]}}, query="?dryRun=All")
-    assert status == RECORDED[133]["response"]["status"] == 422
-    assert body["message"].split(": ")[1:3] == body_of(133)["message"].split(": ")[1:3]
+    assert status == in_place_exchanges()[133]["response"]["status"] == 422
+    assert body["message"].split(": ")[1:3] == in_place_answer(133)["message"].split(": ")[1:3]
 
 
 def a_native_pod(cluster, name: str, node: str) -> None:
@@ -204,7 +195,7 @@ def test_a_native_sidecar_is_restarted_and_an_init_container_is_not(web):
     a_native_pod(web, "native", "node-1")
     assert patch(web, request_of(57), name="native")[0] == 200
     steps = watch(web, "native", until=lambda now: now[3] == NEW and now[2])
-    assert steps[-1] == look(body_of(62))
+    assert steps[-1] == look(in_place_answer(62))
     setup = {"spec": {"initContainers": [{"name": "setup", "image": "registry.example/setup:2"}]}}
     assert patch(web, setup, name="native")[0] == 200
     web.wait_for(lambda: web.get("Pod", "inplace", "native")["status"]["observedGeneration"] == 3)
@@ -219,7 +210,7 @@ def test_a_kubelet_before_native_sidecars_does_nothing(web):
         lambda: web.get("Pod", "inplace", "native-old")["status"]["observedGeneration"] == 2
     )
     found = web.get("Pod", "inplace", "native-old")
-    assert look(found) == before == look(body_of(70))
+    assert look(found) == before == look(in_place_answer(70))
     assert found["spec"]["initContainers"][1]["image"] == NEW
 
 
@@ -233,7 +224,7 @@ def test_a_native_sidecar_that_ended_well_shows_no_pull_error(web, code):
         web, "native-broken", until=lambda now: now[0] == ended and now[1] != "ErrImagePull"
     )[-1]
     if code == 0:
-        assert last == look(body_of(109))
+        assert last == look(in_place_answer(109))
     else:
         assert last[1] == "ImagePullBackOff"
 
@@ -242,14 +233,14 @@ def test_pod_security_is_checked_and_so_are_policies(web):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     web.change("Namespace", "", "inplace", {"metadata": {"labels": labels}})
     status, body = patch(web, {"spec": request_of(120)["spec"]})
-    assert (status, body["reason"]) == (403, body_of(120)["reason"])
+    assert (status, body["reason"]) == (403, in_place_answer(120)["reason"])
     assert body["message"].startswith(
         'pods "web" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation'
     )
     web.change("Namespace", "", "inplace", {"metadata": {"labels": {next(iter(labels)): None}}})
 
     def deny(found: dict) -> None:
-        message = body_of(121)["message"].replace("web-7f697fd8bb-hdztp", "web")
+        message = in_place_answer(121)["message"].replace("web-7f697fd8bb-hdztp", "web")
         raise admission.Refused(422, "Invalid", message)
 
     web.server.image_policy = deny
@@ -271,9 +262,9 @@ def test_the_permission_is_patch_pods(web):
     connection.request("PATCH", "/api/v1/namespaces/inplace/pods/web", "{}", headers)
     answer = json.loads(connection.getresponse().read())
     connection.close()
-    assert answer["code"] == RECORDED[118]["response"]["status"] == 403
+    assert answer["code"] == in_place_exchanges()[118]["response"]["status"] == 403
     assert 'User "viewer" cannot patch resource "pods"' in answer["message"]
-    assert 'User "viewer" cannot patch resource "pods"' in body_of(118)["message"]
+    assert 'User "viewer" cannot patch resource "pods"' in in_place_answer(118)["message"]
 
 
 def test_owners_leave_a_patched_pod_alone(cluster):

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
-from test_drift import lines, verdicts
+from support import CONFIRM, DRIFTED, TEXT, lines, verdicts
 
-CONFIRM = "--confirm=true"
-DRIFTED = "--only-drifted"
 ISTIO = "--sidecar-container-name=istio-*"
 AGENT = "--sidecar-container-name=opentelemetry-auto-instrumentation-*"
-TEXT = "--log-format=text"
 OLD, NEW = "docker.io/istio/proxyv2:1.26.2", "docker.io/istio/proxyv2:1.27.0"
 
 

@@ -11,9 +11,7 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
-
-CONFIRM = "--confirm=true"
-DEBUG = "--log-level=debug"
+from support import CONFIRM, DEBUG
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ def test_the_same_command_again_resumes_where_it_stopped(three, start, run):
 
 def test_signals_that_a_parent_ignores_stay_ignored(three):
     """A shell gives its background jobs SIGINT ignored, nohup SIGHUP."""
-    from conftest import command
+    from support import command
 
     three.controllers.ready_after = 1.0
     words, environment = command(three.kubeconfig, CONFIRM, DEBUG)
@@ -161,7 +159,7 @@ def test_signals_that_a_parent_ignores_stay_ignored(three):
 
 def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_path):
     """While nobody reads its log the main thread stands still, and the workers go on."""
-    from conftest import command
+    from support import command
 
     words, environment = command(
         three.kubeconfig, CONFIRM, "--parallel-rollouts=3", "--log-level=debug"
@@ -180,7 +178,7 @@ def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_pa
 
 
 def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
-    from conftest import command
+    from support import command
 
     plugin = tmp_path / "plugin"
     plugin.write_text(f"#!/bin/sh\ntouch {tmp_path}/runs\nexec sleep 30\n")

@@ -16,9 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 from cluster.manifests import workload
-from conftest import KUBECTL
-
-CONFIRM = "--confirm=true"
+from support import CONFIRM, KUBECTL
 
 
 @pytest.fixture

@@ -7,12 +7,8 @@ import threading
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, replicated, workload
-from conftest import options_of
-from test_drift import verdicts
+from support import BOTH, CONFIRM, TEXT, options_of, verdicts
 
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
-BOTH = ("--include-statefulset", "--include-daemonset")
 MISSING = ("--only-drifted", "--include-missing")
 IMAGE = "docker.io/istio/proxyv2:1.26.2"
 

@@ -6,12 +6,9 @@ import shlex
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, replicated, workload
-from conftest import options_of
 from hypothesis import given
 from hypothesis import strategies as st
-
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
+from support import CONFIRM, TEXT, options_of
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
+from support import CONFIRM
 
-CONFIRM = "--confirm=true"
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 PROMETHEUS = ("Prometheus", "main")
 ALL = ("--include-statefulset", "--include-daemonset")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
-import pty
 import re
 import shlex
-import struct
 import subprocess
-import termios
 import types
 from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, workload
-from conftest import SCRIPT, a_planned, command, counts, options_of, unchecked
 from hypothesis import given
 from hypothesis import strategies as st
-
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
+from support import (
+    CONFIRM,
+    SCRIPT,
+    TEXT,
+    Terminal,
+    a_planned,
+    command,
+    counts,
+    options_of,
+    unchecked,
+)
 
 
 def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run):
@@ -257,41 +260,6 @@ def test_fields_of_the_log_are_quoted_where_they_have_to_be(tool):
     )
     line = tool.TextFormatter(colored=False).format(record)
     assert line == '00:00:00Z INFO    Pod a/b: m, seconds=1.5, reason="a b, c"'
-
-
-class Terminal:
-    """The tool with its standard error, or all its streams, on a pseudo-terminal."""
-
-    def __init__(self, cluster, *options: str, columns: int = 200, **environment: str) -> None:
-        words, base = command(cluster.kubeconfig, TEXT, *options)
-        own, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-        process = subprocess.Popen(
-            words,
-            env={**base, "TERM": "xterm", **environment},
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            text=True,
-        )
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                seen += os.read(own, 65536)
-            except OSError:  # Linux' way to say that the other end is closed
-                break
-        os.close(own)
-        with process.stdout as stream:
-            self.stdout = stream.read()
-        self.code = process.wait(60)
-        self.text = seen.decode()
-
-    @property
-    def progress(self) -> list[str]:
-        """What the progress line showed, one after the other."""
-        parts = re.split(r"\r\x1b\[K", self.text)
-        return [part for part in parts if " finished" in part and "\n" not in part]
 
 
 @pytest.fixture

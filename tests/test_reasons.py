@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 from cluster.controllers import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
-from conftest import options_of, unchecked
+from support import CONFIRM, options_of, unchecked
 
-CONFIRM = "--confirm=true"
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
 PULL = f'ImagePullBackOff: Back-off pulling image "{BROKEN}": ErrImagePull: not found'

@@ -12,9 +12,7 @@ from datetime import datetime, timezone
 import pytest
 from cluster.controllers import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
-from conftest import KUBECTL, a_planned, unchecked
-
-CONFIRM = "--confirm=true"
+from support import CONFIRM, KUBECTL, a_planned, unchecked
 
 
 def broken() -> dict:

@@ -10,8 +10,7 @@ import pytest
 from cluster.manifests import pod_spec, workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-
-DRIFTED = "--only-drifted"
+from support import DRIFTED, differences
 
 TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_size=30)
 PASSWORD = st.text(string.ascii_letters + string.digits + "!#$%&'()*+,-./:;<=>?[]^_`{|}~@\"\\")
@@ -181,3 +180,107 @@ def test_no_secret_is_in_any_output_log_or_error(cluster, run, output):
     assert "denied the request: postgres://user:<redacted>@db.example" in shown
     for secret in secrets.values():
         assert secret not in shown
+
+
+def with_env(**env: str) -> dict:
+    variables = [{"name": name, "value": value} for name, value in env.items()]
+    return {
+        "metadata": {},
+        "spec": {"containers": [{"name": "mesh-proxy", "image": "x:1", "env": variables}]},
+    }
+
+
+def test_what_looks_like_a_secret_is_masked(tool):
+    live = with_env(
+        ADMIN_PASSWORD="hunter2", API_TOKEN="abc", LEVEL="1", CONFIG='{"password": "p1", "port": 1}'
+    )
+    fresh = with_env(ADMIN_PASSWORD="hunter3", LEVEL="2", CONFIG='{"password": "p2", "port": 2}')
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  env ADMIN_PASSWORD  <redacted> -> <redacted>",
+        "mesh-proxy  env API_TOKEN  <redacted> -> <none>",
+        "mesh-proxy  env CONFIG.password  <redacted> -> <redacted>",
+        "mesh-proxy  env CONFIG.port  1 -> 2",
+        "mesh-proxy  env LEVEL  1 -> 2",
+    ]
+    whole = differences(tool, with_env(), with_env(CONFIG='{"inner": {"token": "abc"}}'))
+    assert whole == ['mesh-proxy  env CONFIG  <none> -> {"inner": {"token": "<redacted>"}}']
+
+
+def test_arguments_that_look_like_secrets_are_masked(tool):
+    live, fresh = with_env(), with_env()
+    live["spec"]["containers"][0]["args"] = ["--api-token=abc", "--level=1"]
+    fresh["spec"]["containers"][0]["args"] = ["--api-token=def", "--level=2"]
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  args  --api-token=<redacted> -> --api-token=<redacted>",
+        "mesh-proxy  args  --level=1 -> --level=2",
+    ]
+
+
+def test_a_secret_in_an_argument_of_its_own_is_masked(tool):
+    live, fresh = with_env(), with_env()
+    live["spec"]["containers"][0]["args"] = [
+        "--password",
+        "hunter2",
+        "--level",
+        "1",
+        "--use-token",
+        "--x",
+    ]
+    fresh["spec"]["containers"][0]["args"] = [
+        "--password",
+        "hunter3",
+        "--level",
+        "2",
+        "--use-token",
+        "--x",
+    ]
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  args  --password=<redacted> -> --password=<redacted>",
+        "mesh-proxy  args  1 -> <none>",
+        "mesh-proxy  args  <none> -> 2",
+    ]
+
+
+def test_a_flag_that_comes_more_than_once_loses_no_difference(tool):
+    live, fresh = with_env(), with_env()
+    live["spec"]["containers"][0]["args"] = ["-x=1", "-y=1"]
+    fresh["spec"]["containers"][0]["args"] = ["-x=2", "-x=3", "-y=1"]
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  args  -x=1 -> -x=2",
+        "mesh-proxy  args  <none> -> -x=3",
+    ]
+
+
+def test_a_secret_that_looks_like_a_reference_is_masked(tool):
+    live, fresh = (
+        with_env(MY_SECRET='{"from": "hunter2"}'),
+        with_env(MY_SECRET='{"from": "hunter3"}'),
+    )
+    assert differences(tool, live, fresh) == [
+        "mesh-proxy  env MY_SECRET.from  <redacted> -> <redacted>"
+    ]
+    assert "hunter" not in str(
+        differences(tool, with_env(), with_env(MY_SECRET='{"from": {"a": "hunter2"}}'))
+    )
+
+
+def test_another_secret_that_is_referred_to_is_named(tool):
+    live, fresh = with_env(), with_env()
+    for pod, name in ((live, "old"), (fresh, "new")):
+        reference = {
+            "name": "DB_PASSWORD",
+            "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}},
+        }
+        pod["spec"]["containers"][0]["env"] = [reference]
+    told = ["mesh-proxy  env DB_PASSWORD.from.secretKeyRef.name  old -> new"]
+    assert differences(tool, live, fresh) == told
+
+
+def test_references_to_secrets_are_shown_they_are_no_secrets(tool):
+    live, fresh = with_env(), with_env()
+    reference = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    fresh["spec"]["containers"][0]["env"] = [reference, {"name": "X", "value": "y"}]
+    live["spec"]["containers"][0]["env"] = [{"name": "X", "value": "y"}]
+    assert differences(tool, live, fresh) == [
+        'mesh-proxy  env TOKEN  <none> -> {"from": {"secretKeyRef": {"key": "k", "name": "s"}}}'
+    ]

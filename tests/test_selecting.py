@@ -9,17 +9,15 @@ import operator
 import shlex
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
-from pathlib import Path
 
 import pytest
 from cluster.manifests import container, native, pod, pod_spec, workload
-from conftest import options_of
 from hypothesis import given
 from hypothesis import strategies as st
+from support import BOTH, exchanges, options_of
 
 PROXY = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
 NATIVE_PROXY = native("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
-BOTH = ("--include-statefulset", "--include-daemonset")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def test_something_else_than_a_list_is_an_error(tool, text):
         read_all(tool, text)
 
 
-RECORDED = json.loads((Path(__file__).parent / "recorded" / "dry-run-pod-web.json").read_text())
+RECORDED = exchanges("dry-run-pod-web")
 REAL_POD = next(one["response"]["body"] for one in RECORDED if one["response"]["status"] == 201)
 REAL_NAME = REAL_POD["spec"]["containers"][-1]["name"]
 

@@ -7,11 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import pod, pod_spec, replicated, workload
-from conftest import a_planned, let_ready, options_of
-from test_daring import NoInterrupts
-
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
+from support import CONFIRM, TEXT, NoInterrupts, a_planned, let_ready, options_of
 
 
 @pytest.fixture

@@ -11,10 +11,7 @@ import threading
 
 import pytest
 from cluster.manifests import workload
-from conftest import KUBECTL, SCRIPT
-
-CONFIRM = "--confirm=true"
-TEXT = "--log-format=text"
+from support import BOTH, CONFIRM, KUBECTL, SCRIPT, TEXT
 
 
 def only_error(ended) -> str:
@@ -226,7 +223,6 @@ ROLLOUT_RULES = [
         "resources": ["deployments", "statefulsets", "daemonsets"],
     },
 ]
-BOTH = ("--include-statefulset", "--include-daemonset")
 
 
 def test_a_dry_run_needs_no_patch_permission(cluster, run):

@@ -8,9 +8,7 @@ import signal
 import pytest
 from cluster import is_ready
 from cluster.manifests import replicated, workload
-from conftest import let_ready, options_of
-
-CONFIRM = "--confirm=true"
+from support import CONFIRM, let_ready, options_of
 
 
 @pytest.fixture

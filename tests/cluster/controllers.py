@@ -216,6 +216,12 @@ class Controllers:
         elif "startTime" in pod["status"]:
             self.kubelet.sync(pod)
 
+    def starting(self) -> list[dict]:
+        """The Pods that become ready later, after the `ready_after` of when they were created."""
+        with self._wake:
+            pods = self.store.list("pods")
+            return [pod for pod in pods if (pod["metadata"]["uid"], "start") in self._under_way]
+
     def _remove_pod(self, pod: dict) -> None:
         metadata = pod["metadata"]
         self._under_way -= {(metadata["uid"], "end"), (metadata["uid"], "start")}

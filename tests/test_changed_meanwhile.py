@@ -1,0 +1,88 @@
+"""Workloads that others pause, delete or change during the run are skipped."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cluster.manifests import workload
+from support import CONFIRM, a_planned, messages, unchecked
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"spec": {"paused": True}}, "paused; run `kubectl rollout resume` first, or use --evict"),
+        (
+            {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}},
+            "being deleted",
+        ),
+    ],
+)
+def test_what_is_paused_or_deleted_during_its_rollout_is_skipped_at_once(
+    cluster, start, change, reason
+):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, "--timeout=60s", "--log-level=debug")
+    running.wait_for_log("Waiting for deployment")
+    cluster.change("Deployment", "shop", "web", change)
+    ended = running.finish(timeout=20)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "skipped"})
+    assert messages(ended)["web"] == reason
+
+
+def test_annotations_of_its_own_do_not_end_a_rollout(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.controllers.ready_after = 4  # longer than until the next look at the workload
+    ended = run(cluster, CONFIRM, "--exclude-annotation=sidecarRollout.rollout.reason")
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
+    cluster.create("shop", workload("Deployment", "a"))
+    cluster.create("shop", workload("Deployment", "b"))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    held = cluster.fault(path="deployments/b$", release=threading.Event())
+    running = start(cluster, CONFIRM, "--timeout=1s")
+    running.wait_for_log("will recheck at the end")
+    assert held.reached.wait(20)
+    cluster.delete("Deployment", "shop", "a")
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/a": "skipped", "shop/b": "timed_out"}
+    assert messages(ended)["a"] == "no longer exists"
+
+
+@pytest.mark.parametrize("status", [0, 401, 429, 502, 503])
+def test_what_was_never_patched_for_want_of_an_api_server_is_not_started(tool, status):
+    result = tool.failure_of(a_planned(tool), tool.ApiError(status, "503 no healthy upstream"))
+    assert result.outcome is tool.Outcome.NOT_STARTED
+    assert result.stop_reason == "503 no healthy upstream"
+    other = tool.failure_of(a_planned(tool), tool.ApiError(422, "422 no"))
+    assert (other.outcome, other.stop_reason) == (tool.Outcome.FAILED, "")
+
+
+def test_a_workload_in_a_terminating_namespace_is_skipped(outdated, run):
+    namespace = outdated.store.get("namespaces", "", "shop")
+    metadata = {**namespace["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    outdated.store.change("namespaces", namespace, metadata=metadata)
+    ended = run(unchecked(outdated), CONFIRM)
+    assert (ended.code, ended.outcomes, len(ended.skipped)) == (0, {}, 7)
+    assert set(ended.skipped.values()) == {"its namespace is terminating"}
+
+
+def test_a_namespace_that_is_terminating_since_the_plan_is_noticed(outdated, start):
+    held = outdated.fault(path="deployments/a$", release=threading.Event())
+    running = start(outdated, CONFIRM)
+    assert held.reached.wait(20)
+    namespace = outdated.store.get("namespaces", "", "shop")
+    metadata = {**namespace["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    outdated.store.change("namespaces", namespace, metadata=metadata)
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, set(ended.outcomes.values())) == (0, {"skipped"})
+    assert set(messages(ended).values()) == {"its namespace is terminating"}

@@ -1,0 +1,81 @@
+"""The dry run right before each patch: what would not come back is not restarted."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cluster.manifests import container, pod_spec, workload
+from support import CONFIRM, DRIFTED, messages, patched, unchecked
+
+MISSING = (
+    "new Pods would not have the sidecar istio-proxy; check that the injector is healthy, or use "
+    "--only-drifted --allow-removal"
+)
+
+
+@pytest.mark.parametrize("options", [[], [DRIFTED]])
+def test_right_before_each_patch_the_injector_is_asked_again(outdated, start, options):
+    held = outdated.fault(path="deployments/a$", release=threading.Event())
+    running = start(outdated, CONFIRM, *options)
+    assert held.reached.wait(20)
+    outdated.injector.state = "ignored"
+    held.release.set()
+    ended = running.finish()
+    assert patched(outdated) == []
+    assert ended.code == 1
+    assert [ended.outcomes[f"shop/{name}"] for name in "abcdefg"] == [
+        *["failed"] * 5,
+        *["not_started"] * 2,
+    ]
+    assert messages(ended)["a"] == f"not patched: {MISSING}"
+    assert messages(ended)["g"] == "5 rollouts failed in a row"
+    assert "5 rollouts failed in a row: stopping" in ended.stderr
+
+
+@pytest.mark.parametrize("state", ["fails", "denies"])
+def test_what_the_api_server_would_reject_is_not_patched(outdated, run, state):
+    outdated.injector.state = state
+    ended = run(outdated, CONFIRM, "--max-failures=1")
+    assert patched(outdated) == []
+    assert ended.outcomes["shop/a"] == "failed"
+    assert messages(ended)["a"].startswith("not patched: cannot create its Pods: ")
+    assert messages(ended)["b"] == "--max-failures=1 reached"
+
+
+def test_a_webhook_that_knows_no_dry_run_keeps_nothing_from_being_patched(outdated, run):
+    outdated.injector.state = "no-dry-run"
+    assert set(run(outdated, CONFIRM).outcomes.values()) == {"succeeded"}
+
+
+def test_a_deployment_that_would_lose_all_its_pods_keeps_them(cluster, run):
+    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "web"}})
+    spec = pod_spec(container("app"), serviceAccountName="web")
+    cluster.create("shop", workload("Deployment", "web", spec, strategy={"type": "Recreate"}))
+    cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "web")
+    ended = run(cluster, CONFIRM)
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    assert 'serviceaccount "web" not found' in messages(ended)["web"]
+    assert patched(cluster) == []
+    assert len(cluster.pods("shop")) == 1
+
+
+def test_without_the_permission_to_create_pods_one_line_says_so(outdated, run):
+    line = "no permission to create Pods: rollouts are not checked beforehand"
+    ended = run(unchecked(outdated), CONFIRM)
+    assert set(ended.outcomes.values()) == {"succeeded"}
+    assert ended.stderr.count(line) == 1
+    assert line not in run(outdated, CONFIRM).stderr
+    assert line not in run(unchecked(outdated)).stderr  # a dry run
+
+
+def test_an_injector_that_changes_during_the_run_is_taken_as_it_is(outdated, start):
+    """The rollouts are verified against what was asked right before, not against the plan."""
+    held = outdated.fault(path="deployments/a$", release=threading.Event())
+    running = start(outdated, CONFIRM, DRIFTED)
+    assert held.reached.wait(20)
+    outdated.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, set(ended.outcomes.values())) == (0, {"succeeded"})

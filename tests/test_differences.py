@@ -1,0 +1,345 @@
+"""The differences between two Pods' sidecars: pure functions, recorded Pods, generated sidecars."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support import MESH, SIDECAR, differences, pod_of, recorded, view
+
+
+@pytest.mark.parametrize("name", ["web", "db", "agent"])
+def test_a_recorded_live_pod_is_up_to_date(tool, name):
+    fresh, live = recorded(name)
+    assert tool.view_of(live, MESH) == tool.view_of(fresh, MESH)
+    assert tool.other_changes(live, fresh, MESH) == ()
+
+
+def test_recorded_drift_is_exactly_its_differences(tool):
+    (_, live), (native, newer) = recorded("web"), recorded("drifted")
+    assert differences(tool, live, native) == [
+        "mesh-proxy  changes from a regular container to a native sidecar"
+    ]
+    assert differences(tool, live, newer) == [
+        "mesh-proxy  env NEW  <none> -> 1",
+        "mesh-proxy  env PROXY_LOG_LEVEL  warn -> info",
+        "mesh-proxy  image  registry.example/mesh-proxy:1.0.0 -> 2.0.0",
+        "mesh-proxy  resources.requests.cpu  <none> -> 200m",
+    ]
+
+
+def injected(version: int, *, users_own: bool = False) -> dict:
+    """A Pod as an injector's version 1 or 2 makes it; 2 injects a native sidecar and mounts one volume more."""
+    proxy = {
+        "name": "mesh-proxy",
+        "image": "registry.example/mesh-proxy:1.0.0",
+        "args": ["proxy", "sidecar", "--level=warning"],
+        "env": [
+            {"name": "PROXY_CONFIG", "value": '{"drain": "45s", "tracing": {}}'},
+            {
+                "name": "POD_NAME",
+                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
+            },
+        ],
+        "ports": [{"containerPort": 15090, "protocol": "TCP", "name": "http-envoy-prom"}],
+        "resources": {
+            "limits": {"cpu": "2", "memory": "1Gi"},
+            "requests": {"cpu": "100m", "memory": "128Mi"},
+        },
+        "volumeMounts": [{"name": "certs", "mountPath": "/var/run/certs"}],
+    }
+    volumes = [
+        {"name": "certs", "configMap": {"name": "ca"}},
+        {"name": "kube-api-access-abcde", "projected": {}},
+    ]
+    init = [{"name": "mesh-init", "image": "registry.example/mesh-proxy:1.0.0"}]
+    if users_own:
+        init.append({"name": "logger", "image": "logger:1", "restartPolicy": "Always"})
+    app = {"name": "app", "image": "app:1"}
+    spec: dict = {"containers": [app, proxy], "initContainers": init, "volumes": volumes}
+    if version == 2:
+        drain = {"preStop": {"exec": {"command": ["agent", "drain"]}}}
+        crl = {"name": "crl", "configMap": {"name": "crl", "optional": True}}
+        proxy = {**proxy, "restartPolicy": "Always", "lifecycle": drain}
+        proxy["volumeMounts"] = [
+            *proxy["volumeMounts"],
+            {"name": "crl", "mountPath": "/var/run/crl"},
+        ]
+        spec |= {"containers": [app], "initContainers": [*init, proxy], "volumes": [*volumes, crl]}
+    status = json.dumps({"initContainers": [c["name"] for c in spec["initContainers"]]})
+    return {
+        "metadata": {"name": "x", "namespace": "y", "annotations": {"mesh/status": status}},
+        "spec": spec,
+    }
+
+
+@pytest.mark.parametrize("users_own", [False, True])
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_injected_pod_compared_with_itself_is_up_to_date(tool, version, users_own):
+    live, fresh = (injected(version, users_own=users_own) for _ in range(2))
+    assert tool.view_of(live, MESH) == tool.view_of(shuffled(fresh, random.Random(1)), MESH)
+    assert differences(tool, live, {"metadata": {}, "spec": {"containers": []}}) == [
+        "would be removed: mesh-proxy 1.0.0"
+    ]
+
+
+def test_an_upgrade_of_the_injector_is_exactly_its_differences(tool):
+    live, fresh = injected(1), injected(2)
+    assert differences(tool, live, fresh) == [
+        'mesh-proxy  lifecycle  <none> -> {"preStop": {"exec": {"command": ["agent", "drain"]}}}',
+        "mesh-proxy  changes from a regular container to a native sidecar",
+        'mesh-proxy  mount /var/run/crl  <none> -> {"mountPath": "/var/run/crl", "name": "crl"}',
+        'mesh-proxy  volume crl  <none> -> {"configMap": {"name": "crl", "optional": true}}',
+    ]
+    assert tool.other_changes(live, fresh, MESH) == ("annotation mesh/status",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sidecarRollout.rollout.timestamp",
+        "team.example/x.rollout.reason",
+        "sidecarRollout.rollout.revision",
+        "kubectl.kubernetes.io/restartedAt",
+        "kubernetes.io/limit-ranger",
+    ],
+)
+def test_annotations_about_restarts_and_admission_are_no_change(tool, name):
+    live, fresh = injected(1), injected(1)
+    fresh["metadata"]["annotations"] = {**fresh["metadata"].get("annotations", {}), name: "new"}
+    assert tool.other_changes(live, fresh, MESH) == ()
+    fresh["metadata"]["annotations"]["other"] = "new"
+    assert tool.other_changes(live, fresh, MESH) == ("annotation other",)
+
+
+def test_a_native_sidecar_of_the_users_own_is_not_compared(tool):
+    live, fresh = injected(1, users_own=True), injected(2, users_own=True)
+    fresh["spec"]["initContainers"][1] = {**fresh["spec"]["initContainers"][1], "image": "logger:2"}
+    assert all(line.startswith("mesh-proxy  ") for line in differences(tool, live, fresh))
+    assert "init container logger" in tool.other_changes(live, fresh, MESH)
+
+
+NAMES = st.text("abcdef", min_size=1, max_size=4)
+
+
+VALUES = st.text("xyz0123", min_size=1, max_size=5)
+
+
+QUANTITIES = st.sampled_from(["100m", "1", "1500m", "128Mi", "1Gi", "2", "64Ki"])
+
+
+JSON_TEXTS = st.dictionaries(
+    NAMES, st.integers(0, 9) | VALUES | st.lists(st.integers(0, 9), max_size=3), min_size=1
+)
+
+
+def unique(items, key):
+    return st.lists(items, max_size=4, unique_by=key)
+
+
+SIDECARS = st.fixed_dictionaries(
+    {
+        "name": st.just("mesh-proxy"),
+        "image": VALUES.map(lambda tag: f"registry.example/proxy:{tag}"),
+        "args": st.lists(VALUES.map(lambda value: f"--{value[0]}={value}"), max_size=3),
+        "env": unique(
+            st.builds(
+                lambda name, value: {"name": name, "value": value},
+                NAMES,
+                VALUES | JSON_TEXTS.map(json.dumps),
+            ),
+            lambda variable: variable["name"],
+        ),
+        "resources": st.fixed_dictionaries(
+            {},
+            optional={
+                k: st.dictionaries(st.sampled_from(["cpu", "memory"]), QUANTITIES)
+                for k in ("limits", "requests")
+            },
+        ),
+        "ports": unique(
+            st.builds(
+                lambda n, p: {"containerPort": n, "protocol": p},
+                st.integers(1, 9),
+                st.sampled_from(["TCP", "UDP"]),
+            ),
+            lambda port: (port["containerPort"], port["protocol"]),
+        ),
+        "volumeMounts": unique(
+            st.builds(lambda n, p: {"name": n, "mountPath": f"/{p}"}, NAMES, NAMES),
+            lambda mount: mount["mountPath"],
+        ),
+        "securityContext": st.fixed_dictionaries(
+            {}, optional={"privileged": st.booleans(), "runAsUser": st.integers(1, 9)}
+        ),
+        "readinessProbe": st.none() | st.fixed_dictionaries({"periodSeconds": st.integers(1, 9)}),
+    }
+)
+
+
+SPELLINGS = {
+    "1": "1000m",
+    "1500m": "1.5",
+    "1Gi": "1024Mi",
+    "128Mi": "131072Ki",
+    "2": "2000m",
+    "100m": "0.1",
+    "64Ki": "65536",
+}
+
+
+def shuffled(value: object, chance: random.Random, key: str = "") -> object:
+    """The same in another spelling: order, empty fields, quantities, defaults."""
+    if isinstance(value, dict):
+        items = [(k, shuffled(v, chance, k)) for k, v in value.items()]
+        chance.shuffle(items)
+        result = dict(items)
+        if key in ("securityContext", "resources") and chance.random() < 0.3:
+            result["claims"] = []
+        if result.get("protocol") == "TCP" and chance.random() < 0.5:
+            del result["protocol"]
+        if "value" in result and str(result["value"]).startswith("{"):
+            parsed = json.loads(result["value"])
+            result["value"] = json.dumps(shuffled(parsed, chance), indent=chance.choice([None, 2]))
+        return result
+    if isinstance(value, list):
+        result = [shuffled(item, chance) for item in value]
+        if key in ("env", "ports", "volumeMounts", "volumes"):
+            chance.shuffle(result)
+        return result
+    if key in ("cpu", "memory") and chance.random() < 0.5:
+        return SPELLINGS.get(value, value)
+    return value
+
+
+@given(SIDECARS, st.randoms(use_true_random=False), st.booleans())
+def test_equals_in_another_spelling_are_equal(tool, sidecar, chance, native):
+    live, fresh = pod_of(sidecar, native), shuffled(pod_of(sidecar, native), chance)
+    assert differences(tool, live, fresh) == []
+    assert tool.view_of(live, MESH) == tool.view_of(fresh, MESH)
+
+
+def change(sidecar: dict, field: str, chance: random.Random) -> dict:
+    """The sidecar with one real change in a field."""
+    changed = copy.deepcopy(sidecar)
+    if field in ("image", "args"):
+        changed[field] = changed[field] + ("z" if field == "image" else ["--new"])
+    elif field == "resources":
+        changed[field].setdefault("limits", {})["cpu"] = "77m"
+    elif field in ("securityContext", "readinessProbe"):
+        changed[field] = {
+            **(changed[field] or {}),
+            "runAsUser" if field == "securityContext" else "periodSeconds": 77,
+        }
+    elif changed[field] and chance.random() < 0.5:
+        changed[field].pop(chance.randrange(len(changed[field])))
+    else:
+        new = {
+            "env": {"name": "new", "value": ""},
+            "ports": {"containerPort": 77},
+            "volumeMounts": {"name": "new", "mountPath": "/new", "readOnly": True},
+        }
+        changed[field].append(new[field])
+    return changed
+
+
+FIELDS = (
+    "image",
+    "args",
+    "env",
+    "resources",
+    "ports",
+    "volumeMounts",
+    "securityContext",
+    "readinessProbe",
+)
+
+
+@given(SIDECARS, st.sampled_from(FIELDS), st.randoms(use_true_random=False))
+def test_any_one_real_change_is_found_and_named(tool, sidecar, field, chance):
+    live, fresh = pod_of(sidecar), shuffled(pod_of(change(sidecar, field, chance)), chance)
+    found = list(tool.sidecar_differences(tool.view_of(live, MESH), tool.view_of(fresh, MESH), ()))
+    touched = {difference.path[1] for difference in found}
+    expected = {field, "volumes"} if field == "volumeMounts" else {field}
+    assert field in touched
+    assert touched <= expected
+
+
+@given(SIDECARS)
+def test_where_it_stands_is_a_difference(tool, sidecar):
+    (line,) = differences(tool, pod_of(sidecar), pod_of(sidecar, native=True))
+    assert line == "mesh-proxy  changes from a regular container to a native sidecar"
+
+
+@given(SIDECARS, SIDECARS)
+def test_differences_are_mirrored(tool, one, other):
+    there = list(tool.find_differences(view(tool, one), view(tool, other)))
+    back = list(tool.find_differences(view(tool, other), view(tool, one)))
+    assert (
+        bool(there)
+        == bool(back)
+        == (tool.view_of(pod_of(one), MESH) != tool.view_of(pod_of(other), MESH))
+    )
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["", "k", "M", "G", "Ki", "Mi", "Gi"]))
+def test_quantities_compare_by_value(tool, number, unit):
+    factor = {"": 1, "k": 1000, "M": 10**6, "G": 10**9, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}[
+        unit
+    ]
+    assert (
+        tool.normal_quantity(f"{number}{unit}")
+        == tool.normal_quantity(str(number * factor))
+        == tool.normal_quantity(f"{number * factor * 1000}m")
+    )
+    assume(number * factor != 7)
+    assert tool.normal_quantity(f"{number}{unit}") != tool.normal_quantity("7")
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        ("1000m", "1"),
+        ("0.1", "100m"),
+        ("1024Mi", "1Gi"),
+        ("1e3", "1000"),
+        ("100m", "100m"),
+        ("x", "x"),
+    ],
+)
+def test_quantities_are_shown_as_people_write_them(tool, amount, shown):
+    assert tool.normal_quantity(amount) == shown
+
+
+def test_resources_changed_in_place_are_no_drift(tool):
+    live, fresh = (
+        pod_of(SIDECAR),
+        pod_of({**SIDECAR, "resources": {"requests": {"cpu": "1"}}, "image": "x:2"}),
+    )
+    views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
+    found = {
+        name: [d.path[1] for d in tool.sidecar_differences(*views, (name,))]
+        for name in ("app", "mesh-proxy")
+    }
+    assert found == {"app": ["image", "resources"], "mesh-proxy": ["image"]}
+
+
+@pytest.mark.parametrize("position", ["f:containers", "f:initContainers"])
+def test_which_containers_were_changed_in_place(tool, position):
+    """As the API server writes it: an entry of the subresource, with the containers' names as keys."""
+    changed = {
+        "f:spec": {
+            position: {'k:{"name":"mesh-proxy"}': {"f:resources": {"f:requests": {"f:cpu": {}}}}}
+        }
+    }
+    created = {"f:spec": {position: {'k:{"name":"app"}': {".": {}, "f:name": {}}}}}
+    live = pod_of(SIDECAR)
+    live["metadata"] |= {
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
+    }
+    assert tool.live_pod(live, MESH).resized == ("mesh-proxy",)

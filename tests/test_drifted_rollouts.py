@@ -1,0 +1,107 @@
+"""--only-drifted with --confirm: verdicts come first, and the new Pods are compared again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from support import CONFIRM, DRIFTED, counts, patched
+
+
+def test_the_revision_is_written_and_tells_what_a_pod_got(mesh, run, tool):
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    run(mesh, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
+
+    def revision(name: str) -> str:
+        found = mesh.get("Deployment", "shop", name)["spec"]["template"]["metadata"]["annotations"]
+        return found["myCompany.rollout.revision"]
+
+    assert len(revision("web")) == 12
+    assert int(revision("web"), 16)
+    assert revision("web") != revision("native")
+    first = revision("web")
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    run(mesh, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
+    assert revision("web") != first
+    assert all(
+        p["metadata"]["annotations"]["myCompany.rollout.revision"] == revision("web")
+        for p in mesh.pods("shop", "web")
+    )
+
+
+@pytest.fixture
+def dying_injector(mesh, monkeypatch):
+    """One that answers dry runs, and that is gone when Pods are created, with failurePolicy Ignore."""
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    inject = type(mesh.injector).__call__
+
+    def only_in_dry_runs(injector, pod, namespace, dry_run):
+        if dry_run:
+            inject(injector, pod, namespace, dry_run)
+
+    monkeypatch.setattr(type(mesh.injector), "__call__", only_in_dry_runs)
+    return mesh
+
+
+def test_pods_that_come_without_the_sidecar_are_still_drifted(dying_injector, run):
+    ended = run(dying_injector, DRIFTED, CONFIRM)
+    assert ended.code == 1
+    assert ended.outcomes == {"shop/web": "not_started", "shop/native": "still_drifted"}
+    messages = {r["name"]: r["message"] for r in ended.of("result")}
+    assert (
+        messages["native"] == "2 of 2 new Pods have no sidecar; check that the injector is healthy"
+    )
+
+
+def test_pods_that_come_without_the_sidecar_are_incomplete_where_nothing_is_compared(
+    dying_injector, run
+):
+    ended = run(dying_injector, CONFIRM, "--parallel-rollouts=2")
+    assert ended.code == 1
+    assert ended.outcomes == {"shop/web": "incomplete", "shop/native": "incomplete"}
+    messages = {r["name"]: r["message"] for r in ended.of("result")}
+    assert messages["web"] == "3 of 3 new Pods have no sidecar; check that the injector is healthy"
+    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=5)
+
+
+def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(mesh, run):
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    real = mesh.injector.inject
+
+    def inject(pod: dict) -> None:
+        real(pod)
+        if mesh.injector.seen[-1:] != [] and pod["metadata"].get("annotations"):
+            pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
+
+    mesh.injector.inject = inject
+    ended = run(mesh, DRIFTED, CONFIRM)
+    assert ended.code == 1
+    assert ended.outcomes["shop/web"] == "still_drifted"
+    (result,) = [r for r in ended.of("result") if r["name"] == "web"]
+    assert result["message"] == (
+        "the new Pods still differ: istio-proxy  image  docker.io/istio/proxyv2:1.26.9 -> 1.27.0"
+    )
+    assert '"level": "WARNING", "message": "rollout still drifted"' in ended.stderr
+    assert patched(mesh).count("web") == 1
+
+
+def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh, start):
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    held = mesh.fault(method="PATCH", path="deployments/native", release=threading.Event())
+    running = start(mesh, DRIFTED, CONFIRM)
+    assert held.reached.wait(20)
+    for found in mesh.pods("shop", "web"):  # somebody else restarts them meanwhile
+        mesh.delete("Pod", "shop", found["metadata"]["name"])
+    mesh.settle()
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/native": "succeeded", "shop/web": "skipped"}
+    (message,) = [r["message"] for r in ended.of("result") if r["name"] == "web"]
+    # Within the same second the cut-off cannot tell the new Pods from the old; the comparison can.
+    assert message in ("already up to date", "all its Pods were created after the cutoff")
+    asked = [
+        r.method
+        for r in mesh.server.requests
+        if r.query.get("dryRun") == "All" or r.method == "PATCH"
+    ]
+    assert asked == ["POST", "POST", "POST", "PATCH", "POST"]  # and again right before each patch

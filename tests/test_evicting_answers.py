@@ -1,0 +1,143 @@
+"""--evict: responses of the eviction API, above all about PodDisruptionBudgets."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timezone
+
+import pytest
+from cluster.manifests import budget, replicated, workload
+from support import APP, CONFIRM, EVICT, OWNERS, evictions, partition
+
+
+def test_a_budget_that_allows_nothing_times_out(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    cluster.create("shop", budget("x", minAvailable=2))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=2s")
+    (result,) = ended.of("result")
+    assert (result["outcome"], ended.code) == ("timed_out", 1)
+    assert result["message"] == (
+        "0 of 2 Pods replaced; PodDisruptionBudget shop/x allows no disruption: it needs 2 healthy "
+        "pods and has 2 currently"
+    )
+    assert 2 <= len(evictions(cluster)) <= 4  # with growing pauses
+
+
+def test_a_budget_that_opens_is_waited_for(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    cluster.create("shop", budget("x", minAvailable=2))
+    cluster.settle()
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("PodDisruptionBudget shop/x allows no disruption")
+    cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert len(set(evictions(cluster))) == 2
+
+
+def too_many(cause: str | None, **headers: str) -> dict:
+    """A 429, as a PodDisruptionBudget or as API priority and fairness gives it."""
+    details = {"causes": [{"reason": "DisruptionBudget", "message": cause}]} if cause else {}
+    body = {"kind": "Status", "message": "Too many requests", "details": details, "code": 429}
+    return {"method": "POST", "path": "/eviction", "status": 429, "headers": headers, "body": body}
+
+
+@pytest.mark.parametrize(
+    "cause", ["The disruption budget x is still being processed by the server.", None]
+)
+def test_retry_after_is_honored(cluster, start, cause):
+    """Of a budget whose controller is behind, and of an overloaded API server."""
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.fault(**too_many(cause, **{"Retry-After": "3"}))
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    budget_text = "PodDisruptionBudget shop/x allows no disruption: it is still being processed"
+    running.wait_for_log(budget_text if cause else "429 Too many requests")
+    began = datetime.now(timezone.utc)
+    cluster.wait_for(lambda: len(evictions(cluster)) > 1)
+    assert (datetime.now(timezone.utc) - began).total_seconds() > 2
+    assert running.finish().outcomes == {"shop/x": "succeeded"}
+
+
+def test_two_budgets_are_final(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    for name in ("one", "other"):
+        cluster.create("shop", budget(name, "x", minAvailable=0))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT)
+    (result,) = ended.of("result")
+    assert result["outcome"] == "failed"
+    assert "This pod has more than one PodDisruptionBudget" in result["message"]
+    assert len(evictions(cluster)) == 1
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_pod_that_is_gone_or_another_one_was_replaced_by_others(cluster, run, status):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    first = min(cluster.pods("shop"), key=lambda p: p["metadata"]["name"])["metadata"]["name"]
+    inner, done = cluster.server.chaos, threading.Event()
+
+    def chaos(method: str, target: str, agent: str):
+        if method == "POST" and "/eviction" in target and not done.is_set():
+            done.set()
+            cluster.delete("Pod", "shop", first)
+            from cluster.server import Fault
+
+            return Fault(status=status, body={"kind": "Status", "message": "gone", "code": status})
+        return inner(method, target, agent)
+
+    cluster.server.chaos = chaos
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert evictions(cluster)[0] == first
+    assert len(evictions(cluster)) == 2
+
+
+def test_a_lost_answer_is_asked_for_again(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.fault(method="POST", path="/eviction", drop="after")
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_an_error_is_final(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    body = {
+        "kind": "Status",
+        "message": 'admission webhook "x" denied the request: no',
+        "code": 403,
+    }
+    cluster.fault(method="POST", path="/eviction", status=403, body=body)
+    ended = run(cluster, CONFIRM, *EVICT)
+    (result,) = ended.of("result")
+    assert result["outcome"] == "failed"
+    assert 'admission webhook "x" denied the request: no' in result["message"]
+
+
+def test_a_budget_that_holds_up_the_pods_below_a_partition(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(2)))
+    cluster.create("shop", budget("x", minAvailable=3))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=2s")
+    (result,) = ended.of("result")
+    assert result["outcome"] == "timed_out"
+    assert result["message"].startswith(
+        "0 of 2 Pods replaced; PodDisruptionBudget shop/x allows no disruption: it needs 3 healthy"
+    )
+    counts = ended.summary["pods"]
+    assert (counts["matched"], counts["updated"], counts["updated_and_ready"]) == (3, 1, 1)
+
+
+def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    cluster.create("shop", budget("x", minAvailable=2))
+    cluster.settle()
+    cluster.controllers.ready_after = 2.5
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug", "--timeout=4s")
+    running.wait_for_log("allows no disruption", times=2)
+    cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
+    assert running.finish().outcomes == {"shop/x": "succeeded"}

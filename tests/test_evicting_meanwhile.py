@@ -1,0 +1,267 @@
+"""--evict: changes that others make to the Pods or their owner during the run."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cluster import is_ready
+from cluster.manifests import container, pod, pod_spec, workload
+from support import (
+    APP,
+    CONFIRM,
+    EVICT,
+    ON_DELETE,
+    OWNERS,
+    Watch,
+    argo,
+    edit,
+    evictions,
+    images,
+    let_ready,
+    of_nobody,
+    partition,
+    paused,
+    set_ready,
+    upgrade,
+)
+
+
+def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
+    of_nobody(cluster, 3)
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
+    (result,) = ended.of("result")
+    assert result["message"] == (
+        "0 of 3 Pods replaced; not as many Pods are ready as before Pod x-0 was evicted"
+    )
+
+
+def test_an_owner_is_left_alone_if_one_of_its_pods_runs_to_completion(cluster, run):
+    proxy = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
+    for name, policy in (("a", "Always"), ("b", "Never")):
+        spec = pod_spec(container("app"), proxy, restartPolicy=policy)
+        cluster.create("shop", pod(name, spec, ("kubeflow.org/v1", "TFJob", "train")))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert set(ended.skipped.values()) == {"managed by a TFJob; runs to completion"}
+    assert evictions(cluster) == []
+
+
+def test_a_deployment_that_is_resumed_is_no_longer_evicted(cluster, start):
+    paused(cluster, replicas=3)
+    cluster.controllers.ready_after = 1.0
+    running = start(cluster, CONFIRM, *EVICT)
+    cluster.wait_for(lambda: evictions(cluster))
+    cluster.change("Deployment", "shop", "x", {"spec": {"paused": False}})
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"]) == (
+        "incomplete",
+        "1 of 3 Pods replaced; no longer paused; rerun this command to restart it",
+    )
+    assert len(evictions(cluster)) == 1
+
+
+def test_a_daemon_sets_pod_is_replaced_on_its_node(cluster, start):
+    OWNERS["DaemonSet shop/x"](cluster)
+    cluster.settle()
+    slow = {"metadata": {"name": "node-9"}, "spec": {}, "status": {}}
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
+    cluster.wait_for(cluster.controllers.starting)
+    cluster.controllers.ready_after = 0.05
+    cluster.store.create("nodes", slow)  # its Pod is ready at once
+    cluster.wait_for(lambda: len([p for p in cluster.pods("shop") if is_ready(p)]) == 3)
+    ended = running.finish()
+    assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
+
+
+def test_a_stateful_sets_pod_is_replaced_under_its_name(cluster, start):
+    fields = {"podManagementPolicy": "Parallel", **ON_DELETE}
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **fields))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
+    cluster.wait_for(cluster.controllers.starting)
+    cluster.controllers.ready_after = 0.05
+    cluster.change("StatefulSet", "shop", "x", {"spec": {"replicas": 4}})
+    cluster.wait_for(lambda: len([p for p in cluster.pods("shop") if is_ready(p)]) == 3)
+    ended = running.finish()
+    assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, ["x-2"])
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
+def test_two_runs_do_not_evict_two_pods_of_one_owner(cluster, start, kind):
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    upgrade(cluster)
+    cluster.controllers.ready_after = 60
+    watch = Watch(cluster)
+    first = start(cluster, CONFIRM, "--only-drifted", *EVICT)
+    cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
+    second = start(cluster, CONFIRM, "--only-drifted", *EVICT, "--log-level=debug")
+    second.wait_for_log("waiting for a Pod to be ready: x-")
+    let_ready(cluster)
+    codes = [first.finish().code, second.finish().code]
+    assert (codes, watch.most) == ([0, 0], 1)
+
+
+def test_one_that_others_delete_is_no_success(cluster, start):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT)
+    cluster.wait_for(cluster.controllers.starting)
+    cluster.delete("ReplicaSet", "shop", "x")
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"]) == ("skipped", "no longer exists")
+
+
+def test_a_change_that_is_not_observed_yet_is_waited_for(cluster, start):
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    with cluster.store.lock:
+        found = cluster.get("StatefulSet", "shop", "x")
+        status = {**found["status"], "observedGeneration": 0}
+        cluster.controllers._steps["statefulsets"] = lambda obj: None  # its controller is behind
+        cluster.store.change("statefulsets", found, status=status)
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("waiting for its spec update to be observed")
+    with cluster.store.lock:
+        cluster.controllers._steps["statefulsets"] = cluster.controllers._step_stateful_set
+        cluster.store.change("statefulsets", found, status={**status, "observedGeneration": 1})
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.gone_after = 5
+    cluster.delete("Pod", "shop", "x-1")
+    ended = start(cluster, CONFIRM, *EVICT).finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert evictions(cluster) == ["x-2", "x-0"]
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "ReplicaSet"])
+def test_no_pod_is_evicted_while_another_one_terminates(cluster, run, kind):
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.gone_after = 2
+    watch = Watch(cluster)
+    cluster.delete("Pod", "shop", cluster.pods("shop")[-1]["metadata"]["name"])
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.outcomes, watch.most) == ({"shop/x": "succeeded"}, 1)
+
+
+def test_an_ordered_stateful_set_waits_for_a_pod_that_cannot_be_created(cluster, start):
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    step = cluster.controllers._steps["statefulsets"]
+    cluster.controllers._steps["statefulsets"] = lambda obj: None
+    cluster.delete("Pod", "shop", "x-1")
+    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) == 2)
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("waiting for 1 Pod to be created")
+    assert evictions(cluster) == []
+    cluster.controllers._steps["statefulsets"] = step
+    cluster.change("StatefulSet", "shop", "x", {"metadata": {"labels": {"a": "b"}}})
+    assert running.finish().outcomes == {"shop/x": "succeeded"}
+
+
+def test_annotations_of_a_paused_deployment_count(cluster, run):
+    paused(cluster)
+    change = {"metadata": {"annotations": {"team/evict": "yes"}}}
+    cluster.change("Deployment", "shop", "x", change)
+    ended = run(cluster, CONFIRM, *EVICT, "--include-annotation=team/evict")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_skip_unhealthy_is_looked_at_again(cluster, start):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    fault = cluster.fault(path="endpointslices", release=threading.Event())
+    running = start(cluster, CONFIRM, *EVICT, "--skip-unhealthy")
+    assert fault.reached.wait(20)
+    set_ready(cluster, cluster.pods("shop")[0]["metadata"]["name"], False)
+    cluster.wait_for(
+        lambda: cluster.get("ReplicaSet", "shop", "x")["status"].get("readyReplicas") == 1
+    )
+    fault.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/x": "skipped"}
+    assert evictions(cluster) == []
+
+
+def test_a_server_error_is_no_answer_for_good(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    body = {"kind": "Status", "message": "etcdserver: request timed out", "code": 500}
+    cluster.fault(method="POST", path="/eviction", status=500, body=body)
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_an_eviction_without_an_answer_may_have_taken_place(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.fault(method="POST", path="/eviction", status=502, body=b"bad gateway")
+    ended = run(cluster, CONFIRM, *EVICT)
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "failed")
+    assert result["message"].startswith("0 of 2 Pods replaced; 502")
+
+
+def test_nothing_outdated_is_no_success(cluster, start):
+    """All Pods of a Rollout with two ReplicaSets were replaced after the plan."""
+    cluster.create("shop", argo("x", replicas=1))
+    second = argo("x", replicas=1)
+    second["metadata"]["name"] = "x-77cb8cb798"
+    second["spec"]["selector"]["matchLabels"] = {"app": "x2"}
+    second["spec"]["template"] = {
+        **second["spec"]["template"],
+        "metadata": {"labels": {"app": "x2"}},
+    }
+    cluster.create("shop", second)
+    cluster.settle()
+    fault = cluster.fault(path="endpointslices", release=threading.Event())
+    running = start(cluster, CONFIRM, *EVICT, "--only-started-before=2030-01-01T00:00:00Z")
+    assert fault.reached.wait(20)
+    cluster.injector.state = "ignored"
+    for found in cluster.pods("shop"):
+        cluster.delete("Pod", "shop", found["metadata"]["name"])
+    cluster.settle()
+    fault.release.set()
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"]) == (
+        "skipped",
+        "its Pods no longer have the sidecar",
+    )
+
+
+def test_a_rollout_whose_pods_below_the_partition_are_skipped_is_incomplete(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(1)))
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    cluster.wait_for(lambda: images(cluster) == ["app:1", "app:2", "app:2"])
+    cluster.settle()
+    raised = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}}
+    cluster.change("StatefulSet", "shop", "x", raised)
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT)
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert "evicting it would roll it back" in result["message"]
+    assert ended.summary["pods"]["updated"] == 1
+    assert images(cluster) == ["app:1", "app:2", "app:2"]
+
+
+def test_the_eviction_of_a_paused_deployment_is_no_downtime(cluster, run):
+    """It has the strategy Recreate, but its Pods go one at a time."""
+    paused(cluster, replicas=2, strategy={"type": "Recreate"})
+    (plan,) = run(cluster, *EVICT).of("plan")
+    assert (plan["method"], plan["downtime"]) == ("evict", False)

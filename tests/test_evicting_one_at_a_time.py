@@ -1,0 +1,155 @@
+"""--evict: one Pod of each owner at a time, in which order, and what comes first."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+from cluster import is_ready
+from cluster.manifests import replicated, workload
+from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, set_ready, uids, upgrade
+
+
+def test_stateful_sets_go_from_the_highest_ordinal(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=11, **ON_DELETE))
+    cluster.settle()
+    run(cluster, CONFIRM, *EVICT)
+    assert evictions(cluster) == [f"x-{number}" for number in reversed(range(11))]
+
+
+def test_unready_pods_go_first(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    sick = cluster.pods("shop")[-1]["metadata"]["name"]
+    set_ready(cluster, sick, False)
+    run(cluster, CONFIRM, *EVICT)
+    assert evictions(cluster)[0] == sick
+    assert len(evictions(cluster)) == 3
+
+
+def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    set_ready(cluster, cluster.pods("shop")[-1]["metadata"]["name"], False)
+    cluster.controllers.ready_after = 60
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
+
+
+def test_as_many_pods_must_be_ready_as_before(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
+    (first,) = cluster.wait_for(lambda: evictions(cluster))
+    cluster.wait_for(lambda: len(cluster.pods("shop")) == 3)
+    other = next(p["metadata"]["name"] for p in cluster.pods("shop") if is_ready(p))
+    set_ready(cluster, other, False)
+    for found in cluster.pods("shop"):
+        if "startTime" not in found["status"]:
+            cluster.controllers._start("shop", found["metadata"]["name"])
+    ended = running.finish()
+    assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
+    (result,) = ended.of("result")
+    assert result["message"].endswith(f"was evicted: {other}: probe failed")
+
+
+def test_the_last_pod_is_gone_at_the_end(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.gone_after = 1.0  # its replacement is ready long before
+    before = uids(cluster)
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert ended.outcomes == {"shop/x": "succeeded"}
+    assert {p["metadata"]["uid"] for p in cluster.store.list("pods")}.isdisjoint(before)
+
+
+def test_an_ordered_stateful_set_waits_for_its_other_pods(cluster, start):
+    """Else its controller would not create the evicted Pod."""
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
+    cluster.settle()
+    for name in ("x-0", "x-1"):
+        set_ready(cluster, name, False)
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("waiting for a Pod to be ready: x-0: probe failed")
+    assert evictions(cluster) == []
+    set_ready(cluster, "x-0", True)
+    ended = running.finish()
+    assert ended.outcomes == {"shop/x": "succeeded"}
+    assert evictions(cluster) == ["x-1", "x-2", "x-0"]  # x-1 first, as only it is not ready
+
+
+def test_an_ordered_stateful_set_that_stays_unready_times_out(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
+    cluster.settle()
+    for name in ("x-0", "x-1"):
+        set_ready(cluster, name, False)
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    (result,) = ended.of("result")
+    assert (result["outcome"], evictions(cluster)) == ("timed_out", [])
+    assert result["message"].startswith(
+        "0 of 3 Pods replaced; waiting for a Pod to be ready: x-0: probe failed"
+    )
+
+
+def test_a_parallel_stateful_set_does_not_wait(cluster, run):
+    fields = {"podManagementPolicy": "Parallel", **ON_DELETE}
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **fields))
+    cluster.settle()
+    for name in ("x-0", "x-1"):
+        set_ready(cluster, name, False)
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert ended.outcomes == {"shop/x": "succeeded"}
+
+
+def test_each_pod_is_read_right_before_and_evicted_by_its_uid(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    before = uids(cluster)
+    run(cluster, CONFIRM, *EVICT)
+    own = [r for r in cluster.server.requests if "sidecar-rollout" in r.headers["user-agent"]]
+    sent = []
+    for previous, request in itertools.pairwise(own):
+        if request.path.endswith("/eviction"):
+            sent.append(json.loads(request.body)["deleteOptions"]["preconditions"]["uid"])
+            assert (previous.method, previous.path) == ("GET", "/api/v1/namespaces/shop/pods")
+    assert sorted(sent) == before
+
+
+def test_a_pod_that_others_replace_is_not_evicted(cluster, start):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    running = start(cluster, CONFIRM, *EVICT)
+    (first,) = cluster.wait_for(lambda: evictions(cluster))
+    (other,) = [p for p in cluster.pods("shop") if p["metadata"]["name"] != first and is_ready(p)]
+    cluster.delete("Pod", "shop", other["metadata"]["name"])
+    ended = running.finish()
+    assert ended.outcomes == {"shop/x": "succeeded"}
+    assert evictions(cluster) == [first]
+
+
+def test_one_that_is_scaled_down_meanwhile_is_done_with_fewer(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    cluster.controllers.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=20s")
+    cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
+    cluster.controllers.ready_after = 0.05
+    cluster.change("ReplicaSet", "shop", "x", {"spec": {"replicas": 2}})
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert len(cluster.pods("shop")) == 2
+
+
+def test_only_outdated_pods_are_evicted(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    upgrade(cluster)
+    first, *kept = (p["metadata"]["name"] for p in cluster.pods("shop"))
+    for name in kept:
+        cluster.delete("Pod", "shop", name)
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--only-drifted", *EVICT)
+    (plan,) = ended.of("plan")
+    assert (plan["pods_to_replace"], plan["pods"], evictions(cluster)) == (1, 3, [first])

@@ -1,0 +1,98 @@
+"""--evict: replacements that are not as they should be."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cluster.manifests import replicated, workload
+from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, evictor, upgrade
+
+
+@pytest.mark.parametrize("owner", [o for o in OWNERS if not o.startswith("CloneSet")])
+def test_a_replacement_that_would_be_rejected_is_not_risked(cluster, run, owner):
+    OWNERS[owner](cluster)
+    cluster.settle()
+    cluster.injector.state = "denies"
+    ended = run(cluster, CONFIRM, *EVICT)
+    (result,) = ended.of("result")
+    assert (result["outcome"], evictions(cluster)) == ("failed", [])
+    assert result["message"].startswith("not evicted: cannot create its Pods: ")
+
+
+def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
+    for name in ("a", "b"):
+        cluster.create("shop", replicated("ReplicaSet", name, APP, replicas=3))
+    cluster.settle()
+    cluster.injector.breaks_after = 1
+    ended = run(cluster, CONFIRM, *EVICT)
+    first, second = ended.of("result")
+    assert (first["outcome"], second["outcome"]) == ("incomplete", "not_started")
+    (lost,) = [p for p in cluster.pods("shop") if len(p["spec"]["containers"]) == 1]
+    assert first["message"] == (
+        "1 of 3 Pods replaced; 1 of 1 new Pod has no sidecar; check that the injector is healthy; "
+        f"delete Pod {lost['metadata']['name']} once the cause is fixed"
+    )
+    assert len(evictions(cluster)) == 2
+    assert ended.summary["pods"] == {
+        "matched": 5,
+        "updated": 1,
+        "ready": 5,
+        "updated_and_ready": 1,
+        "lost": 1,
+    }
+
+
+def test_replacements_that_still_differ_end_it(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    upgrade(cluster)
+    reached = cluster.fault(method="POST", path="/eviction", release=threading.Event())
+    running = start(cluster, CONFIRM, "--only-drifted", *EVICT)
+    assert reached.reached.wait(20)
+    cluster.injector.container |= {"image": "docker.io/istio/proxyv2:1.28.0"}
+    reached.release.set()
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert result["outcome"] == "still_drifted"
+    assert "1.28.0" in result["message"]
+    assert len(evictions(cluster)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_named"), [("StatefulSet", True), ("DaemonSet", True), ("ReplicaSet", True)]
+)
+def test_a_timeout_tells_why_no_pod_is_created(cluster, run, kind, is_named):
+    """By an event, as the status of a StatefulSet or DaemonSet does not say so."""
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    user = evictor(cluster)  # who cannot try it beforehand
+    cluster.change("Namespace", "", "shop", {"metadata": {"labels": restricted}})
+    ended = run(user, CONFIRM, *EVICT, "--timeout=2s")
+    (result,) = ended.of("result")
+    assert result["outcome"] == "timed_out"
+    assert 'violates PodSecurity "restricted:latest"' in result["message"]
+
+
+def test_a_timeout_tells_what_is_wrong_with_the_new_pod(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    cluster.injector.container |= {"image": "broken:1"}
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    (result,) = ended.of("result")
+    assert result["outcome"] == "timed_out"
+    assert "container istio-proxy: ImagePullBackOff" in result["message"]
+    assert len(evictions(cluster)) == 1
+
+
+def test_a_timeout_tells_that_the_old_pod_is_still_there(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, **ON_DELETE))
+    cluster.settle()
+    cluster.controllers.gone_after = 60
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"]) == (
+        "timed_out",
+        "0 of 1 Pod replaced; Pod x-0 is still terminating",
+    )

@@ -1,0 +1,242 @@
+"""--evict: replacing a Pod must not roll out, or roll back, the application."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import is_ready
+from cluster.manifests import container, pod_spec, workload
+from support import (
+    APP,
+    CONFIRM,
+    EVICT,
+    NEW,
+    OWNERS,
+    edit,
+    evictions,
+    images,
+    partition,
+    paused,
+    ref_of,
+    uids,
+    upgrade,
+)
+
+PENDING = "has a pending template change, which replacing its Pods would roll out"
+
+
+@pytest.mark.parametrize("options", [(), ("--only-drifted",)], ids=["all", "drifted"])
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "StatefulSet shop/x",
+        "DaemonSet shop/x",
+        "ReplicaSet shop/x",
+        "ReplicationController shop/x",
+        "Rollout shop/x",
+    ],
+)
+def test_a_pending_template_is_not_rolled_out(cluster, run, owner, options):
+    OWNERS[owner](cluster)
+    cluster.settle()
+    kind, name = owner.split()[0], "x"
+    if kind == "Rollout":
+        kind, name = "ReplicaSet", "x-5d8f7c6b9d"
+    edit(cluster, kind, name)
+    upgrade(cluster)
+    before = uids(cluster)
+    if kind in ("StatefulSet", "DaemonSet"):  # the status of the others does not tell
+        assert run(cluster, *options, *EVICT).skipped == {owner: PENDING}
+    ended = run(cluster, CONFIRM, *options, *EVICT)
+    told = {
+        ref_of(r): r.get("reason") or r["message"] for r in ended.of("skip") + ended.of("result")
+    }
+    assert told == {owner: PENDING}
+    assert (ended.code, uids(cluster), evictions(cluster)) == (0, before, [])
+
+
+def test_a_pending_change_of_a_paused_deployment_stays_pending(cluster, run):
+    paused(cluster, replicas=2)
+    edit(cluster, "Deployment")
+    upgrade(cluster)
+    ended = run(cluster, CONFIRM, *EVICT, "--only-drifted")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:1", "app:1"]
+    assert images(cluster, "istio-proxy") == [NEW, NEW]
+
+
+def test_a_pod_above_its_current_revision_is_not_rolled_back(cluster, run):
+    """It is below a partition that was raised after it was updated."""
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(2)))
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    cluster.wait_for(lambda: images(cluster) == ["app:1", "app:1", "app:2"])
+    cluster.settle()
+    raised = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 5}}}}
+    cluster.change("StatefulSet", "shop", "x", raised)
+    cluster.settle()
+    current = cluster.get("StatefulSet", "shop", "x")["status"]["currentRevision"]
+    ended = run(cluster, CONFIRM, *EVICT)
+    (message,) = [r["message"] for r in ended.of("result")]
+    assert message == f"Pod x-2 is below the partition; evicting it would roll it back to {current}"
+    assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "skipped"}, [])
+
+
+def test_pods_below_a_partition_stay_in_the_current_revision(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(2)))
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    cluster.wait_for(lambda: images(cluster) == ["app:1", "app:1", "app:2"])
+    cluster.settle()
+    upgrade(cluster)
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:1", "app:1", "app:2"]
+    assert images(cluster, "istio-proxy") == [NEW] * 3
+
+
+def test_no_pod_is_evicted_if_only_some_would_come_back_the_same(cluster, run):
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    replace_pod(cluster, "x-2")
+    ended = run(cluster, CONFIRM, *EVICT)
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"], evictions(cluster)) == ("skipped", PENDING, [])
+
+
+def replace_pod(cluster, name: str) -> None:
+    """Delete a Pod and wait for its replacement, as a person would."""
+    old = cluster.get("Pod", "shop", name)["metadata"]["uid"]
+    cluster.delete("Pod", "shop", name)
+
+    def is_back() -> bool:
+        found = cluster.get("Pod", "shop", name)
+        return bool(found) and found["metadata"]["uid"] != old and is_ready(found)
+
+    cluster.wait_for(is_back)
+    cluster.settle()
+
+
+def test_equal_revisions_in_the_status_are_no_test(cluster, run):
+    """With OnDelete, the current one stays behind when all Pods have the new one."""
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    for number in range(3):
+        replace_pod(cluster, f"x-{number}")
+    status = cluster.get("StatefulSet", "shop", "x")["status"]
+    assert status["currentRevision"] != status["updateRevision"]
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:2"] * 3
+
+
+def test_a_template_that_came_back_is_the_newest_revision(cluster, run):
+    """Its ControllerRevision is older and has the same name as before."""
+    OWNERS["DaemonSet shop/x"](cluster)
+    cluster.settle()
+    (first,) = cluster.store.list("controllerrevisions", "shop")
+    cluster.backdate(first, 600, "controllerrevisions")
+    edit(cluster, "DaemonSet", image="app:2")
+    edit(cluster, "DaemonSet", image="app:1")
+    cluster.wait_for(
+        lambda: cluster.get("DaemonSet", "shop", "x")["status"].get("updatedNumberScheduled") == 3
+    )
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:1"] * 3
+
+
+@pytest.mark.parametrize(
+    "kind", ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
+)
+def test_a_template_that_changes_between_two_pods_ends_it(cluster, start, kind):
+    """Right before each eviction it is found out again."""
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    running = start(cluster, CONFIRM, *EVICT)
+    cluster.wait_for(lambda: evictions(cluster))
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "app:2"}]}}}}
+    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) >= len(cluster.pods("shop")))
+    cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
+    cluster.change(kind, "shop", "x", patch)
+    ended = running.finish()
+    total = {"StatefulSet": 3, "DaemonSet": 3}.get(kind, 2)
+    (message,) = [r["message"] for r in ended.of("result")]
+    assert message == f"1 of {total} Pods replaced; {PENDING}"
+    assert ended.outcomes == {"shop/x": "incomplete"}
+    assert ended.summary["pods"]["updated"] == 1
+    assert len(evictions(cluster)) == 1
+    assert images(cluster) == ["app:1"] * total
+
+
+def injected(found: dict, image: str, registry: str = "") -> dict:
+    """What an injector makes of a template: it changes the containers of the application, too."""
+    mounts = [{"name": "kube-api-access-x7k2p", "mountPath": "/var/run/secrets"}]
+    changed = []
+    for inner in found["spec"]["containers"]:
+        probe = {"httpGet": {"path": f"/app-health/{image}", "port": 15020}}
+        env = [*inner.get("env", ()), {"name": "INJECTED", "value": image}]
+        more = {"env": env, "volumeMounts": mounts, "readinessProbe": probe}
+        changed.append({**inner, **more, "image": registry + inner["image"]})
+    labels = {**found["metadata"]["labels"], "mesh": image}
+    spec = {**found["spec"], "containers": [*changed, container("istio-proxy", image)]}
+    tolerations = [*found["spec"].get("tolerations", ()), {"key": "default"}]
+    more = {"tolerations": tolerations, "nodeName": "node-1"}
+    return {"metadata": {"labels": labels}, "spec": {**spec, **more}}
+
+
+def a_template(*containers: dict, label: str = "x", **fields) -> dict:
+    old = container("app", "app:1", env=[{"name": "MODE", "value": "old"}])
+    return {
+        "metadata": {"labels": {"app": label}},
+        "spec": pod_spec(*containers or (old,), **fields),
+    }
+
+
+TEMPLATES = {
+    "image": a_template(container("app", "app:2", env=[{"name": "MODE", "value": "old"}])),
+    "env": a_template(container("app", "app:1", env=[{"name": "MODE", "value": "new"}])),
+    "env removed": a_template(container("app", "app:1")),
+    "container added": a_template(*a_template()["spec"]["containers"], container("helper")),
+    "host network": a_template(hostNetwork=True),
+    "toleration": a_template(tolerations=[{"key": "gpu"}]),
+    "label": a_template(label="y"),
+    "nothing": a_template(),
+}
+
+
+ONLY_BY_DRY_RUN = ("env removed", "host network", "toleration")
+
+
+@pytest.mark.parametrize("change", TEMPLATES)
+@pytest.mark.parametrize("registry", ["", "mirror.example/"], ids=["", "mirror"])
+def test_what_of_a_template_is_compared(tool, change, registry):
+    """Webhooks change the Pods of an unchanged template, too."""
+    template = TEMPLATES[change]
+    live = injected(a_template(), "proxy:1", registry)
+    expected = injected(template, "proxy:2", registry)
+    source = tool.Source(template, expected, None, [], {})
+    assert tool.template_changes(live, source, ["istio-proxy"]) is (change != "nothing")
+    if not registry:
+        untried = source._replace(expected=None)
+        is_known = change not in (*ONLY_BY_DRY_RUN, "nothing")
+        assert tool.template_changes(live, untried, ["istio-proxy"]) is is_known
+
+
+def test_a_container_that_was_removed_from_a_template_is_noticed(tool):
+    old = a_template(*a_template()["spec"]["containers"], container("helper"))
+    live, expected = injected(old, "proxy:1"), injected(a_template(), "proxy:2")
+    source = tool.Source(a_template(), expected, None, [], {})
+    assert tool.template_changes(live, source, ["istio-proxy"])
+
+
+def test_what_was_added_to_a_pod_later_is_no_change_of_its_template(tool):
+    live = injected(a_template(), "proxy:1")
+    live["metadata"] = {
+        "labels": {**live["metadata"]["labels"], "by": "hand"},
+        "annotations": {"x": "y"},
+    }
+    source = tool.Source(a_template(), injected(a_template(), "proxy:2"), None, [], {})
+    assert not tool.template_changes(live, source, ["istio-proxy"])

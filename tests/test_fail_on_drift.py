@@ -1,0 +1,38 @@
+"""--fail-on-drift: an audit that changes nothing."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from cluster.manifests import workload
+from support import patched
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("works", 0), ("drifted", 1), ("denies", 1), ("fails", 1), ("ignored", 1), ("no-dry-run", 1)],
+)
+def test_fail_on_drift_is_a_gate(cluster, run, state, code):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    if state == "drifted":
+        cluster.injector.container["image"] = "istio/proxyv2:2"
+    else:
+        cluster.injector.state = state
+    ended = run(cluster, "--only-drifted", "--fail-on-drift")
+    assert ended.code == ended.summary["exit_code"] == code
+    assert patched(cluster) == []
+
+
+def test_what_a_gate_says_to_do_can_be_done(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.backdate(*cluster.pods("shop"), 3600)
+    cluster.injector.container["image"] = "istio/proxyv2:2"
+    shown = run(
+        cluster, "--only-drifted", "--fail-on-drift", "--log-format=text"
+    ).stdout.splitlines()[-1]
+    assert "--fail-on-drift" not in shown
+    options = [word for word in shlex.split(shown)[2:] if word != "--log-format=text"]
+    assert run(cluster, *options).outcomes == {"shop/web": "succeeded"}

@@ -1,0 +1,75 @@
+"""--max-failures: what counts as a failure, and when no new rollouts start."""
+
+from __future__ import annotations
+
+import threading
+
+from cluster.manifests import container, pod_spec, workload
+from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked
+
+
+def test_after_n_failures_nothing_new_starts(letters, run):
+    refuse(letters, "b", "c")
+    ended = run(letters, CONFIRM, "--max-failures=2")
+    assert ended.code == 1
+    assert [r["outcome"] for r in sorted(ended.of("result"), key=lambda r: r["name"])] == [
+        "succeeded",
+        "failed",
+        "failed",
+        *["not_started"] * 3,
+    ]
+    assert {r["message"] for r in ended.of("result") if r["outcome"] == "not_started"} == {
+        "--max-failures=2 reached"
+    }
+    assert "--max-failures=2 reached: no new rollouts will start" in ended.stderr
+
+
+def test_what_is_in_progress_is_waited_for_after_the_last_failure(letters, start):
+    refuse(letters, "b")
+    held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    running = start(letters, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
+    assert held.reached.wait(20)
+    running.wait_for_log(
+        "--max-failures=1 reached: no new rollouts will start; waiting for 1 in progress"
+    )
+    held.release.set()
+    ended = running.finish()
+    assert ended.code == 1
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "failed"} | {
+        f"shop/{name}": "not_started" for name in "cdef"
+    }
+
+
+def test_workloads_that_were_failing_before_do_not_count(cluster, run):
+    for name in ("x", "y"):
+        cluster.create("shop", workload("Deployment", name, pod_spec(container("app", "broken:1"))))
+    cluster.create("shop", workload("Deployment", "well"))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--max-failures=1", "--timeout=1s")
+    assert ended.outcomes == {
+        "shop/x": "timed_out",
+        "shop/y": "timed_out",
+        "shop/well": "succeeded",
+    }
+    assert ended.code == 1
+
+
+def test_the_first_cause_is_the_one_that_is_named(outdated, run):
+    """The others fail, too, but they are not the reason."""
+    outdated.injector.state = "ignored"
+    ended = run(unchecked(outdated), CONFIRM, "--parallel-rollouts=5")
+    assert "new Pods of Deployment shop/" in messages(ended)["g"]
+
+
+def test_what_is_still_drifted_counts_for_the_failure_limit(outdated, run):
+    real = outdated.injector.inject
+
+    def inject(pod: dict) -> None:
+        real(pod)
+        if pod["metadata"].get("annotations"):  # for real, not in the dry run of the plan
+            pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
+
+    outdated.injector.inject = inject
+    ended = run(outdated, CONFIRM, DRIFTED, "--max-failures=1")
+    assert ended.outcomes["shop/a"] == "still_drifted"
+    assert patched(outdated) == ["a"]

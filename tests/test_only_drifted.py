@@ -1,0 +1,209 @@
+"""--only-drifted: the verdicts up to date and drifted, for each kind of change."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, workload
+from support import BOTH, CONFIRM, DRIFTED, PROXY, TEXT, VOLUME, config, lines, patched, verdicts
+
+ALL = ["shop/agent", "shop/native", "shop/web", "shop/db"]
+
+
+def test_right_after_a_rollout_nothing_has_drifted(mesh, run):
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    assert run(mesh, CONFIRM, *BOTH, "--parallel-rollouts=4").code == 0
+    ended = run(mesh, DRIFTED, *BOTH)
+    assert ended.code == 0
+    assert ended.planned == []
+    assert verdicts(ended) == dict.fromkeys(ALL, "up_to_date")
+    text = run(mesh, DRIFTED, TEXT, *BOTH)
+    assert "\nNothing to roll out.\n4 up to date.\nScanned " in text.stdout
+
+
+CHANGES = [
+    (
+        {"image": "docker.io/istio/proxyv2:1.27.0"},
+        ["image: docker.io/istio/proxyv2:1.26.2 -> docker.io/istio/proxyv2:1.27.0"],
+    ),
+    ({"args": ["proxy", "sidecar", "--new"]}, ["args: None -> --new"]),
+    ({"command": ["/start"]}, ["command: None -> ['/start']"]),
+    (
+        {"env": [{"name": "LEVEL", "value": "info"}, *PROXY["env"][:2]]},
+        ["env.LEVEL: warn -> info"],
+    ),
+    (
+        {
+            "env": [
+                {"name": "PROXY_CONFIG", "value": '{"tracing": {"zipkin": {}}, "concurrency": 4}'},
+                *PROXY["env"][1:],
+            ]
+        },
+        ["env.PROXY_CONFIG.concurrency: 2 -> 4"],
+    ),
+    (
+        {"resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1024Mi"}}},
+        ["resources.requests.cpu: 1 -> 2"],
+    ),
+    ({"ports": [{"containerPort": 15091, "name": "http-envoy-prom"}]}, None),
+    (
+        {"readinessProbe": {"httpGet": {"path": "/ready", "port": 15022}}},
+        ["readinessProbe.httpGet.port: 15021 -> 15022"],
+    ),
+    ({"securityContext": {"runAsUser": 1337}}, ["securityContext: None -> {'runAsUser': 1337}"]),
+    ({"lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}, None),
+    ({"envFrom": [{"configMapRef": {"name": "proxy-config"}}]}, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    CHANGES,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_each_change_of_the_injector_is_found_and_named(mesh, run, change, found):
+    mesh.injector.container |= change
+    ended = run(mesh, DRIFTED, *BOTH)
+    assert verdicts(ended) == dict.fromkeys(ALL, "drifted")
+    for name in ("web", "native", "db", "agent"):
+        if found:
+            assert lines(ended, name) == [f"istio-proxy.{line}" for line in found]
+        assert all(
+            line.startswith(f"istio-proxy.{next(iter(change))}") for line in lines(ended, name)
+        )
+    assert sorted(ended.planned) == sorted(ALL)
+
+
+def test_a_sidecar_that_becomes_native(mesh, run):
+    mesh.injector.native = True
+    ended = run(mesh, DRIFTED, *BOTH)
+    assert verdicts(ended) == dict.fromkeys(ALL, "drifted") | {"shop/native": "up_to_date"}
+    assert lines(ended, "web") == ["istio-proxy.position: containers -> initContainers"]
+
+
+def test_only_what_drifted_is_restarted(mesh, run):
+    mesh.namespace("other", inject=True)
+    mesh.create("other", config())
+    before = {p["metadata"]["uid"] for p in mesh.pods("shop")}
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    mesh.create("other", workload("Deployment", "newer"))
+    mesh.settle()
+    ended = run(mesh, DRIFTED, CONFIRM, *BOTH, "--parallel-rollouts=4")
+    assert ended.code == 0, ended.stderr
+    assert verdicts(ended) == dict.fromkeys(ALL, "drifted") | {"other/newer": "up_to_date"}
+    assert ended.outcomes == dict.fromkeys(ALL, "succeeded")
+    assert sorted(patched(mesh)) == ["agent", "db", "native", "web"]
+    assert not before & {p["metadata"]["uid"] for p in mesh.pods("shop")}
+    assert run(mesh, DRIFTED, CONFIRM, *BOTH).planned == []
+
+
+def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(mesh, run):
+    mesh.change("Deployment", "shop", "native", {"spec": {"paused": True}})
+    extra = {"spec": {"volumes": [{"name": "own", "emptyDir": {}}]}, "metadata": {}}
+    extra["metadata"] = {"annotations": {"own/annotation": "2"}}
+    mesh.controllers.ready_after = 60
+    mesh.change("Deployment", "shop", "web", {"spec": {"template": extra}})
+    text = run(mesh, DRIFTED, TEXT).stdout
+    assert "1 up to date" in text
+    assert "new Pods would differ" not in text
+
+
+def test_pods_of_one_workload_may_differ_from_each_other(mesh, run):
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    mesh.delete("Pod", "shop", mesh.pods("shop", "web")[0]["metadata"]["name"])
+    mesh.settle()
+    ended = run(mesh, DRIFTED)
+    (plan,) = [r for r in ended.of("plan") if r["name"] == "web"]
+    assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
+
+
+def test_what_else_changes_is_told_and_is_no_drift_by_itself(mesh, run):
+    mesh.injector.also = {
+        "volumes": [VOLUME, {"name": "crl", "emptyDir": {}}],
+        "initContainers": [container("init", "i:1")],
+    }
+    assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date", "shop/native": "up_to_date"}
+    line = "2 workloads with an up-to-date sidecar: new Pods would differ in"
+    text = run(mesh, DRIFTED, TEXT).stdout
+    assert f"\n{line} init container init and volume crl.\n" in text
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    ended = run(mesh, DRIFTED)
+    assert ended.of("drift")[0]["other_changes"] == ["init container init", "volume crl"]
+    assert (
+        "  Other changes to the Pod: init container init, volume crl\n"
+        in run(mesh, DRIFTED, TEXT).stdout
+    )
+
+
+def test_a_changed_volume_that_the_sidecar_mounts_is_drift(mesh, run):
+    mesh.injector.also = {
+        "volumes": [{"name": "proxy-config", "configMap": {"name": "proxy-config-2"}}]
+    }
+    mesh.create("shop", config("proxy-config-2"))
+    ended = run(mesh, DRIFTED)
+    assert (
+        "istio-proxy.volumes.proxy-config.configMap.name: proxy-config -> proxy-config-2"
+        in lines(ended, "web")
+    )
+
+
+def test_the_volume_of_a_claim_is_no_difference_between_pods(mesh, run):
+    mesh.injector.container["volumeMounts"] = [
+        *PROXY["volumeMounts"],
+        {"name": "data", "mountPath": "/data"},
+    ]
+    template = workload("StatefulSet", "queue", pod_spec(container("app")), replicas=2)
+    template["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": {}}]
+    mesh.create("shop", template)
+    mesh.settle()
+    assert verdicts(run(mesh, DRIFTED, *BOTH))["shop/queue"] == "up_to_date"
+
+
+def test_resources_of_another_container_changed_in_place_excuse_nothing(mesh, run):
+    (found, *_) = mesh.pods("shop", "web")
+    resized = {"f:spec": {"f:containers": {'k:{"name":"app"}': {"f:resources": {}}}}}
+    entry = {"manager": "vpa", "operation": "Update", "subresource": "resize", "fieldsV1": resized}
+    managers = [*found["metadata"].get("managedFields", []), entry]
+    mesh.store.change("pods", found, metadata={**found["metadata"], "managedFields": managers})
+    mesh.injector.container["resources"] = {"requests": {"cpu": "4"}, "limits": {"memory": "1Gi"}}
+    ended = run(mesh, DRIFTED)
+    (plan,) = [record for record in ended.of("plan") if record["name"] == "web"]
+    assert plan["pods_to_replace"] == 3
+    assert lines(ended, "web") == ["istio-proxy.resources.requests.cpu: 1 -> 4"]
+
+
+def test_a_templates_own_name_and_namespace_are_not_its_pods(mesh, run):
+    named = workload("Deployment", "named")
+    named["spec"]["template"]["metadata"] |= {"name": "taken", "namespace": "elsewhere"}
+    mesh.create("shop", named)
+    mesh.create("shop", pod("taken", pod_spec(container("app"))))
+    mesh.settle()
+    assert verdicts(run(mesh, DRIFTED))["shop/named"] == "up_to_date"
+
+
+def test_one_dry_run_a_workload_and_one_look_at_each_configuration(cluster, run):
+    cluster.injector.container = dict(PROXY)
+    cluster.injector.also = {"volumes": [VOLUME]}
+    cluster.create("shop", config())
+    for number in range(40):
+        cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
+    cluster.settle()
+    ended = run(cluster, DRIFTED)
+    assert Counter(verdicts(ended).values()) == {"up_to_date": 40}
+    counts = Counter((r.method, r.path) for r in cluster.server.requests)
+    assert counts["POST", "/api/v1/namespaces/shop/pods"] == 40
+    assert counts["GET", "/api/v1/namespaces/shop/configmaps/proxy-config"] == 1
+
+
+def test_what_the_injector_is_shown(mesh, run):
+    run(mesh, DRIFTED)
+    (seen,) = [p for p in mesh.injector.seen if p["metadata"]["labels"]["app"] == "web"]
+    live = mesh.pods("shop", "web")[0]["metadata"]
+    assert seen["metadata"]["generateName"] == live["generateName"]
+    assert seen["metadata"]["labels"] == live["labels"]
+    (reference,) = seen["metadata"]["ownerReferences"]
+    assert reference["name"] == live["ownerReferences"][0]["name"]
+    assert "blockOwnerDeletion" not in reference
+    assert "nodeName" not in seen["spec"]
+    assert [c["name"] for c in seen["spec"]["containers"]] == ["app"]

@@ -1,0 +1,124 @@
+"""The rollout order: least risky first, alternating between namespaces, the same for the same cluster."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from cluster.manifests import container, pod_spec, service, workload
+from hypothesis import given
+from hypothesis import strategies as st
+from support import TEXT, a_planned
+
+
+def test_the_order_is_least_risky_first(tool, planned):
+    wanted = [
+        planned("unhealthy", 9, "z", "z"),
+        planned("not serving", 1, "b", "x"),
+        planned("not serving", 3, "a", "x"),
+        planned("serving", 1, "a", "m"),
+        planned("serving", 1, "b", "a"),  # the namespaces take turns ...
+        planned("serving", 1, "a", "n"),
+        planned("serving", 1, "b", "b"),
+        planned("serving", 1, "a", "o"),  # ... as long as they have any
+        planned("serving", 1, "a", "p"),
+        planned("serving", 2, "a", "a"),
+    ]
+    assert tool.in_rollout_order(wanted[::-1]) == wanted
+
+
+WORDS = st.text("ab", min_size=1, max_size=2)
+
+
+STATES = st.sampled_from(["unhealthy", "not serving", "serving"])
+
+
+@given(
+    st.lists(st.tuples(STATES, st.integers(1, 3), WORDS, WORDS), unique_by=lambda row: row[2:]),
+    st.randoms(),
+)
+def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
+    def make(row):
+        ref = tool.ObjectRef("Deployment", *row[2:])
+        return a_planned(
+            tool, ref=ref, pods=row[1], state=tool.State(row[0]), oldest_pod=datetime.min
+        )
+
+    plan = [make(row) for row in rows]
+    mixed = list(plan)
+    chance.shuffle(mixed)
+    ordered = tool.in_rollout_order(plan)
+    assert ordered == tool.in_rollout_order(mixed)
+    assert sorted(map(id, ordered)) == sorted(map(id, plan))
+    ranks = [(list(tool.State).index(one.state), one.pods) for one in ordered]
+    assert ranks == sorted(ranks)
+    for rank in set(ranks):
+        names = [one.ref.namespace for one, its in zip(ordered, ranks, strict=True) if its == rank]
+        for index in range(1, len(names)):
+            if names[index] == names[index - 1]:  # only where no other namespace has one left
+                assert set(names[index:]) == {names[index]}
+
+
+def test_an_inactive_half_goes_before_its_active_one(cluster, run):
+    """Blue/green: the same app twice, and a Service that selects one of them."""
+    for name in ("blue", "green"):
+        template = workload("Deployment", name, replicas=2)
+        template["spec"]["template"]["metadata"]["labels"] = {"app": name, "half": name}
+        cluster.create("shop", template)
+    cluster.create("shop", service("web", half="blue"))
+    cluster.create(
+        "shop",
+        workload("Deployment", "z-broken", pod_spec(container("app", "broken:1")), replicas=4),
+    )
+    cluster.settle()
+    cluster.wait_for(
+        lambda: len(cluster.get("EndpointSlice", "shop", "web-slice")["endpoints"]) == 2
+    )
+    ended = run(cluster)
+    assert [(r["name"], r["state"]) for r in ended.of("plan")] == [
+        ("z-broken", "unhealthy"),
+        ("green", "not_serving"),
+        ("blue", "serving"),
+    ]
+    table = run(cluster, TEXT).stdout.splitlines()
+    assert [row.split("  ")[-1].strip() for row in table[1:6]] == [
+        "STATE",
+        "unhealthy",
+        "ImagePullBackOff",
+        "not serving",
+        "serving",
+    ]
+
+
+def test_without_the_permission_to_endpoint_slices_all_count_as_serving(letters, run):
+    rules = [
+        {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
+        {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["*"]},
+    ]
+    ended = run(letters.kubeconfig_of("viewer", rules))
+    assert {r["state"] for r in ended.of("plan")} == {"serving"}
+    assert (
+        ended.stderr.count("cannot list EndpointSlices: every healthy workload counts as serving")
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state"),
+    [
+        ({"ready": True}, "serving"),
+        ({"ready": False, "serving": True, "terminating": True}, "serving"),
+        ({}, "serving"),
+        ({"ready": False}, "not_serving"),
+        ({"ready": False, "serving": False}, "not_serving"),
+    ],
+)
+def test_a_ready_or_serving_endpoint_makes_it_serving(letters, run, conditions, state):
+    (found,) = letters.pods("shop", "a")
+    target = {"kind": "Pod", "name": found["metadata"]["name"], "namespace": "shop"}
+    endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": target}
+    letters.create(
+        "shop", {"kind": "EndpointSlice", "metadata": {"name": "a-x"}, "endpoints": [endpoint]}
+    )
+    states = {r["name"]: r["state"] for r in run(letters).of("plan")}
+    assert states == dict.fromkeys("abcdef", "not_serving") | {"a": state}

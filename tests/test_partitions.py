@@ -1,0 +1,114 @@
+"""StatefulSets with a partition: it is respected, and the Pods below it are reported."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from cluster.manifests import workload
+from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
+
+
+def test_a_partition_leaves_old_pods_and_is_incomplete(cluster, run):
+    partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, updateStrategy=partition))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--include-statefulset")
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert result["message"] == "2 of 3 Pods not updated: StatefulSet partition is 2"
+    assert ended.summary["pods"] == counts(1, 1, 1, 1)
+
+
+@pytest.fixture
+def partitioned(cluster):
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, updateStrategy=strategy))
+    cluster.create("shop", workload("StatefulSet", "mq", replicas=1))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    cluster.injector.container["image"] = NEW
+    return cluster
+
+
+KEPT = (
+    "1 of 3 Pods is below partition 1 and keeps the old sidecar; lower the partition or use --evict"
+)
+
+
+def test_a_partition_does_not_hide_that_the_new_pods_differ(partitioned, run):
+    real = partitioned.injector.inject
+
+    def inject(pod: dict) -> None:
+        real(pod)
+        if pod["metadata"].get("annotations"):
+            pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
+
+    partitioned.injector.inject = inject
+    ended = run(partitioned, CONFIRM, "--include-statefulset", DRIFTED)
+    assert ended.outcomes["shop/db"] == "still_drifted"
+
+
+def test_a_partition_does_not_hide_lost_sidecars(partitioned, run):
+    partitioned.injector.breaks_after = 1
+    shown = run(partitioned, TEXT, CONFIRM, "--include-statefulset").stdout
+    assert "2 of 2 new Pods have no sidecar" in shown
+    assert "\nPods: 1 of 3 updated and ready (2 lost).\n" in shown
+
+
+@pytest.mark.parametrize("options", [[], [DRIFTED]])
+def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run, options):
+    now = datetime.now(timezone.utc)
+    given = [
+        CONFIRM,
+        "--include-statefulset",
+        "--max-failures=1",
+        f"--only-started-before={now:%Y-%m-%dT%H:%M:%SZ}",
+        *options,
+    ]
+    first = run(partitioned, *given)
+    assert {r["name"]: r["pods_to_replace"] for r in first.of("plan")} == {"db": 2, "mq": 1}
+    # The known limit of a partition does not count for --max-failures.
+    assert first.outcomes == {"shop/db": "incomplete", "shop/mq": "succeeded"}
+    assert messages(first)["db"] == "1 of 3 Pods not updated: StatefulSet partition is 1"
+    uids = {found["metadata"]["uid"] for found in partitioned.pods("shop")}
+    second = run(partitioned, *given)
+    assert second.code == 0
+    assert second.planned == []
+    assert second.skipped == {"StatefulSet shop/db": KEPT}
+    assert {found["metadata"]["uid"] for found in partitioned.pods("shop")} == uids
+
+
+def test_a_pod_below_the_partition_that_is_up_to_date_is_no_failure(partitioned, run):
+    partitioned.delete("Pod", "shop", "db-0")  # comes back with the new sidecar
+    partitioned.settle()
+    ended = run(partitioned, CONFIRM, "--include-statefulset", DRIFTED)
+    assert (ended.code, ended.outcomes["shop/db"]) == (0, "succeeded")
+
+
+def test_the_pods_of_a_partitioned_rollout_add_up(partitioned, run):
+    shown = run(partitioned, TEXT, CONFIRM, "--include-statefulset").stdout
+    assert "\nTo roll out: 2 workloads (3 Pods).\n" in shown
+    assert "\nPods: 3 of 3 updated and ready.\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("spec", "below"),
+    [
+        ({}, []),
+        ({"partition": 0}, []),
+        ({"partition": 1}, ["db-0"]),
+        ({"partition": 2, "start": 5}, ["db-0", "db-5", "db-6"]),
+        ({"partition": 99}, ["db-0", "db-5", "db-6", "db-7", "db-10"]),
+    ],
+)
+def test_which_pods_are_below_a_partition(tool, spec, below):
+    obj = {
+        "spec": {
+            "ordinals": {"start": spec.get("start", 0)},
+            "updateStrategy": {"rollingUpdate": {"partition": spec.get("partition")}},
+        }
+    }
+    names = ["db-0", "db-5", "db-6", "db-7", "db-10", "db-debug"]
+    assert [name for name in names if tool.is_below_partition(obj, name)] == below

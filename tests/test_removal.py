@@ -1,0 +1,27 @@
+"""--allow-removal: sidecars that a restart would remove."""
+
+from __future__ import annotations
+
+from support import CONFIRM, DRIFTED, TEXT, patched, verdicts
+
+
+def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(mesh, run):
+    mesh.injector.state = (
+        "ignored"  # failurePolicy: Ignore and a dead webhook look the same as an opt-out
+    )
+    dry = run(mesh, DRIFTED)
+    assert dry.code == 0
+    assert verdicts(dry) == {"shop/native": "drifted", "shop/web": "drifted"}
+    assert dry.planned == []
+    assert dry.of("drift")[0]["differences"][0]["path"] == ["istio-proxy"]
+    assert dry.of("drift")[0]["differences"][0]["expected"] is None
+    text = run(mesh, DRIFTED, TEXT).stdout
+    meaning = "would lose the sidecar (not restarted without --allow-removal; check that the injector is healthy)"
+    assert f"2 workloads {meaning}:\n  would be removed: istio-proxy 1.26.2\n" in text
+    assert "\n2 would lose the sidecar.\n" in text
+    left = run(mesh, DRIFTED, CONFIRM)
+    assert left.code == 1
+    assert patched(mesh) == []
+    done = run(mesh, DRIFTED, CONFIRM, "--allow-removal")
+    assert (done.code, set(done.outcomes.values())) == (0, {"succeeded"})
+    assert [len(p["spec"]["containers"]) for p in mesh.pods("shop", "web")] == [1, 1, 1]

@@ -1,0 +1,234 @@
+"""The scheduler without a cluster: limits, reasons to stop, pauses, for any plan."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import datetime, timezone
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import NoInterrupts, a_planned, options_of
+
+
+class FakeCluster:
+    """As much of the tool's Cluster as a rollout asks for, and what it saw."""
+
+    def __init__(self) -> None:
+        self.patched: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.connection = SimpleNamespace(kubectl_command=lambda *words: "kubectl")
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+    def failed_create(self, ref, obj) -> str:
+        return ""
+
+    def workload(self, ref, quick=False) -> dict:
+        return {
+            "metadata": {"resourceVersion": "2"},
+            "spec": {"template": {"spec": {"containers": []}}},
+        }
+
+    def pod_today(self, planned, obj) -> dict:
+        return obj["spec"]["template"]
+
+    def patch_template(self, ref, annotations, version) -> dict:
+        with self.lock:
+            self.patched[ref.name] += 1
+        return self.workload(ref)
+
+    def pods_of(self, ref, obj) -> list:
+        metadata = (
+            {"creationTimestamp": "2026-01-01T00:00:00Z"}
+            if not self.patched[ref.name]
+            else {"deletionTimestamp": "x"}
+        )
+        owner = {"apiVersion": "apps/v1", "kind": ref.kind, "name": ref.name, "controller": True}
+        metadata |= {
+            "name": f"{ref.name}-0",
+            "namespace": ref.namespace,
+            "ownerReferences": [owner],
+        }
+        return [{"metadata": metadata, "spec": {"containers": [{"name": "x"}]}}]
+
+
+class FakeKubectl:
+    """Holds each rollout open until one more than allowed is in progress, or for 5 ms, in which it would be."""
+
+    def __init__(self, outcomes: dict[str, str], allowed: int) -> None:
+        self.outcomes, self.allowed = outcomes, allowed
+        self.in_progress = self.most = 0
+        self.changed = threading.Condition()
+        self.stop = threading.Event()
+
+    def rollout_status(self, ref, seconds, tell, look) -> tuple[int, str]:
+        tell("Waiting")
+        with self.changed:
+            self.in_progress += 1
+            self.most = max(self.most, self.in_progress)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.in_progress > self.allowed, timeout=0.005)
+            self.in_progress -= 1
+        errors = {"failed": "error: no", "timed_out": "error: timed out waiting for the condition"}
+        outcome = self.outcomes[ref.name]
+        return (1, errors[outcome]) if outcome in errors else (0, "")
+
+
+class Silent:
+    """A report that only books."""
+
+    def __init__(self) -> None:
+        self.results: list = []
+        self.most_in_progress = 0
+
+    def finish(self, result) -> None:
+        self.results.append(result)
+
+    def show_progress(self, in_progress, hold) -> None:
+        self.most_in_progress = max(self.most_in_progress, len(in_progress))
+
+
+def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
+    """The results of a plan."""
+    now = datetime.now(timezone.utc)
+    settings = options_of(tool, "--timeout=1s", *options)
+    rollout = tool.Rollout(cluster, kubectl, NoInterrupts(), settings, began=now)
+    report = Silent()
+    tool.Scheduler(rollout, report, workers).run(plan)
+    assert report.most_in_progress <= workers
+    return report.results
+
+
+OUTCOMES = st.sampled_from(["succeeded", "succeeded", "failed", "timed_out"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(OUTCOMES, st.booleans()), max_size=25),
+    st.integers(1, 6),
+    st.none() | st.integers(1, 4),
+)
+def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
+    outcomes = {f"w{number}": outcome for number, (outcome, _) in enumerate(workloads)}
+    plan = [
+        a_planned(tool, f"w{number}", unhealthy_reason="0 of 1 available" if was_unhealthy else "")
+        for number, (_, was_unhealthy) in enumerate(workloads)
+    ]
+    cluster, kubectl = FakeCluster(), FakeKubectl(outcomes, workers)
+    limit = [f"--max-failures={max_failures}"] if max_failures else []
+    results = run_all(tool, cluster, kubectl, plan, workers, *limit)
+
+    assert kubectl.most <= workers  # never more than N in progress
+    assert set(cluster.patched.values()) <= {1}  # each patched at most once
+    assert sorted(r.planned.ref.name for r in results) == sorted(outcomes)  # each in one outcome
+    ended = {r.planned.ref.name: r.outcome.snake_case for r in results}
+    started = [name for name, outcome in ended.items() if outcome != "not_started"]
+    assert sorted(started) == sorted(cluster.patched)
+    assert all(ended[name] == outcomes[name] for name in started)
+    counting = [
+        one.ref.name
+        for one in plan
+        if not one.unhealthy_reason and ended[one.ref.name] in ("failed", "timed_out")
+    ]
+    if max_failures is None:
+        assert len(started) == len(plan) or len(counting) >= 5
+    elif len(started) < len(plan):
+        assert (
+            max_failures <= len(counting) <= max_failures + workers - 1
+        )  # what is in progress may fail, too
+    else:
+        assert len(counting) <= max_failures + workers - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [([], "5 rollouts failed in a row"), (["--max-failures=5"], "--max-failures=5 reached")],
+)
+def test_what_is_left_when_a_run_stops_is_no_success(tool, options, reason):
+    """Also if those that failed are complete when they are rechecked."""
+    plan = [a_planned(tool, f"w{number}") for number in range(7)]
+    kubectl = FakeKubectl({f"w{number}": "failed" for number in range(7)}, 1)
+    results = run_all(tool, FakeCluster(), kubectl, plan, 1, *options)
+    left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
+    assert [result.stop_reason for result in left] == [reason] * 2
+
+
+@pytest.mark.parametrize("status", [0, 401, 403, 500])
+def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
+    """What is about one workload alone stops nothing."""
+
+    class Lost(FakeCluster):
+        def patch_template(self, ref, annotations, version) -> dict:
+            if ref.name == "w1":
+                raise tool.ApiError(status, "no use")
+            return super().patch_template(ref, annotations, version)
+
+    plan = [a_planned(tool, f"w{number}") for number in range(4)]
+    kubectl = FakeKubectl(dict.fromkeys(["w0", "w2", "w3"], "succeeded"), 1)
+    results = run_all(tool, Lost(), kubectl, plan, 1)
+    ended = {r.planned.ref.name: (r.outcome.snake_case, r.message) for r in results}
+    rest = ("not_started", "no use") if status in (0, 401) else ("succeeded", "")
+    # Without a response, it may have been patched.
+    outcome = "not_started" if status == 401 else "failed"
+    assert ended == {"w0": ("succeeded", ""), "w1": (outcome, "no use"), "w2": rest, "w3": rest}
+
+
+def test_a_run_that_is_resumed_at_any_moment_goes_on(tool):
+    """The pause may end between two looks at it."""
+
+    class Resumed(NoInterrupts):
+        looks = 0
+
+        @property
+        def is_paused(self) -> bool:
+            self.looks += 1
+            return self.looks in (2, 3)  # while the second workload waits for its turn
+
+        @is_paused.setter
+        def is_paused(self, value: bool) -> None:
+            pass
+
+    plan = [a_planned(tool, name) for name in ("a", "b", "c")]
+    kubectl = FakeKubectl(dict.fromkeys("abc", "succeeded"), 1)
+    for looks in range(8):
+        Resumed.looks = looks - 4
+        rollout = tool.Rollout(
+            cluster=FakeCluster(),
+            kubectl=kubectl,
+            interrupts=Resumed(),
+            options=options_of(tool),
+            began=datetime.now(timezone.utc),
+        )
+        report = Silent()
+        tool.Scheduler(rollout, report, 1).run(plan)
+        assert [r.outcome.snake_case for r in report.results] == ["succeeded"] * 3
+
+
+def test_a_success_after_the_stop_does_not_start_anything_again(tool):
+    scheduler = SimpleNamespace(
+        failures=0,
+        failures_in_a_row=0,
+        stop_reason="",
+        TOO_MANY_IN_A_ROW=tool.Scheduler.TOO_MANY_IN_A_ROW,
+        rollout=SimpleNamespace(options=options_of(tool)),
+    )
+
+    def count(outcome, **fields) -> str:
+        result = tool.Result(a_planned(tool, **fields), outcome)
+        tool.Scheduler.count(scheduler, result)
+        return scheduler.stop_reason
+
+    for _ in range(4):
+        assert count(tool.Outcome.FAILED) == ""
+    assert count(tool.Outcome.SUCCEEDED) == ""  # the row begins anew
+    for outcome in (tool.Outcome.TIMED_OUT, tool.Outcome.INCOMPLETE, tool.Outcome.STILL_DRIFTED):
+        assert count(outcome) == ""
+    assert count(tool.Outcome.FAILED, unhealthy_reason="CrashLoopBackOff") == ""
+    assert count(tool.Outcome.SKIPPED) == ""
+    assert count(tool.Outcome.FAILED) == ""
+    assert count(tool.Outcome.FAILED) == "5 rollouts failed in a row"
+    assert count(tool.Outcome.SUCCEEDED) == "5 rollouts failed in a row"

@@ -1,0 +1,231 @@
+"""Verdicts other than drifted: rejected and unknown."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from cluster.manifests import workload
+from support import CONFIRM, DRIFTED, TEXT, config, exchanges, patched, verdicts
+
+
+def label(cluster, namespace: str, **labels: str) -> None:
+    found = cluster.store.get("namespaces", "", namespace)
+    metadata = {**found["metadata"], "labels": {**found["metadata"]["labels"], **labels}}
+    cluster.store.change("namespaces", found, metadata=metadata)
+
+
+def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, run):
+    mesh.namespace("strict", inject=True)
+    mesh.create("strict", config())
+    mesh.create("strict", workload("Deployment", "bomb"))
+    mesh.settle()
+    label(mesh, "strict", **{"pod-security.kubernetes.io/enforce": "restricted"})
+    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    dry = run(mesh, DRIFTED)
+    assert dry.code == 0
+    assert verdicts(dry)["strict/bomb"] == "rejected"
+    assert sorted(dry.planned) == ["shop/native", "shop/web"]
+    (record,) = [r for r in dry.of("drift") if r["name"] == "bomb"]
+    assert 'is forbidden: violates PodSecurity "restricted:latest"' in record["message"]
+    done = run(mesh, DRIFTED, CONFIRM, TEXT)
+    assert done.code == 1
+    assert "bomb" not in patched(mesh)
+    assert sorted(patched(mesh)) == ["native", "web"]
+    meaning = "cannot be recreated (running Pods are not affected until they are replaced)"
+    assert f'1 workload {meaning}:\n  violates PodSecurity "restricted:latest": ' in done.stdout
+    assert ":\n    Deployment strict/bomb\n" in done.stdout
+    assert re.search(r"^3 workloads in \d+s: 2 succeeded, 1 rejected\.$", done.stdout, re.MULTILINE)
+    assert "\nNothing to roll out.\n2 up to date, 1 rejected.\n" in run(mesh, DRIFTED, TEXT).stdout
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"serviceAccountName": "gone"},
+            'error looking up service account shop/gone: serviceaccount "gone" not found',
+        ),
+        ({"priorityClassName": "gone"}, "no PriorityClass with name gone was found"),
+    ],
+)
+def test_a_missing_service_account_or_priority_class_is_rejected(cluster, run, spec, message):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": {"spec": spec}}})
+    cluster.store.change(
+        "deployments",
+        (found := cluster.get("Deployment", "shop", "web")),
+        spec={k: v for k, v in found["spec"].items() if k != "paused"},
+    )
+    ended = run(cluster, DRIFTED, CONFIRM)
+    assert (ended.code, verdicts(ended)) == (1, {"shop/web": "rejected"})
+    assert message in ended.of("drift")[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "message"),
+    [
+        (
+            "denies",
+            "rejected",
+            'admission webhook "inject.sidecar.example" denied the request: injector says no',
+        ),
+        ("fails", "unknown", 'failed calling webhook "inject.sidecar.example"'),
+        ("hangs", "unknown", "context deadline exceeded"),
+        ("no-dry-run", "unknown", "does not support dry run"),
+    ],
+)
+def test_an_injector_in_trouble(mesh, run, state, verdict, message):
+    mesh.injector.hangs_for = 0.2
+    mesh.injector.state = state
+    dry, done = run(mesh, DRIFTED), run(mesh, DRIFTED, CONFIRM)
+    assert verdicts(dry) == verdicts(done) == {"shop/native": verdict, "shop/web": verdict}
+    assert message in dry.of("drift")[0]["message"]
+    assert (dry.code, done.code) == (0, 1)
+    assert patched(mesh) == []
+    assert done.planned == []
+    assert len(mesh.injector.seen) == 4  # a webhook in trouble is not asked again
+
+
+def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, run, tool):
+    """A webhook that hangs would cost its timeout for each of them."""
+    count = 3 * tool.REQUESTS_AT_A_TIME
+    for number in range(count):
+        cluster.create("shop", workload("Deployment", f"web-{number}"))
+    cluster.settle()
+    cluster.injector.hangs_for = 0.2
+    cluster.injector.state = "hangs"
+    ended = run(cluster, DRIFTED)
+    assert Counter(verdicts(ended).values()) == {"unknown": count}
+    assert all("deadline exceeded" in record["message"] for record in ended.of("drift"))
+    assert (
+        "the first 16 dry runs timed out; the remaining workloads are not compared" in ended.stderr
+    )
+    assert len(cluster.injector.seen) <= count - tool.REQUESTS_AT_A_TIME
+    text = run(cluster, DRIFTED, TEXT).stdout
+    assert f"\n{count} workloads cannot be compared:\n" in text
+    assert text.count("deadline exceeded") == 1  # grouped by reason
+
+
+def test_a_page_of_html_in_a_reason_is_cut(tool):
+    page = 'failed calling webhook "x": <!DOCTYPE html><html><body>sorry</body></html>'
+    assert tool.short_reason(f"500 {page}") == '500 failed calling webhook "x":'
+    assert tool.short_reason('403 pods "web-7d-" is forbidden: no') == "no"
+
+
+def test_a_namespace_that_is_being_deleted_is_left_out(mesh, run):
+    """Its Pods would not be admitted today either, but they are not to come back."""
+    mesh.namespace("leaving", inject=True)
+    mesh.create("leaving", workload("Deployment", "web"))
+    mesh.settle()
+    namespace = mesh.store.get("namespaces", "", "leaving")
+    ending = {**namespace["metadata"], "deletionTimestamp": "2026-11-01T00:00:00Z"}
+    mesh.store.change("namespaces", namespace, metadata=ending)
+    ended = run(mesh, DRIFTED, CONFIRM)
+    assert ended.code == 0
+    assert set(verdicts(ended)) == {"shop/web", "shop/native"}
+    assert ended.skipped["Deployment leaving/web"] == "its namespace is terminating"
+
+
+def test_an_exceeded_quota_is_a_warning_and_unknown(mesh, run):
+    mesh.create(
+        "shop",
+        {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}},
+    )
+    ended = run(mesh, DRIFTED)
+    assert (ended.code, set(verdicts(ended).values())) == (0, {"unknown"})
+    assert "exceeded quota: q, requested: pods=1" in ended.of("drift")[0]["message"]
+
+
+VIEW = [
+    {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
+    {"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps", "secrets"]},
+    {"verbs": ["get", "list", "watch", "patch"], "apiGroups": ["apps"], "resources": ["*"]},
+]
+
+
+def test_the_permission_to_create_pods_missing_altogether_stops_the_run(mesh, run):
+    viewer = mesh.kubeconfig_of("viewer", VIEW)
+    for options in ((), (CONFIRM,)):
+        ended = run(viewer, DRIFTED, TEXT, *options)
+        assert ended.code == 3
+        assert ended.stdout.count("\n") == 1
+        assert patched(mesh) == []
+        assert (
+            "missing permission: create pods, for dry runs: 403 pods is forbidden" in ended.stderr
+        )
+
+
+def test_the_permission_to_create_pods_missing_in_a_namespace_is_unknown_there(mesh, run):
+    mesh.namespace("closed", inject=True)
+    mesh.create("closed", config())
+    mesh.create("closed", workload("Deployment", "web"))
+    mesh.settle()
+    creates = {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"], "namespace": "shop"}
+    ended = run(mesh.kubeconfig_of("team", [*VIEW, creates]), DRIFTED)
+    assert verdicts(ended) == {
+        "closed/web": "unknown",
+        "shop/native": "up_to_date",
+        "shop/web": "up_to_date",
+    }
+
+
+def test_configuration_that_may_not_be_read_is_unknown(mesh, run):
+    rules = [VIEW[0], VIEW[2], {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"]}]
+    ended = run(mesh.kubeconfig_of("blind", rules), DRIFTED)
+    assert set(verdicts(ended).values()) == {"unknown"}
+    assert ended.of("drift")[0]["message"].startswith(
+        "cannot read ConfigMap shop/proxy-config: 403 configmaps"
+    )
+
+
+def recorded_rejections() -> list:
+    refused = exchanges("dry-run-pod-refused")
+    verdicts = [
+        "UNKNOWN",
+        "REJECTED",
+        "REJECTED",
+        "UNKNOWN",
+        "UNKNOWN",
+        "REJECTED",
+        "UNKNOWN",
+        "UNKNOWN",
+        "REJECTED",
+    ]
+    return list(zip(refused, verdicts, strict=True))
+
+
+@pytest.mark.parametrize(("exchange", "verdict"), recorded_rejections())
+def test_recorded_rejections(tool, exchange, verdict):
+    answer = exchange["response"]
+    error = tool.ApiError(answer["status"], f"{answer['status']} {answer['body']['message']}")
+    assert tool.verdict_on(error) is tool.Verdict[verdict]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "verdict"),
+    [
+        (
+            400,
+            'admission webhook "validate.kyverno.svc-fail" denied the request: no latest tags',
+            "REJECTED",
+        ),
+        (422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", "REJECTED"),
+        (
+            422,
+            'Pod "web-x" is invalid: spec.containers[0].volumeMounts[0].name: Not found: "data"',
+            "REJECTED",
+        ),
+        (500, 'admission webhook "x" denied the request: no', "REJECTED"),
+        (400, 'admission webhook "x" does not support dry run', "UNKNOWN"),
+        (404, 'namespaces "gone" not found', "UNKNOWN"),
+        (429, "too many requests", "UNKNOWN"),
+        (504, "timeout", "UNKNOWN"),
+        (0, "no answer", "UNKNOWN"),
+    ],
+)
+def test_other_rejections(tool, status, message, verdict):
+    assert tool.verdict_on(tool.ApiError(status, message)) is tool.Verdict[verdict]

@@ -1,0 +1,172 @@
+"""After kubectl reports success: the Pods and the annotation are verified, and the numbers add up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import datetime, timezone
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, workload
+from support import CONFIRM, DEBUG, KUBECTL, TEXT, counts, refuse, unchecked
+
+
+def take_away(cluster, name: str, manager: str) -> None:
+    """Somebody who owns the template writes it back as it was."""
+    found = cluster.get("Deployment", "shop", name)
+    template = {**found["spec"]["template"], "metadata": {"labels": {"app": name}}}
+    metadata = dict(found["metadata"], generation=found["metadata"]["generation"] + 1)
+    stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    entry = {
+        "manager": manager,
+        "operation": "Apply",
+        "time": stamp,
+        "fieldsV1": {"f:spec": {"f:template": {}}},
+    }
+    metadata["managedFields"] = [*found["metadata"]["managedFields"], entry]
+    cluster.store.change(
+        "deployments", found, metadata=metadata, spec={**found["spec"], "template": template}
+    )
+
+
+def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    cluster.controllers.ready_after = 1.0
+    running = start(cluster, CONFIRM, DEBUG)
+    running.wait_for_log("Waiting for deployment")
+    take_away(cluster, "web", "argocd-controller")
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert (
+        result["message"]
+        == "2 of 2 Pods not updated: the rollout annotation was removed by field manager argocd-controller"
+    )
+
+
+EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
+
+
+OURS = {"manager": "sidecar-rollout", "time": PATCH}
+
+
+@pytest.mark.parametrize(
+    ("edits", "told"),
+    [
+        ([OURS], "the rollout annotation was removed"),
+        (
+            [OURS, {"manager": "argocd", "time": LATER}],
+            "the rollout annotation was removed by field manager argocd",
+        ),
+        (
+            [OURS, {"manager": "argocd", "time": PATCH}],
+            "the rollout annotation was removed by field manager argocd",
+        ),
+        (
+            [OURS, {"manager": "status", "time": LATER, "subresource": "status"}],
+            "the rollout annotation was removed",
+        ),
+        ([{"manager": "old", "time": EARLIER}, OURS], "the rollout annotation was removed"),
+    ],
+)
+def test_who_removed_the_annotation(tool, edits, told):
+    def workload_with(edits: list, **annotations: str) -> dict:
+        template = {"metadata": {"annotations": annotations}}
+        return {"metadata": {"managedFields": edits}, "spec": {"template": template}}
+
+    before = [edit for edit in edits if edit["time"] == EARLIER]
+    patched = tool.patched_at(workload_with([*before, OURS], stamp=PATCH), PATCH)
+    assert patched.time == tool.parse_time(PATCH)
+    assert tool.removed_by(workload_with(edits, stamp=PATCH), patched) == ""
+    assert tool.removed_by(workload_with(edits), patched) == told
+
+
+def test_a_restart_by_somebody_else_in_between_is_no_failure(cluster, start):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    cluster.controllers.ready_after = 0.7
+    running = start(cluster, CONFIRM, DEBUG)
+    running.wait_for_log("Waiting for deployment")
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
+    words = [KUBECTL, "rollout", "restart", "deployment/web", "-n", "shop"]
+    subprocess.run(words, env=environment, check=True, capture_output=True)
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(letters, run, tmp_path):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\n[ "$3 $4" != "rollout status" ] && exec {KUBECTL} "$@"\nexit 0\n'
+    )
+    kubectl.chmod(0o755)
+    letters.controllers.ready_after = 30
+    ended = run(letters, CONFIRM, f"--kubectl={kubectl}", "--max-rollouts=1")
+    (result,) = [r for r in ended.of("result") if r["name"] == "a"]
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    # This kubectl answers at once, so the new Pod may not exist yet.
+    assert result["message"] in ("1 of 1 Pod not updated", "1 of 2 Pods not updated")
+
+
+@pytest.mark.parametrize("owner", [("batch/v1", "Job", "nightly"), None])
+def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, owner):
+    cluster.create("shop", workload("Deployment", "web"))
+    foreign = pod("nightly-x", pod_spec(container("app"), container("istio-proxy")), owner)
+    foreign["metadata"]["labels"] = {"app": "web"}
+    cluster.create("shop", foreign)
+    cluster.settle()
+    ended = run(cluster, CONFIRM)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert ended.summary["pods"]["matched"] == 1
+
+
+def test_completed_late_is_verified_as_well(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.controllers.ready_after = 30
+    running = start(cluster, CONFIRM, "--timeout=1s", DEBUG)
+    running.wait_for_log("Waiting for deployment")
+    take_away(cluster, "web", "flux")
+    ended = running.finish()
+    assert ended.of("result")[0]["outcome"] == "incomplete"
+    assert ended.of("result")[0]["message"].endswith(
+        "the rollout annotation was removed by field manager flux"
+    )
+
+
+def test_the_numbers_count_all_of_the_plan(letters, run):
+    refuse(letters, "b")
+    ended = run(letters, CONFIRM, "--max-rollouts=3")
+    assert ended.summary["pods"] == counts(6, 2, 6, 2)
+    text = run(letters, CONFIRM, TEXT).stdout
+    assert "\nPods: 6 of 6 updated and ready.\n" in text
+
+
+def test_the_numbers_are_those_after_a_failure(cluster, run):
+    """With the strategy Recreate, what fails to come up leaves nothing behind."""
+    cluster.create(
+        "shop", {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "web"}}
+    )
+    spec = pod_spec(container("app"), serviceAccountName="web")
+    recreate = {"strategy": {"type": "Recreate"}, "progressDeadlineSeconds": 1}
+    cluster.create("shop", workload("Deployment", "web", spec, replicas=2, **recreate))
+    cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "web")
+    ended = run(unchecked(cluster), CONFIRM)
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=2)
+
+
+def test_a_rollout_costs_four_requests_besides_kubectls(letters, run):
+    run(letters, CONFIRM, "--max-rollouts=1")
+    ours = [
+        r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")
+    ]
+    first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
+    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 2 :]] == [
+        ("GET", "a"),
+        ("POST", "pods"),
+        ("PATCH", "a"),
+        ("GET", "pods"),
+    ]
