@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import re
 import subprocess
 import sys
 
 import demo
 import pytest
-from kubernetes import client
-from support import CONFIRM, arguments, documents
-
-MODELS = {
-    "Namespace": "V1Namespace",
-    "ServiceAccount": "V1ServiceAccount",
-    "ClusterRole": "V1ClusterRole",
-    "ClusterRoleBinding": "V1ClusterRoleBinding",
-    "Role": "V1Role",
-    "RoleBinding": "V1RoleBinding",
-    "CronJob": "V1CronJob",
-}
+from support import CONFIRM, DEPLOY, KUBECTL, TOP, arguments, documents
 
 
-@pytest.mark.parametrize("name", ["rbac.yaml", "cronjob.yaml", "audit.yaml"])
-def test_manifests_are_of_the_openapi_of_a_current_kubernetes(name):
-    """The client's models are generated from Kubernetes' OpenAPI; what they do not know gets lost in them."""
-    for document in documents(name):
-        model = getattr(client, MODELS[document["kind"]])
-        assert client.ApiClient().sanitize_for_serialization(model.from_dict(document)) == document
+@pytest.fixture
+def kubectl(cluster):
+    """kubectl(*arguments): how the real kubectl ends."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        words = [KUBECTL, "--kubeconfig", cluster.kubeconfig, *arguments]
+        return subprocess.run(words, cwd=TOP, capture_output=True, text=True, timeout=60)
+
+    return run
 
 
-def test_a_manifest_with_a_misspelled_field_would_be_found():
+def test_the_manifests_can_be_applied_in_the_readmes_order(kubectl):
+    commands = re.findall(r"(?m)^kubectl apply (-f .*)$", (TOP / "README.md").read_text())
+    files = re.findall(r"deploy/(\S+)", " ".join(commands))
+    assert sorted(files) == sorted(path.name for path in DEPLOY.glob("*.yaml"))
+    for command in commands:
+        names = re.findall(r"deploy/(\S+)", command)
+        count = sum(len(documents(name)) for name in names)
+        tried = kubectl("apply", "--dry-run=server", *command.split())
+        assert (tried.returncode, tried.stdout.count(" created (server dry run)\n")) == (0, count)
+        applied = kubectl("apply", *command.split())
+        assert (applied.returncode, applied.stdout.count(" created\n")) == (0, count)
+        assert kubectl("apply", *command.split()).stdout.count(" unchanged\n") == count
+
+
+def test_a_misspelled_field_would_be_found(kubectl, tmp_path):
+    assert kubectl("apply", "-f", "deploy/namespace.yaml").returncode == 0
     (document,) = documents("cronjob.yaml")
-    wrong = copy.deepcopy(document)
-    wrong["spec"]["concurencyPolicy"] = wrong["spec"].pop("concurrencyPolicy")
-    assert client.ApiClient().sanitize_for_serialization(client.V1CronJob.from_dict(wrong)) != wrong
+    document["spec"]["concurencyPolicy"] = document["spec"].pop("concurrencyPolicy")
+    path = tmp_path / "cronjob.json"
+    path.write_text(json.dumps(document))
+    tried = kubectl("apply", "--dry-run=server", "-f", str(path))
+    assert tried.returncode == 1
+    assert 'strict decoding error: unknown field "spec.concurencyPolicy"' in tried.stderr
 
 
 @pytest.mark.parametrize("name", ["cronjob.yaml", "audit.yaml"])

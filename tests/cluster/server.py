@@ -25,7 +25,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
-from . import admission, eviction, kubelet, selectors
+from . import admission, eviction, kubelet, openapi, selectors
 from .admission import Refused
 from .controllers import Controllers
 from .store import RESOURCES, Entry, Key, Resource, Store, now, whole
@@ -350,6 +350,11 @@ class Handler(BaseHTTPRequestHandler):
             ).encode()
         if request.path == REVIEWS and request.method == "POST":
             return self._review(request)
+        if request.path.startswith(openapi.PREFIX) and request.method == "GET":
+            with contextlib.suppress(KeyError):
+                return 200, json.dumps(openapi.document(request.path)).encode()
+        if request.path == "/openapi/v2":  # kubectl goes on without it
+            raise Refused(404, "NotFound", "the server could not find the requested resource", {})
         target = Target.of(request.path)
         if target is None or (
             target.subresource and target.subresource not in target.resource.subresources
@@ -546,6 +551,8 @@ class Handler(BaseHTTPRequestHandler):
                 eviction.evict(store, terminate, pod, obj, is_dry_run(request))
             done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
             return 201, json.dumps({**done, "code": 201}).encode()
+        if request.query.get("fieldValidation") == "Strict":
+            openapi.refuse_unknown_fields(target.resource, obj)
         obj.pop("kind", None), obj.pop("apiVersion", None)
         created = create_object(
             self.server,

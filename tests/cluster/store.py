@@ -77,8 +77,19 @@ RESOURCES = {
         Resource(
             "apps", "statefulsets", "StatefulSet", short=("sts",), subresources=("scale", "status")
         ),
+        Resource("batch", "cronjobs", "CronJob", short=("cj",)),
         Resource("batch", "jobs", "Job"),
         Resource("discovery.k8s.io", "endpointslices", "EndpointSlice", subresources=()),
+        *(
+            Resource(
+                "rbac.authorization.k8s.io",
+                f"{kind.lower()}s",
+                kind,
+                namespaced=not kind.startswith("Cluster"),
+                subresources=(),
+            )
+            for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+        ),
         Resource("policy", "poddisruptionbudgets", "PodDisruptionBudget", short=("pdb",)),
         # Custom resources: one that owns a ReplicaSet, one that owns Pods, one that owns a workload
         Resource("argoproj.io", "rollouts", "Rollout", version="v1alpha1"),
