@@ -1,4 +1,12 @@
 #!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.10"
+# dependencies = [
+#     "kubernetes>=36,<38",
+#     "python-json-logger>=3.1",
+#     "python-dateutil>=2.8",
+# ]
+# ///
 """Restart workloads so that their Pods get the current version of a sidecar.
 
 A sidecar injector adds a container to a Pod only when the Pod is created. This
@@ -87,8 +95,11 @@ if TYPE_CHECKING:
 
     import urllib3
 
-VERSION = "0.1.0"
-PROGRAM = "sidecar-rollout.py"
+VERSION = "0.2.0"
+SCRIPT = "sidecar-rollout.py"
+PLUGIN = "kubectl-sidecar_rollout"  # kubectl runs it as `kubectl sidecar-rollout`
+IS_PLUGIN = os.path.basename(sys.argv[0]) == PLUGIN
+PROGRAM = "kubectl sidecar-rollout" if IS_PLUGIN else SCRIPT
 FIELD_MANAGER = "sidecar-rollout"
 
 Json = dict[str, Any]  # an object of the API, as it came
@@ -855,7 +866,16 @@ OPTIONS = {
             "NAME",
             "* Name of the sidecar container: regular, native or init (required)",
         ),
-        Option("--include-namespace -n", name_pattern, "NAME", "* Only in these namespaces"),
+        Option(
+            "--include-namespace -n --namespace",
+            name_pattern,
+            "NAME",
+            "* Only in these namespaces",
+        ),
+        switch(
+            "--all-namespaces -A",
+            "In all namespaces (the default), even with --include-namespace",
+        ),
         Option(
             "--exclude-namespace",
             name_pattern,
@@ -1030,10 +1050,10 @@ OPTIONS = {
 
 def build_parser() -> ArgumentParser:
     text, _, _ = (__doc__ or "").partition("Data flow")
-    summary, _, epilog = text.partition("Examples:")
+    summary, _, epilog = text.replace(SCRIPT, PROGRAM).partition("Examples:")
     parser = ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s --sidecar-container-name NAME [options] [TYPE/NAME...]",
+        usage="%(prog)s [TYPE/NAME...]\n       --sidecar-container-name NAME [options]",
         description=summary + "Those marked * can be repeated and accept shell wildcards.",
         epilog="Examples:" + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -1086,6 +1106,8 @@ def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
     given = parser.parse_intermixed_args(with_values(argv))
+    if given.all_namespaces:
+        given.include_namespace = []
     try:
         given.workloads = list(map(workload_pattern, given.workloads))
     except argparse.ArgumentTypeError as error:
@@ -1168,6 +1190,15 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if given.allow_removal and not given.only_drifted:
         return "--allow-removal requires --only-drifted"
     return ""
+
+
+def command_line() -> list[str]:
+    """Return the command that started this program, as a person would type it again."""
+    if IS_PLUGIN:
+        return ["kubectl", "sidecar-rollout", *sys.argv[1:]]
+    if "UV_RUN_RECURSION_DEPTH" in os.environ:  # set by uv run; its Python is in its cache
+        return ["uv", "run", *sys.orig_argv[1:]]
+    return sys.orig_argv
 
 
 DRY_RUN_ONLY = ("--confirm", "--fail-on-drift")
@@ -5223,7 +5254,7 @@ class Report:
         self.connection = connection
         self.options = options
         self.progress = progress
-        self.command = command_to_apply(sys.orig_argv, options.cutoff)
+        self.command = command_to_apply(command_line(), options.cutoff)
         self.as_json = options.log_format == "json"
         names = options.sidecars
         self.with_names = len(names) > 1 or is_pattern(names[0])
@@ -5769,7 +5800,7 @@ def exit_code_for(error: BaseException, interrupts: Interrupts) -> int:
         log.warning("interrupted; nothing was changed")
         return interrupts.exit_code
     if isinstance(error, ModuleNotFoundError):
-        hint = "pip install -r requirements.txt"
+        hint = f"pip install -r requirements.txt, or start it with: uv run {SCRIPT}"
         log.error("error: Python package %s is not installed; run: %s", error.name, hint)
         return 3
     if isinstance(error, (StartError, ApiError)):

@@ -1,0 +1,76 @@
+"""How the script gets its packages, and that its version is the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from cluster.manifests import workload
+from support import DEPLOY, KUBECTL, SCRIPT, TEXT, TOP
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+UV = str(Path(sys.executable).with_name("uv"))
+
+
+def requirements() -> list[str]:
+    lines = (TOP / "requirements.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_the_inline_metadata_is_the_same_as_the_requirements():
+    """The regular expression is that of PEP 723, its reference implementation."""
+    block = r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$"
+    (found,) = re.finditer(block, SCRIPT.read_text())
+    assert found["type"] == "script"
+    metadata = tomllib.loads(re.sub("(?m)^# ?", "", found["content"]))
+    assert metadata == {"requires-python": ">=3.10", "dependencies": requirements()}
+
+
+def test_the_version_is_the_same_everywhere(tool):
+    places = ["deploy/Dockerfile", "deploy/cronjob.yaml", "deploy/audit.yaml", "README.md"]
+    for place in places:
+        text = (TOP / place).read_text()
+        assert set(re.findall(r"sidecar-rollout:(\d[\w.]*)", text)) == {tool.VERSION}, place
+    assert re.fullmatch(r"\d+\.\d+\.\d+", tool.VERSION)
+
+
+def test_uv_needs_nothing_installed(cluster, tmp_path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "UV_PYTHON": sys.executable}
+
+    def run(*words: str) -> str:
+        ended = subprocess.run(
+            [UV, "run", str(SCRIPT), *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    shown = run("--sidecar-container-name=istio-proxy", TEXT, f"--kubectl={KUBECTL}")
+    to_apply = shlex.split(shown.splitlines()[-1])
+    assert to_apply[:4] == ["uv", "run", str(SCRIPT), "--sidecar-container-name=istio-proxy"]
+    done = run(*to_apply[3:])
+    assert "1 succeeded" in done
+
+
+def test_the_image_installs_what_the_script_needs():
+    pinned = dict(
+        re.findall(r"(?m)^([a-z0-9-]+)==(\S+)", (DEPLOY / "requirements.txt").read_text())
+    )
+    from packaging.requirements import Requirement
+
+    for wanted in map(Requirement, requirements()):
+        assert wanted.specifier.contains(pinned[wanted.name]), wanted

@@ -1,0 +1,104 @@
+"""The script as a kubectl plugin: kubectl finds it on the PATH, and it calls itself `kubectl sidecar-rollout`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster.manifests import workload
+from support import KUBECTL, SCRIPT, TEXT, Finished
+
+NAME = "--sidecar-container-name=istio-proxy"
+PLUGIN = "kubectl-sidecar_rollout"
+
+
+@pytest.fixture(params=["symlink", "copy"])
+def kubectl(request, tmp_path):
+    """kubectl(cluster, *arguments): the real kubectl, with the plugin on the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "kubectl").symlink_to(KUBECTL)
+    if request.param == "symlink":
+        (folder / PLUGIN).symlink_to(SCRIPT)
+    else:
+        shutil.copy(SCRIPT, folder / PLUGIN)
+    python = Path(sys.executable).parent  # which has the packages
+    path = f"{folder}:{python}:/usr/bin:/bin"
+
+    def run(cluster, *arguments: str) -> Finished:
+        ended = subprocess.run(
+            [str(folder / "kubectl"), "sidecar-rollout", *arguments],
+            env={**os.environ, "PATH": path, "KUBECONFIG": cluster.kubeconfig},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+    return run
+
+
+@pytest.fixture
+def company(cluster):
+    """Deployment web in each of two namespaces."""
+    cluster.namespace("pay", inject=True)
+    for namespace in ("shop", "pay"):
+        cluster.create(namespace, workload("Deployment", "web"))
+    cluster.settle()
+    return cluster
+
+
+def test_the_printed_command_is_one_that_kubectl_runs(company, kubectl):
+    last = kubectl(company, NAME, "-n", "shop", TEXT).stdout.splitlines()[-1]
+    to_apply = shlex.split(last)
+    assert to_apply[:5] == ["kubectl", "sidecar-rollout", NAME, "-n", "shop"]
+    ended = kubectl(company, *to_apply[2:], "--log-format=json")
+    assert ended.outcomes == {"shop/web": "succeeded"}
+
+
+def test_usage_errors_and_version(company, kubectl):
+    wrong = kubectl(company, "--unknown", NAME)
+    assert wrong.code == 2
+    assert wrong.stderr.splitlines() == [
+        "error: unknown option --unknown",
+        "See 'kubectl sidecar-rollout --help' for usage.",
+    ]
+    shown = kubectl(company, "--help").stdout
+    assert shown.startswith("usage: kubectl sidecar-rollout [TYPE/NAME...]\n")
+    assert "\n  kubectl sidecar-rollout --sidecar-container-name=istio-proxy --only-" in shown
+    assert "sidecar-rollout.py" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert kubectl(company, "--version").stdout.startswith("kubectl sidecar-rollout 0.")
+
+
+def test_a_workload_may_come_first(company, kubectl):
+    """kubectl looks for a longer plugin name first: kubectl-sidecar_rollout-deployment/web."""
+    ended = kubectl(company, "deployment/web", NAME, "-n", "pay", "--log-format=json")
+    assert ended.planned == ["pay/web"]
+
+
+@pytest.mark.parametrize(
+    ("options", "planned"),
+    [
+        (["-n", "shop"], ["shop/web"]),
+        (["-nshop"], ["shop/web"]),
+        (["-n=shop"], ["shop/web"]),
+        (["--namespace", "shop"], ["shop/web"]),
+        (["--namespace=shop"], ["shop/web"]),
+        (["-A"], ["pay/web", "shop/web"]),
+        (["-A", "deployment/web"], ["pay/web", "shop/web"]),
+        (["--all-namespaces"], ["pay/web", "shop/web"]),
+        (["--all-namespaces=true", "-n", "shop"], ["pay/web", "shop/web"]),
+        (["-n", "shop", "-A"], ["pay/web", "shop/web"]),
+        (["-A", "--exclude-namespace=pay"], ["shop/web"]),
+        (["-A=false", "-n", "shop"], ["shop/web"]),
+    ],
+)
+def test_namespaces_are_selected_as_with_kubectl(company, run, options, planned):
+    assert run(company, *options).planned == planned
