@@ -97,8 +97,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.2.0"
 SCRIPT = "sidecar-rollout.py"
-PLUGIN = "kubectl-sidecar_rollout"  # kubectl runs it as `kubectl sidecar-rollout`
-IS_PLUGIN = os.path.basename(sys.argv[0]) == PLUGIN
+IS_PLUGIN = os.path.basename(sys.argv[0]) == "kubectl-sidecar_rollout"  # of kubectl
 PROGRAM = "kubectl sidecar-rollout" if IS_PLUGIN else SCRIPT
 FIELD_MANAGER = "sidecar-rollout"
 

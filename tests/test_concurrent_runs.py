@@ -147,6 +147,34 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
     )
 
 
+def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, start):
+    """Its old Pods are still there, and its rollout is no longer in progress."""
+    for name in "ab":
+        cluster.create("shop", workload("Deployment", name, progressDeadlineSeconds=1))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    running = start(cluster, CONFIRM)
+    assert held.reached.wait(20)
+    cluster.controllers.ready_after = 60
+    stamp = {"sidecarRollout.rollout.timestamp": datetime.now(timezone.utc).isoformat()}
+    template = {"template": {"metadata": {"annotations": stamp}}}
+    cluster.change("Deployment", "shop", "b", {"spec": template})
+
+    def has_failed() -> bool:
+        conditions = cluster.get("Deployment", "shop", "b")["status"]["conditions"]
+        return any((c["type"], c["status"]) == ("Progressing", "False") for c in conditions)
+
+    cluster.wait_for(has_failed)
+    cluster.controllers.ready_after = 0.05
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "skipped"}
+    assert messages(ended)["b"].startswith("already restarted by another run at 20")
+    assert patched(cluster) == ["a"]
+
+
 def test_a_workload_whose_pods_are_all_newer_by_then_is_skipped(cluster, start):
     for name in ("a", "b"):
         cluster.create("shop", workload("Deployment", name))

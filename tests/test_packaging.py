@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from cluster.manifests import workload
 from support import DEPLOY, KUBECTL, SCRIPT, TEXT, TOP
 
@@ -74,3 +75,15 @@ def test_the_image_installs_what_the_script_needs():
 
     for wanted in map(Requirement, requirements()):
         assert wanted.specifier.contains(pinned[wanted.name]), wanted
+
+
+def test_ci_runs_on_every_python_from_the_oldest_that_is_required():
+    workflow = yaml.safe_load((TOP / ".github" / "workflows" / "ci.yaml").read_text())
+    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix == {
+        "python": ["3.10", "3.11", "3.12", "3.13", "3.14"],
+        "client": ["oldest", "newest"],
+    }
+    assert 'requires-python = ">=3.10"' in SCRIPT.read_text()
+    assert "python_version = 3.10" in (TOP / ".mypy.ini").read_text()
+    assert 'target-version = "py310"' in (TOP / "ruff.toml").read_text()

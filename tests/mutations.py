@@ -1,0 +1,442 @@
+"""Break the script in meaningful ways, one at a time, and list what no test notices.
+
+    .venv/bin/python tests/mutations.py             # all: about 13 minutes on 2 cores
+    .venv/bin/python tests/mutations.py evict       # those with this word in their name
+    .venv/bin/python tests/mutations.py --list
+
+Each mutation is made in a copy of the repository, and only the tests that are specified for it run. It survives if they
+pass. Exit code 0: none survived, 1: at least one did, 2: one no longer fits the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+TOP = Path(__file__).parent.parent
+SCRIPT = "sidecar-rollout.py"
+
+
+class Mutation(NamedTuple):
+    name: str
+    tests: str  # files in tests/, without test_ and .py
+    old: str  # occurs once in the script
+    new: str
+
+
+MUTATIONS = (
+    # Limits
+    Mutation(
+        "limits: one more rollout at a time",
+        "scheduler",
+        "while waiting and len(self.in_progress) < self.workers:",
+        "while waiting and len(self.in_progress) <= self.workers:",
+    ),
+    Mutation(
+        "limits: --parallel-rollouts as a percentage is rounded up",
+        "canary",
+        "workers = int(options.parallel_rollouts.of(len(plan.workloads)))",
+        "workers = math.ceil(options.parallel_rollouts.of(len(plan.workloads)))",
+    ),
+    Mutation(
+        "limits: --max-rollouts as a percentage is rounded down",
+        "canary",
+        "selected=min(math.ceil(options.max_rollouts.of(len(workloads))), len(workloads))",
+        "selected=min(int(options.max_rollouts.of(len(workloads))), len(workloads))",
+    ),
+    Mutation(
+        "limits: one failure more than --max-failures",
+        "failure_limits scheduler",
+        "self.failures >= options.max_failures",
+        "self.failures > options.max_failures",
+    ),
+    Mutation(
+        "limits: six failures in a row",
+        "faults scheduler failure_limits",
+        "TOO_MANY_IN_A_ROW = 5",
+        "TOO_MANY_IN_A_ROW = 6",
+    ),
+    Mutation(
+        "limits: workloads that were unhealthy before count as failures",
+        "failure_limits",
+        "return self.outcome in FAILURES and not is_known",
+        "return self.outcome in FAILURES",
+    ),
+    Mutation(
+        "limits: --max-duration is over too late",
+        "windows",
+        "elapsed.total_seconds() >= options.max_duration",
+        "elapsed.total_seconds() >= 100 * options.max_duration",
+    ),
+    Mutation(
+        "limits: a closed gate does not hold rollouts",
+        "gate",
+        "return not self.command or now < self.open_until",
+        "return True",
+    ),
+    # Order
+    Mutation(
+        "order: the state does not count",
+        "order",
+        "rank = (states.index(planned.state), planned.pods, planned.ref.namespace)",
+        "rank = (0, planned.pods, planned.ref.namespace)",
+    ),
+    Mutation(
+        "order: most Pods first",
+        "order",
+        "rank = (states.index(planned.state), planned.pods, planned.ref.namespace)",
+        "rank = (states.index(planned.state), -planned.pods, planned.ref.namespace)",
+    ),
+    Mutation(
+        "order: namespaces do not alternate",
+        "order",
+        "        turns[rank] += 1\n",
+        "",
+    ),
+    # Selection
+    Mutation(
+        "selection: Pods created after the cutoff are included",
+        "selecting",
+        "    if created >= options.cutoff:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "selection: the first owner reference counts",
+        "selecting",
+        'if reference.get("controller"):',
+        "if True:",
+    ),
+    Mutation(
+        "selection: terminating Pods count",
+        "selecting",
+        'return has_ended or bool(dig(pod, "metadata", "deletionTimestamp"))',
+        "return has_ended",
+    ),
+    Mutation(
+        "selection: an included namespace cannot be excluded",
+        "selecting",
+        'return matches(namespace, included or ["*"]) and not matches(namespace, excluded)',
+        'return matches(namespace, included or ["*"])',
+    ),
+    Mutation(
+        "selection: a namespace cannot opt out",
+        "opt_out",
+        "lambda it: has_any(it.options.exclude_annotation, annotations_of(it.namespace)),",
+        "lambda it: False,",
+    ),
+    Mutation(
+        "selection: paused Deployments are restarted",
+        "selecting",
+        "lambda it: is_paused(it.obj) and it.needs_rollout,",
+        "lambda it: False,",
+    ),
+    Mutation(
+        "selection: all workloads are named",
+        "named_workloads",
+        "        if not is_named(ref, options):\n            continue\n",
+        "",
+    ),
+    Mutation(
+        "selection: -A does not select all namespaces",
+        "plugin",
+        "    if given.all_namespaces:\n        given.include_namespace = []\n",
+        "",
+    ),
+    # Comparison
+    Mutation(
+        "comparison: 1000m and 1 differ",
+        "differences",
+        "resources[key] = {name: normal_quantity(str(text)) for name, text in quantities}",
+        "resources[key] = {name: str(text) for name, text in quantities}",
+    ),
+    Mutation(
+        "comparison: volumes behind mounts do not count",
+        "only_drifted",
+        'form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}',
+        'form["volumes"] = {}',
+    ),
+    Mutation(
+        "comparison: resources that were changed in place are drift",
+        "differences",
+        'if difference.path[0] not in resized or "resources" not in difference.path[1:2]',
+        "if True",
+    ),
+    Mutation(
+        "comparison: changed configuration is no drift",
+        "configuration",
+        "older = [p for p in pods if p.created < changed.possible and p.view != NO_SIDECARS]",
+        "older: list[LivePod] = []",
+    ),
+    Mutation(
+        "comparison: every error of a dry run is a rejection",
+        "verdicts",
+        "return Verdict.REJECTED if is_denied or is_invalid else Verdict.UNKNOWN",
+        "return Verdict.REJECTED",
+    ),
+    Mutation(
+        "comparison: sidecars are removed without --allow-removal",
+        "removal",
+        "and (options.allow_removal or not found.removes_sidecar(options.sidecars))",
+        "",
+    ),
+    Mutation(
+        "comparison: workloads that would not get the sidecar are missing it",
+        "missing",
+        "verdict = Verdict.MISSING if differences else Verdict.NOT_INJECTED",
+        "verdict = Verdict.MISSING",
+    ),
+    # Writes
+    Mutation(
+        "writes: a patch does not include the resourceVersion",
+        "concurrent_runs",
+        '            "metadata": {"resourceVersion": version},\n',
+        "",
+    ),
+    Mutation(
+        "writes: what another run has restarted is restarted again",
+        "concurrent_runs",
+        "restarts_by_others=() if is_unchanged else stamps,",
+        "restarts_by_others=(),",
+    ),
+    Mutation(
+        "writes: no dry run decides right before the patch",
+        "check_before_rollout",
+        '            if problem:\n                return Result(planned, Outcome.FAILED, f"not patched',
+        '            if False:\n                return Result(planned, Outcome.FAILED, f"not patched',
+    ),
+    # Verification
+    Mutation(
+        "verification: old Pods do not matter",
+        "verification partitions",
+        "        old = self.with_sidecar(pod for pod in pods if is_old(pod, patched))\n",
+        "        old: list[Json] = []\n",
+    ),
+    Mutation(
+        "verification: a lost sidecar does not stop the run",
+        "lost_sidecars",
+        "    if not snapshot or not snapshot.without_sidecar:\n",
+        "    if True:\n",
+    ),
+    Mutation(
+        "verification: Pods that still differ are a success",
+        "drifted_rollouts",
+        "differences = remaining(judged, snapshot.new, self.options.sidecars) if judged else None",
+        "differences = None",
+    ),
+    Mutation(
+        "verification: rollouts that timed out are not rechecked",
+        "rolling_out",
+        "        if reason and is_rechecked:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "verification: an API server that is away fails the rollout",
+        "rolling_out",
+        "return bool(OUTAGE.search(error)) and not JUDGMENTS.search(error)",
+        "return False",
+    ),
+    Mutation(
+        "verification: a crash during the soak is a success",
+        "soak",
+        "            crash = restart_of(self.watched[uid], pod)\n",
+        '            crash = ""\n',
+    ),
+    # Signals
+    Mutation(
+        "signals: the first one stops waiting",
+        "interrupting",
+        "        if len(self.received) > 1:\n",
+        "        if self.received:\n",
+    ),
+    Mutation(
+        "signals: the second one is ignored",
+        "interrupting",
+        "            self.stop_waiting.set()\n        if self.raises:",
+        "            pass\n        if self.raises:",
+    ),
+    Mutation(
+        "signals: Ctrl-C reaches kubectl",
+        "interrupting",
+        "start_new_session=True,",
+        "start_new_session=False,",
+    ),
+    Mutation(
+        "signals: a pause does not hold",
+        "pause",
+        "if not is_recheck and (self.interrupts.is_paused or self.reason_to_stop()):",
+        "if not is_recheck and self.reason_to_stop():",
+    ),
+    # Eviction
+    Mutation(
+        "evict: the UID is no precondition",
+        "evicting_one_at_a_time",
+        '            "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},\n',
+        "",
+    ),
+    Mutation(
+        "evict: ready Pods first",
+        "evicting_one_at_a_time",
+        "return is_ready(pod), -number, name_of(pod)",
+        "return not is_ready(pod), -number, name_of(pod)",
+    ),
+    Mutation(
+        "evict: the replacement need not be ready",
+        "evicting evicting_one_at_a_time",
+        "if is_gone and is_back and ready >= wanted:",
+        "if is_gone:",
+    ),
+    Mutation(
+        "evict: a budget that allows nothing is a failure",
+        "evicting_answers",
+        "            if error.status == 429:\n                budget",
+        "            if error.status == 0:\n                budget",
+    ),
+    Mutation(
+        "evict: a pending template is rolled out",
+        "evicting_templates",
+        "    return text if is_below else PENDING\n",
+        '    return text if is_below else ""\n',
+    ),
+    Mutation(
+        "evict: a signal does not stop between two Pods",
+        "evicting_stops",
+        "        if interrupts.received or interrupts.stop_starting.is_set():\n",
+        "        if False:\n",
+    ),
+    # In place
+    Mutation(
+        "in place: no dry run comes first",
+        "in_place",
+        "            cluster.change_images(pod, images, dry_run=True)\n",
+        "",
+    ),
+    Mutation(
+        "in place: the old image is not restored",
+        "in_place image_changes",
+        "            cluster.change_images(pod, old, dry_run=False)\n",
+        "",
+    ),
+    Mutation(
+        "in place: a ready Pod does not wait for the others",
+        "in_place image_changes",
+        "            if not obstacle or not is_ready(pod):\n",
+        "            if True:\n",
+    ),
+    Mutation(
+        "in place: a container need not be restarted",
+        "image_changes",
+        '        and status.get("containerID") != old.get(status["name"])\n',
+        "",
+    ),
+    Mutation(
+        "in place: other differences are ignored",
+        "in_place",
+        'difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT',
+        "True",
+    ),
+    # Secrets
+    Mutation(
+        "secrets: values of settings are shown",
+        "secrets",
+        "        return value if is_reference else REDACTED\n",
+        "        return value\n",
+    ),
+    # Exit codes
+    Mutation(
+        "exit codes: a failed rollout is a success",
+        "rolling_out",
+        "has_failed = any(self.outcomes[outcome] for outcome in FAILURES)",
+        "has_failed = False",
+    ),
+    Mutation(
+        "exit codes: a rejected workload is a success",
+        "verdicts",
+        "            options.confirm and is_left,\n",
+        "",
+    ),
+    Mutation(
+        "exit codes: drift is a success for an audit",
+        "fail_on_drift",
+        "            options.fail_on_drift and (is_left or plan.workloads),\n",
+        "",
+    ),
+    Mutation(
+        "exit codes: that of the last signal",
+        "interrupting",
+        "return 128 + self.received[0] if self.received else 0",
+        "return 128 + self.received[-1] if self.received else 0",
+    ),
+    Mutation(
+        "exit codes: a run that cannot start exits with 1",
+        "starting",
+        '        log.error("error: %s (nothing was changed)", error)\n        return 3\n',
+        '        log.error("error: %s (nothing was changed)", error)\n        return 1\n',
+    ),
+)
+
+
+def mutated(text: str, mutation: Mutation) -> str:
+    """Return the script with a mutation. ValueError if it does not fit the script."""
+    count = text.count(mutation.old)
+    if count != 1:
+        raise ValueError(f"{mutation.name}: its text occurs {count} times in {SCRIPT}, not once")
+    return text.replace(mutation.old, mutation.new)
+
+
+def run_tests(folder: Path, names: str) -> bool:
+    """Return whether the tests pass in a folder."""
+    files = [f"tests/test_{name}.py" for name in names.split()]
+    options = ["-q", "-x", "-n", "2", "-p", "no:cacheprovider", "--timeout=60"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *files],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if ended.returncode and " failed" not in ended.stdout:
+        raise RuntimeError(f"pytest {' '.join(files)}: {ended.stdout}{ended.stderr}")
+    return ended.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("word", nargs="?", default="", help="only mutations with this in the name")
+    parser.add_argument("--list", action="store_true", help="show the names and the tests")
+    options = parser.parse_args()
+    chosen = [mutation for mutation in MUTATIONS if options.word in mutation.name]
+    if options.list:
+        print("\n".join(f"{mutation.name}  ({mutation.tests})" for mutation in chosen))
+        return 0
+    text = (TOP / SCRIPT).read_text()
+    try:
+        texts = [mutated(text, mutation) for mutation in chosen]
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as name:
+        folder = Path(name) / "copy"
+        ignored = shutil.ignore_patterns(".venv", ".git", ".hypothesis", "__pycache__")
+        shutil.copytree(TOP, folder, ignore=ignored)
+        for mutation, changed in zip(chosen, texts, strict=True):
+            (folder / SCRIPT).write_text(changed)
+            began = time.monotonic()
+            has_survived = run_tests(folder, mutation.tests)
+            survivors += [mutation.name] if has_survived else []
+            word = "SURVIVED" if has_survived else "killed  "
+            print(f"{word}  {time.monotonic() - began:4.0f}s  {mutation.name}", flush=True)
+    killed = len(chosen) - len(survivors)
+    print(f"{killed} of {len(chosen)} mutations killed.")
+    print("".join(f"  survived: {name}\n" for name in survivors), end="")
+    return int(bool(survivors))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
