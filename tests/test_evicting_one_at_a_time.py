@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import datetime, timezone
+from types import SimpleNamespace
 
 from cluster import is_ready
 from cluster.manifests import replicated, workload
-from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, set_ready, uids, upgrade
+from support import (
+    APP,
+    CONFIRM,
+    EVICT,
+    ON_DELETE,
+    OWNERS,
+    a_planned,
+    evictions,
+    options_of,
+    set_ready,
+    uids,
+    upgrade,
+)
 
 
 def test_stateful_sets_go_from_the_highest_ordinal(cluster, run):
@@ -90,6 +104,15 @@ def test_an_ordered_stateful_set_that_stays_unready_times_out(cluster, run):
     assert result["message"].startswith(
         "0 of 3 Pods replaced; waiting for a Pod to be ready: x-0: probe failed"
     )
+
+
+def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
+    planned = a_planned(tool, ref=tool.ObjectRef("StatefulSet", "shop", "x", "apps"))
+    cluster = SimpleNamespace(now=lambda: datetime.now(timezone.utc))
+    rollout = SimpleNamespace(cluster=cluster, options=options_of(tool))
+    obj = {"metadata": {}, "spec": {"replicas": 0, "podManagementPolicy": "OrderedReady"}}
+    source = tool.Source({}, None, None, [], {})
+    assert tool.Eviction(rollout, planned, print).obstacle(obj, {}, [], source) == ""
 
 
 def test_a_parallel_stateful_set_does_not_wait(cluster, run):

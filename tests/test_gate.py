@@ -58,6 +58,13 @@ def test_an_open_gate_is_asked_once_for_all_starts_within_10_seconds(three, run,
     assert "gate" not in ended.stderr.replace("--gate", "")
 
 
+def test_it_has_the_environment_of_the_user(three, run, script):
+    """kubectl gets a variable more."""
+    text = 'echo "GOMAXPROCS is ${GOMAXPROCS-not set}"; exit 1'
+    ended = run(three, CONFIRM, f"--gate={script(text)}", "--max-duration=1s")
+    assert "gate closed: GOMAXPROCS is not set" in ended.stderr
+
+
 def test_a_dry_run_does_not_run_it(three, run, script, tmp_path):
     ended = run(three, f"--gate={script('exit 1')}")
     assert (ended.code, len(ended.planned), runs(tmp_path)) == (0, 3, 0)
@@ -291,8 +298,8 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     ("text", "message"),
     [
         ("nowhere/gate --x", "must be a command that exists and is executable"),
-        ("", "must be a command, with matching quotes"),
-        ("   ", "must be a command, with matching quotes"),
+        ("", "must not be empty"),
+        ("   ", "must not be empty"),
         ("sh -c 'x", "must be a command, with matching quotes"),
         ("/", "must be a command that exists and is executable"),
     ],

@@ -105,6 +105,7 @@ def test_other_owners_need_evict(shop, run):
         'error: invalid type "replicaset": must be deployment, statefulset or daemonset; other '
         "owners of Pods require --evict\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
+    assert 'invalid type "ingress": must be' in run(shop, "ingress/lone", TEXT).stderr
     ended = run(shop, "rs/lone", "--evict", CONFIRM)
     assert ended.outcomes == {"shop/lone": "succeeded"}
 

@@ -440,20 +440,6 @@ def test_why_a_pod_does_not_run(tool, field):
     assert tool.waiting_reason({"status": {"conditions": [unscheduled]}}) == "Unschedulable"
 
 
-def test_started_before_it_was_created_counts_as_started(tool):
-    filters = options_of(
-        tool, sidecars=["istio-proxy"], cutoff=datetime(2026, 1, 2, tzinfo=timezone.utc)
-    )
-    metadata = {"name": "x", "namespace": "y", "creationTimestamp": "2026-01-03T00:00:00Z"}
-    found = {
-        "metadata": metadata,
-        "spec": pod_spec(PROXY),
-        "status": {"startTime": "2026-01-01T00:00:00Z"},
-    }
-    candidates, _ = tool.read_candidates([found], filters)
-    assert [c.oldest for c in candidates.values()] == [datetime(2026, 1, 1, tzinfo=timezone.utc)]
-
-
 @pytest.fixture
 def three_namespaces(cluster):
     for name in ("team-a", "team-b", "kube-public"):

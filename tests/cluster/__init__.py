@@ -63,6 +63,11 @@ class EmbeddedCluster:
             )
         self.namespace("default")
         self.namespace("kube-system")
+        # The API server's own, which has no Pods
+        endpoint = {"addresses": ["127.0.0.1"], "conditions": {"ready": True}}
+        metadata = {"name": "kubernetes", "namespace": "default"}
+        found = {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint]}
+        self.store.create("endpointslices", found)
 
     def __enter__(self) -> EmbeddedCluster:
         self.start()
