@@ -331,7 +331,7 @@ class ExpectedPod(NamedTuple):
     """What the API server would create today, reduced to what is compared."""
 
     view: bytes
-    configs: dict[ObjectRef, bool]  # what the sidecars use: can they start without it?
+    configs: dict[ObjectRef, bool]  # what the sidecars use, and whether it is required
     other_changes: tuple[str, ...]
     injected_changes: tuple[str, ...] = ()  # those that are not of the workload's template
 
@@ -375,9 +375,9 @@ class JudgedWorkload:
     config_changes: dict[ObjectRef, ConfigChange] = field(default_factory=dict)
 
     def removes_sidecar(self, patterns: Names) -> bool:
-        """Return whether Pods would lose a sidecar, or their last match of a name or pattern.
+        """Return whether Pods would lose a sidecar, or the last init container of a pattern.
 
-        With Istio CNI, istio-validation takes the place of the init container istio-init.
+        With Istio CNI, istio-validation takes the place of istio-init: `istio-*` still has a match.
         """
         removed = [d for d in self.differences if len(d.path) == 1 and d.expected is None]
         today = unpacked(self.view) if removed else ()
@@ -523,7 +523,7 @@ class SkipError(Exception):
 
 
 class UnsuccessfulError(Exception):
-    """How and why the Pods of a workload were not all replaced: the arguments of a Result."""
+    """Why not all Pods of a workload were replaced: the arguments of OneByOne.unsuccessful."""
 
 
 class StoppedWaiting(BaseException):
@@ -612,7 +612,7 @@ def human_duration(seconds: float) -> str:
 
 
 def dig(obj: Json, *keys: str) -> Any:
-    """Return a value inside an object of the API; empty if a part of the path is absent."""
+    """Return a value inside an object of the API; {} if it is absent, empty, false or 0."""
     for key in keys:
         obj = obj.get(key) or {}
     return obj
@@ -763,8 +763,7 @@ def workload_pattern(text: str) -> str:
 def type_and_name(kind: str, group: str, name: str) -> str:
     """Return `deployment/web` or `rollout.argoproj.io/web`, for a kind also in the plural."""
     kind = re.sub("(?<!s)s$", "", kind.lower())
-    group = "" if group == "apps" else group
-    return f"{kind}{group and '.'}{group}/{name}"
+    return f"{kind}/{name}" if group in ("", "apps") else f"{kind}.{group}/{name}"
 
 
 def point_in_time(text: str) -> datetime:
@@ -841,15 +840,10 @@ class Option(NamedTuple):
 
 
 def switch(flags: str, help: str, default: bool | None = False) -> Option:
-    return Option(
-        flags,
-        boolean,
-        "true|false",
-        help,
-        default,
-    )
+    return Option(flags, boolean, "true|false", help, default)
 
 
+NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
 OPTIONS = {
     "Selection": (
         Option(
@@ -905,6 +899,7 @@ OPTIONS = {
             "TIME",
             "Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC unless it "
             "has a time zone (default: now)",
+            NOW,
         ),
         switch("--exclude-deployment --exclude-deployments", "Skip Deployments"),
         switch("--include-statefulset --include-statefulsets", "Include StatefulSets"),
@@ -976,6 +971,7 @@ OPTIONS = {
             "COMMAND",
             "Start no new rollouts while this command fails; it runs without a shell, and a "
             "success counts for 10 seconds",
+            [],
         ),
         Option(
             "--timeout",
@@ -1053,7 +1049,7 @@ def build_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [TYPE/NAME...]\n       --sidecar-container-name NAME [options]",
-        description=summary + "Those marked * can be repeated and accept shell wildcards.",
+        description=summary + "Options marked * can be repeated and accept shell wildcards.",
         epilog="Examples:" + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -1063,7 +1059,7 @@ def build_parser() -> ArgumentParser:
         group = parser.add_argument_group(title)
         for option in options:
             add_option(group, option)
-    version = f"{PROGRAM} {VERSION}"
+    version = f"{PROGRAM} {VERSION}"  # in the last group
     group.add_argument("--version", action="version", version=version, help="Show the version")
     group.add_argument("--help", "-h", action="help", help="Show this help")
     return parser
@@ -1097,8 +1093,9 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
         "default": argparse.SUPPRESS,
         "help": argparse.SUPPRESS,
     }
-    for alias in others[len(letters) :]:
-        group.add_argument(alias, **settings)
+    for alias in others:
+        if alias not in letters:
+            group.add_argument(alias, **settings)
 
 
 def parse_args(argv: Sequence[str]) -> Options:
@@ -1116,8 +1113,7 @@ def parse_args(argv: Sequence[str]) -> Options:
         parser.error(contradiction)
     given.kinds = selected_kinds(given)
     given.sidecars = given.sidecar_container_name
-    given.cutoff = given.only_started_before or NOW
-    given.gate = given.gate or []
+    given.cutoff = given.only_started_before
     given.confirm = bool(given.confirm or given.confirm_each)
     given.rollout_reason = given.rollout_reason or f"Update sidecars {join_words(given.sidecars)}"
     return Options(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
@@ -1149,18 +1145,8 @@ def types_of(workloads: Names) -> set[str]:
     return {pattern.partition("/")[0] for pattern in workloads}
 
 
-NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
-
-
 def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
-    excluded = given.exclude_namespace
-    left = [
-        name
-        for name in given.include_namespace
-        if name not in excluded and (is_pattern(name) or not matches(name, excluded))
-    ]
-    is_confirmed = given.confirm or given.confirm_each
     types = types_of(given.workloads)
     evicted = sorted(types - set(map(str.lower, KINDS)))
     if evicted and not given.evict:
@@ -1172,22 +1158,24 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if given.exclude_deployment and not others:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
+    excluded = given.exclude_namespace
+    left = [
+        name
+        for name in given.include_namespace
+        if name not in excluded and (is_pattern(name) or not matches(name, excluded))
+    ]
     if given.include_namespace and not left:
         return "no namespaces selected: all are excluded by --exclude-namespace"
     if given.confirm_each and given.confirm is False:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
         return "--confirm-each requires a terminal on standard input"
+    is_confirmed = given.confirm or given.confirm_each
     if given.fail_on_drift and (is_confirmed or not given.only_drifted):
         return "--fail-on-drift requires --only-drifted and cannot be used with --confirm"
-    if given.ignore_config and not given.only_drifted:
-        return "--ignore-config requires --only-drifted"
-    if given.include_missing and not given.only_drifted:
-        return "--include-missing requires --only-drifted"
-    if given.in_place and not given.only_drifted:
-        return "--in-place requires --only-drifted"
-    if given.allow_removal and not given.only_drifted:
-        return "--allow-removal requires --only-drifted"
+    for name in ("ignore_config", "include_missing", "in_place", "allow_removal"):
+        if getattr(given, name) and not given.only_drifted:
+            return f"--{name.replace('_', '-')} requires --only-drifted"
     return ""
 
 
@@ -1200,7 +1188,7 @@ def command_line() -> list[str]:
     return sys.orig_argv
 
 
-DRY_RUN_ONLY = ("--confirm", "--fail-on-drift")
+NOT_REPEATED = ("--confirm", "--fail-on-drift")  # in the command that applies a dry run
 
 
 def command_to_apply(command: Sequence[str], cutoff: datetime) -> str:
@@ -1208,11 +1196,11 @@ def command_to_apply(command: Sequence[str], cutoff: datetime) -> str:
 
     `command` is the program with its options as they were given.
     """
-    words = [word for word in command if word != "--"]
+    words = [word for word in command if word != "--"]  # options are appended
     kept = []
     for before, word in itertools.pairwise(["", *words]):
-        is_value = before in DRY_RUN_ONLY and word.lower() in BOOLEANS
-        if word.partition("=")[0] not in DRY_RUN_ONLY and not is_value:
+        is_value = before in NOT_REPEATED and word.lower() in BOOLEANS
+        if word.partition("=")[0] not in NOT_REPEATED and not is_value:
             kept.append(word)
     if "--confirm-each" not in kept:
         kept.append("--confirm=true")
@@ -1291,13 +1279,13 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
             self.on_terminal = False  # it was closed; the rollouts go on
 
 
-def set_up_logging(level: str, layout: str) -> ProgressLine:
+def set_up_logging(level: str, log_format: str) -> ProgressLine:
     """Log to standard error and return the handler. Libraries log only errors."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     handler = ProgressLine()
     colored = handler.on_terminal and not os.environ.get("NO_COLOR")
     formatter: logging.Formatter = TextFormatter(colored)
-    if layout == "json":
+    if log_format == "json":
         from pythonjsonlogger.json import JsonFormatter
 
         formatter = JsonFormatter(
@@ -1323,7 +1311,7 @@ def set_up_logging(level: str, layout: str) -> ProgressLine:
 
 # Cluster: every request to the API server
 
-JSON = "application/json"
+JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
@@ -1336,7 +1324,9 @@ RETRIES_DURING_ROLLOUTS = 7  # 31 seconds: a restart of the API server takes 10 
 REQUESTS_AT_A_TIME = 16  # dry runs: 0.84 of the wall time that 8 take; more do not help
 
 
-def each(items: Iterable[Item], ask: Callable[[Item], Answer]) -> Iterator[tuple[Item, Answer]]:
+def in_parallel(
+    items: Iterable[Item], ask: Callable[[Item], Answer]
+) -> Iterator[tuple[Item, Answer]]:
     """Yield each item with its answer as the answers arrive, from daemon threads.
 
     Exceptions from `ask` are raised here. If the caller stops reading, the remaining items are
@@ -1406,7 +1396,7 @@ class Cluster:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.retries = 0
-        self.timeout = 10  # until it has responded
+        self.timeout = 10  # seconds; more once it has responded
         self.clock_skew = timedelta(0)  # of the API server's clock against the local one
         self.credentials = Credentials(connection)
         self.open_connections(REQUESTS_AT_A_TIME)
@@ -1425,7 +1415,7 @@ class Cluster:
         return datetime.now(timezone.utc) + self.clock_skew
 
     def check_connection(self) -> None:
-        """Set the clock by the API server. ApiError if it does not respond within 10 s."""
+        """Check that the API server responds within 10 s, else ApiError. Set the clock by it."""
         import email.utils  # would cost each start 5 ms, of 115
 
         response = self.send("GET", "/version", self.credentials.get())
@@ -1459,7 +1449,7 @@ class Cluster:
         token: str,
         query: Json | None = None,
         body: Json | None = None,
-        accept: str = JSON,
+        accept: str = JSON_TYPE,
         quick: bool = False,
         retry_429: bool = True,
     ) -> urllib3.BaseHTTPResponse:
@@ -1477,7 +1467,7 @@ class Cluster:
         # API servers compress above 128 KB; lists shrink to a tenth.
         headers["Accept-Encoding"] = "gzip"
         headers["User-Agent"] = f"{FIELD_MANAGER}/{VERSION}"
-        headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON
+        headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON_TYPE
         if token:
             headers["Authorization"] = token
         retry_on = RETRY_POST_ON if method == "POST" else RETRY_ON
@@ -1506,7 +1496,7 @@ class Cluster:
             raise ApiError(0, message) from error
 
     def find(self, path: str, absent: Collection[int] = (404,), **parts: Any) -> Json:
-        """Return the object; empty if it does not exist, or for another status."""
+        """Return the object; empty if the response has one of the statuses in `absent`."""
         try:
             return decode_object(self.request("GET", path, **parts))
         except ApiError as error:
@@ -1514,7 +1504,7 @@ class Cluster:
                 raise
             return {}
 
-    def read_list(self, read: Callable[[], Answer]) -> Answer:
+    def retry_expired(self, read: Callable[[], Answer]) -> Answer:
         """Return what `read` makes of a list, from its start again if its pages expire (410)."""
         for _ in range(RETRIES):
             try:
@@ -1545,23 +1535,23 @@ class Cluster:
         """Return the Pods that a workload's labels select; some may be of other workloads."""
         namespaces = [workload.namespace]
         selector = selector_of(workload, obj)
-        return self.read_list(lambda: list(self.items(CORE, "pods", namespaces, selector)))
+        return self.retry_expired(lambda: list(self.items(CORE, "pods", namespaces, selector)))
 
     def serving_pods(self, namespaces: Names) -> set[PodName] | None:
         """Return the Pods that are ready or serving endpoints; None if that is forbidden."""
 
         def read() -> set[PodName]:
-            found = set()
+            pods = set()
             for endpoint_slice in self.items(DISCOVERY, "endpointslices", namespaces):
                 for endpoint in dig(endpoint_slice, "endpoints"):
                     conditions = dig(endpoint, "conditions")  # absent means ready
                     if conditions.get("ready") is not False or conditions.get("serving"):
                         name = dig(endpoint, "targetRef").get("name")  # none: not a Pod
-                        found.add((endpoint_slice["metadata"]["namespace"], name))
-            return found
+                        pods.add((endpoint_slice["metadata"]["namespace"], name))
+            return pods
 
         try:
-            return self.read_list(read)
+            return self.retry_expired(read)
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
@@ -1996,7 +1986,7 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
     require_permissions(cluster, needed, hint)
     if options.confirm and not options.only_drifted:
         optional = [Permission("create", "pods", namespace) for namespace in namespaces or [""]]
-        if not all(allowed for _, allowed in each(optional, cluster.is_allowed)):
+        if not all(allowed for _, allowed in in_parallel(optional, cluster.is_allowed)):
             log.warning("no permission to create Pods: rollouts are not checked beforehand")
 
 
@@ -2014,19 +2004,15 @@ def check_permissions_for_pods(cluster: Cluster, plan: Plan) -> None:
     require_permissions(cluster, needed)
 
 
-def require_permissions(
-    cluster: Cluster,
-    needed: Iterable[Permission],
-    hint: str = "",
-) -> None:
-    answers = dict(each(needed, cluster.is_allowed))
+def require_permissions(cluster: Cluster, needed: Iterable[Permission], hint: str = "") -> None:
+    answers = dict(in_parallel(needed, cluster.is_allowed))
     missing = sorted(str(permission) for permission in answers if not answers[permission])
     if missing:
         text = f"missing permissions: {', '.join(missing)}"
         raise StartError(f'{text}; see "Permissions" in the README{hint}')
 
 
-# Selecting: pure functions; a "no" is a Skip with its reason
+# Selecting Pods
 
 
 def namespaces_to_list(options: Options) -> list[str]:
@@ -2043,14 +2029,14 @@ def is_included(namespace: str, options: Options) -> bool:
     return matches(namespace, included or ["*"]) and not matches(namespace, excluded)
 
 
-def names_of(ref: ObjectRef) -> list[str]:
-    """Return how TYPE/NAME may name an object; only Kubernetes' own kinds need no group."""
+def typed_names(ref: ObjectRef) -> list[str]:
+    """Return the TYPE/NAME forms of an object; only Kubernetes' own kinds need no group."""
     groups = [ref.group] if ref.kind in KINDS else [ref.group, ""]
     return [type_and_name(ref.kind, group, ref.name) for group in groups]
 
 
 def is_named(ref: ObjectRef, options: Options) -> bool:
-    return any(matches(name, options.workloads or ["*"]) for name in names_of(ref))
+    return any(matches(name, options.workloads or ["*"]) for name in typed_names(ref))
 
 
 def read_candidates(pods: Iterable[Json], options: Options) -> tuple[Candidates, Scan]:
@@ -2135,8 +2121,15 @@ def is_replaceable(pod: Json) -> bool:
 
 def is_terminating(pod: Json) -> bool:
     """Return whether a Pod is being deleted (and may still be ready) or has ended."""
-    has_ended = dig(pod, "status", "phase") in ("Succeeded", "Failed")
-    return has_ended or bool(dig(pod, "metadata", "deletionTimestamp"))
+    return has_ended(pod) or bool(dig(pod, "metadata", "deletionTimestamp"))
+
+
+def has_ended(pod: Json) -> bool:
+    return dig(pod, "status", "phase") in ("Succeeded", "Failed")
+
+
+def not_terminating(pods: Iterable[Json]) -> list[Json]:
+    return [pod for pod in pods if not is_terminating(pod)]
 
 
 def created_at(pod: Json) -> datetime:
@@ -2146,6 +2139,10 @@ def created_at(pod: Json) -> datetime:
 
 def name_of(obj: Json) -> str:
     return obj["metadata"]["name"]
+
+
+def uid_of(pod: Json) -> str:
+    return pod["metadata"]["uid"]
 
 
 def annotations_of(obj: Json) -> dict[str, str]:
@@ -2243,7 +2240,7 @@ class Situation:
     options: Options
     obj: Json  # the workload as it is now, or NOT_READ; empty: it does not exist
     namespace: Json = field(default_factory=dict)  # its metadata; empty: not read
-    now: datetime | None = None  # None: its rollout is this run's own, or broken
+    now: datetime | None = None  # None: a rollout in progress is no reason to skip
     unhealthy_reason: str = ""
     causes: Collection[str] = ()  # of the error of its dry run
     runs_to_completion: bool = False  # its Pods are not restarted when they end
@@ -2373,7 +2370,7 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "already restarted by another run at {it.restarts_by_others[0]}",
     ),
     (
-        lambda it: it.pods == [],
+        lambda it: it.pods is not None and not it.pods,
         "its Pods no longer have the sidecar",
     ),
     (
@@ -2381,7 +2378,7 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
         "all its Pods were created after the cutoff",
     ),
     (
-        lambda it: it.old_pods == [],
+        lambda it: it.old_pods is not None and not it.old_pods,
         "already up to date",
     ),
     (
@@ -2392,11 +2389,11 @@ SKIP_RULES: tuple[tuple[Callable[[Situation], Any], str], ...] = (
 
 
 def reason_to_skip(it: Situation) -> str | None:
-    """Return why the workload is not restarted, and what to do; None: it is."""
+    """Return why to skip the workload, and what to do; None means take it."""
     return next((reason.format(it=it) for applies, reason in SKIP_RULES if applies(it)), None)
 
 
-def require_rollout(situation: Situation) -> None:
+def require_not_skipped(situation: Situation) -> None:
     """Raise SkipError if the workload is not restarted."""
     reason = reason_to_skip(situation)
     if reason:
@@ -2407,7 +2404,7 @@ RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
 
 
 def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
-    """Return when this command restarted a workload, with an --annotation-prefix or any.
+    """Return the times at which this command restarted a workload; no prefix means any.
 
     If the workload has a controller of its own, that is restartedAt, which operators keep.
     """
@@ -2417,6 +2414,13 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
         for key, value in template_annotations(workload).items()
         if key.endswith(f"{prefix}.rollout.timestamp") or (key == RESTARTED_AT and is_controlled)
     ]
+
+
+def is_since(moment: datetime, stamp: str) -> bool:
+    try:
+        return parse_time(stamp) >= moment
+    except (ValueError, TypeError):  # somebody else's annotation
+        return False
 
 
 def is_workload(ref: ObjectRef) -> bool:
@@ -2575,23 +2579,25 @@ def with_pods(
     names: Sequence[str],
     options: Options,
 ) -> PlannedWorkload:
-    """Return a planned workload with the number of its Pods to replace, and how.
+    """Return a planned workload with its Pods to replace, by a rollout, evictions or both.
 
     A rollout leaves some of them alone, or all.
     """
     method = Method.RESTART
     count = len(names)
     below = sum(is_below_partition(obj, name) for name in names)
-    is_left_alone = is_paused(obj) or is_on_delete(obj) or 0 < below == count
+    is_below = bool(names) and all_below_partition(obj, names)
+    is_left_alone = is_paused(obj) or is_on_delete(obj) or is_below
+    evicted = below
     if not options.evict:
-        count, below = count - below, 0
+        count, evicted = count - below, 0
     elif is_left_alone or not is_workload(planned.ref):
-        method, below = Method.EVICT, count
+        method, evicted = Method.EVICT, count
     return replace(
         planned,
         method=method,
         pods_to_replace=count,
-        evicted_pods=below,
+        evicted_pods=evicted,
         ready=min(planned.ready, count),
         recreate=planned.recreate and method is Method.RESTART,
     )
@@ -2649,10 +2655,10 @@ class WorkloadReader:
         self.objects: dict[ObjectRef, str] = {}
         self.without_pods: set[ObjectRef] = set()
         # The names and labels that Deployments select, by namespace and their first label.
-        self.deployments: dict[Names, list[tuple[str, frozenset[Any]]]] = {}
+        self.deployments: dict[tuple[str, ...], list[tuple[str, frozenset[Any]]]] = {}
 
     def owners(self, candidates: Candidates) -> dict[ObjectRef, ObjectRef | None]:
-        """Return the owners that may have a controller, each with it, or None."""
+        """Return the controller, or None, of each owner that may have one."""
         types = types_of(self.options.workloads)
         if types and types <= {"statefulset", "daemonset"}:  # which own their Pods
             return {}
@@ -2673,7 +2679,7 @@ class WorkloadReader:
             return {ref: guess for ref, guess in guesses.items() if guess.name != ref.name}
         kinds = REPLICATED if self.options.evict else [("ReplicaSet", "apps")]
         unknown = {ref for ref in candidates if (ref.kind, ref.group) in kinds} - found.keys()
-        return found | dict(each(unknown, self.cluster.controller_of))
+        return found | dict(in_parallel(unknown, self.cluster.controller_of))
 
     def is_only_selector(self, deployment: ObjectRef, labels: Labels) -> bool:
         """Return whether this Deployment, and no other, can select Pods with these labels.
@@ -2692,7 +2698,7 @@ class WorkloadReader:
         for kind in sorted(self.options.kinds - {"Deployment"}):  # they have been read
             self.read_list(kind, wanted)
         missing = wanted - self.objects.keys()
-        for ref, obj in each(missing, lambda ref: self.read_one(ref, candidates[ref])):
+        for ref, obj in in_parallel(missing, lambda ref: self.read_one(ref, candidates[ref])):
             self.objects[ref] = json.dumps(obj)
         return self.objects
 
@@ -2705,7 +2711,7 @@ class WorkloadReader:
     def read_list(self, kind: str, wanted: Collection[ObjectRef]) -> None:
         """Read a list; without the permission, they are read one by one."""
         try:
-            self.cluster.read_list(lambda: self.take_list(kind, wanted))
+            self.cluster.retry_expired(lambda: self.take_list(kind, wanted))
         except ApiError as error:
             if error.status != 403:
                 raise
@@ -2767,9 +2773,8 @@ REFERENCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef",
 
 
 def live_pod(pod: Json, sidecars: Names) -> LivePod:
-    created = parse_time(pod["metadata"]["creationTimestamp"])
     view = share(view_of(pod, sidecars))
-    return LivePod(name_of(pod), created, view, resized_containers(pod))
+    return LivePod(name_of(pod), created_at(pod), view, resized_containers(pod))
 
 
 def resized_containers(pod: Json) -> tuple[str, ...]:
@@ -2889,7 +2894,7 @@ def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Jso
         resources[key] = {name: normal_quantity(str(text)) for name, text in quantities}
     form["env"] = {entry["name"]: normal_variable(entry) for entry in form.get("env", ())}
     form["ports"] = {
-        f"{port['containerPort']}/{port.pop('protocol', 'TCP')}": port
+        f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without(port, "protocol")
         for port in form.get("ports", ())
     }
     form["volumeMounts"] = {mount["mountPath"]: mount for mount in form.get("volumeMounts", ())}
@@ -2913,7 +2918,10 @@ def join_secret_flags(words: Sequence[str]) -> list[str]:
 
 
 def without_empty(value: Any) -> Any:
-    """Return a value without empty fields, which the API server does not always leave out."""
+    """Return a value without empty fields, which the API server does not always leave out.
+
+    In command lines, secrets are joined with their flags; see join_secret_flags.
+    """
     if isinstance(value, list):
         return [without_empty(item) for item in value]
     if not isinstance(value, dict):
@@ -2944,14 +2952,15 @@ def normal_quantity(text: str) -> str:
 def normal_variable(variable: Json) -> Any:
     """Return an environment variable's value: text, its JSON, or where it comes from."""
     source = dig(variable, "valueFrom")
-    for reference in source.values():
-        if reference.get("apiVersion") == "v1":  # the default
-            del reference["apiVersion"]
-        divisor = normal_quantity(str(reference.pop("divisor", "1")))
-        if divisor not in ("0", "1"):  # 0 is the default, and means 1
-            reference["divisor"] = divisor
-        return {"from": source}
-    return parsed_json(variable.get("value", ""))
+    if not source:
+        return parsed_json(variable.get("value", ""))
+    (reference,) = source.values()
+    if reference.get("apiVersion") == "v1":  # the default
+        del reference["apiVersion"]
+    divisor = normal_quantity(str(reference.pop("divisor", "1")))
+    if divisor not in ("0", "1"):  # 0 is the default, and means 1
+        reference["divisor"] = divisor
+    return {"from": source}
 
 
 def parsed_json(text: str) -> Any:
@@ -3017,7 +3026,7 @@ def redacted(value: Any, path: Names) -> Any:
         return value
     is_setting = path[1] in ("env", "args", "command")
     if is_setting and any(map(SECRET_NAMES.search, path[2:])):
-        is_reference = any(key in REFERENCES for key in path[4:5])  # which names a Secret
+        is_reference = len(path) > 4 and path[4] in REFERENCES  # such as the name of a Secret
         return value if is_reference else REDACTED
     if not isinstance(value, str) or path[1] == "image":  # the tag of secret-agent:1.2 is none
         return value
@@ -3031,7 +3040,7 @@ def redacted(value: Any, path: Names) -> Any:
 
 
 def other_parts(pod: Json, names: Names) -> Json:
-    """Return everything in a Pod that is not part of its view, such as `volume x`."""
+    """Return the containers, volumes and annotations outside a Pod's view, as `volume x`."""
     mounts = [dig(container, "volumeMounts") for _, container in named_containers(pod, names)]
     mounted = {mount["name"] for found in mounts for mount in found}
     parts: Json = {}
@@ -3060,7 +3069,7 @@ def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
 
 
 def change_of(config: Json) -> ConfigChange:
-    """Return when a ConfigMap or Secret last changed, by who owns its data since when.
+    """Return when a ConfigMap or Secret last changed, by the managedFields that own its data.
 
     An entry of managedFields has one time: if it owns labels, too, those may have changed. kubectl
     apply always owns its own annotation. An entry without a time says nothing.
@@ -3121,7 +3130,7 @@ def sidecar_differences(
     return tuple(
         difference
         for difference in find_differences(unpacked(live), unpacked(expected))
-        if difference.path[0] not in resized or "resources" not in difference.path[1:2]
+        if difference.path[0] not in resized or difference.path[1:2] != ("resources",)
     )
 
 
@@ -3185,6 +3194,9 @@ def judge(
     )
 
 
+NO_PERMISSION = 'cannot create resource "pods"'
+
+
 def verdict_on(error: ApiError) -> Verdict:
     """Return what a dry run that failed means.
 
@@ -3201,9 +3213,6 @@ def is_inconclusive(error: ApiError) -> bool:
     """Return whether a dry run failed for a reason that does not concern a rollout."""
     inconclusive = f"exceeded quota|does not support dry run|{NO_PERMISSION}"
     return bool(re.search(inconclusive, str(error)))
-
-
-NO_PERMISSION = 'cannot create resource "pods"'
 
 
 @dataclass(frozen=True)
@@ -3231,13 +3240,13 @@ class Comparison:
 
         answers: dict[ObjectRef, ExpectedPod | ApiError] = {}
         errors: list[ApiError] = []
-        for planned, answer in each(workloads, ask):
+        for planned, answer in in_parallel(workloads, ask):
             answers[planned.ref] = answer
             errors += [answer] if isinstance(answer, ApiError) else []
             asked = len(answers)
             self.progress.show(f"Comparing: {asked} of {len(workloads)} workloads")
-            is_first = asked == REQUESTS_AT_A_TIME == len(errors)
-            if is_first and all(error.is_timeout for error in errors):
+            timeouts = sum(error.is_timeout for error in errors)
+            if asked == REQUESTS_AT_A_TIME and timeouts == asked:
                 log.warning(
                     "the first %d dry runs timed out; the remaining workloads are not compared",
                     asked,
@@ -3250,7 +3259,7 @@ class Comparison:
             raise StartError(f"missing permission: create pods, for dry runs: {forbidden[0]}")
         expected = [answer for answer in answers.values() if isinstance(answer, ExpectedPod)]
         configs = sorted({config for answer in expected for config in answer.configs})
-        last_changes = dict(each(configs, self.cluster.last_change))
+        last_changes = dict(in_parallel(configs, self.cluster.last_change))
         untracked = [
             str(config)
             for config, change in last_changes.items()
@@ -3302,7 +3311,9 @@ def with_template(cluster: Cluster, planned: PlannedWorkload, obj: Json) -> Json
     return obj
 
 
-def remaining(judged: JudgedWorkload, pods: Iterable[Json], sidecars: Names) -> list[Difference]:
+def differences_of(
+    judged: JudgedWorkload, pods: Iterable[Json], sidecars: Names
+) -> list[Difference]:
     """Return how Pods of a workload differ from what would be injected today."""
     live_pods = [live_pod(pod, sidecars) for pod in pods]
     return compare_pods(live_pods, judged.view, judged.config_changes)[1]
@@ -3342,21 +3353,21 @@ class Interrupts:
 
 # Rolling out: one workload, in a worker
 
-Tell = Callable[[str], None]  # takes a line of kubectl's
+Tell = Callable[[str], None]  # takes what the progress line says: by kubectl, or Pod by Pod
 
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.5  # seconds until a signal is noticed
 CLOCKS_DIFFER = timedelta(seconds=5)  # of a node and the API server, at most
-LOOK_EVERY = 3.0  # seconds until it is noticed that a workload was paused; kubectl does not
+LOOK_EVERY = 3.0  # seconds between checks for a paused workload, which kubectl does not notice
 SOAK_EVERY = 5.0, 30.0  # seconds between looks at new Pods: at least, at most
-UNREADY = 10.0  # seconds that a Pod may be unready during the soak, by two looks at it
+UNREADY = 10.0  # seconds that a Pod may be unready during the soak: both ends are checked
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
-TIMED_OUT = "timed out waiting for the condition"
-DEADLINE = "exceeded its progress deadline"
+TIMEOUT_TEXT = "timed out waiting for the condition"
+DEADLINE_TEXT = "exceeded its progress deadline"
 # What kubectl rollout status says about a rollout; anything else is its own trouble.
 JUDGMENTS = re.compile(
-    f"{TIMED_OUT}|{DEADLINE}|has been deleted|NotFound|Forbidden"
+    f"{TIMEOUT_TEXT}|{DEADLINE_TEXT}|has been deleted|NotFound|Forbidden"
     "|only available for|did not exit within|is different from the running revision"
 )
 # What it says if the API server is unavailable, or overloaded.
@@ -3476,13 +3487,13 @@ class Rollout:
     def carry_out(self, task: Task, tell: Tell) -> Result:
         """Return the result of a task, whatever happens."""
         planned, timed_out = task
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             if timed_out:
                 result = self.recheck(timed_out, tell)
             elif planned.method is not Method.RESTART:
-                way = Eviction if planned.method is Method.EVICT else ImageChange
-                result = way(self, planned, tell).carry_out()
+                one_by_one = Eviction if planned.method is Method.EVICT else ImageChange
+                result = one_by_one(self, planned, tell).carry_out()
             else:
                 result = self.restart(planned, tell)
         except StoppedWaiting:
@@ -3495,7 +3506,7 @@ class Rollout:
         if result.outcome in FAILURES and result is not timed_out and planned.unhealthy_reason:
             before = f"(unhealthy before the rollout: {planned.unhealthy_reason})"
             result = replace(result, message=f"{result.message} {before}")
-        seconds = round(time.monotonic() - began + (timed_out.seconds if timed_out else 0), 1)
+        seconds = round(time.monotonic() - started + (timed_out.seconds if timed_out else 0), 1)
         return replace(result, seconds=seconds)
 
     def interrupted(self, task: Task) -> Result:
@@ -3513,7 +3524,7 @@ class Rollout:
             return patched
         code, error = self.wait(planned.ref, tell)
         if code == 0 and planned.evicted_pods:  # they are below the partition
-            patched = patched._replace(time=self.began)  # Pods that are replaced now are new
+            patched = patched._replace(time=self.began)  # by their age: they get no stamp
             try:
                 result = Eviction(self, planned, tell).carry_out()
             except SkipError as reason:
@@ -3546,12 +3557,13 @@ class Rollout:
                 obj,
                 unhealthy_reason=shortage_of(ref, obj),
             )
-            require_rollout(situation)
+            require_not_skipped(situation)
             expected = self.ask_again(planned, obj)
             problem = problem_with(expected, planned, self.options)
             if judged and isinstance(expected, dict) and not problem:
                 judged = replace(judged, view=view_of(expected, self.options.sidecars))
-            require_rollout(self.look(situation, planned, judged, expected))
+            # A reason to skip comes before the problem, such as a terminating namespace.
+            require_not_skipped(self.update_situation(situation, planned, judged, expected))
             if problem:
                 return Result(planned, Outcome.FAILED, f"not patched: {problem}")
             if self.interrupts.stop_waiting.is_set():
@@ -3598,17 +3610,17 @@ class Rollout:
                 raise
             return error
 
-    def look(
+    def update_situation(
         self,
         situation: Situation,
         planned: PlannedWorkload,
         judged: JudgedWorkload | None,
         expected: Json | ApiError,
     ) -> Situation:
-        """Return the situation with the dry run's error, and the workload's Pods unless nothing
-        changed since the plan.
+        """Return the situation with the dry run's error and the workload's Pods as they are now.
 
-        A Pod that is replaced changes its workload's status, and so the resourceVersion.
+        Without --only-drifted, an unchanged resourceVersion means that no Pod was replaced: each
+        replacement changes its workload's status.
         """
         if isinstance(expected, ApiError):
             situation = replace(situation, causes=expected.causes)
@@ -3629,18 +3641,18 @@ class Rollout:
 
     def is_outdated(self, pod: Json, judged: JudgedWorkload | None) -> bool:
         """Return whether a Pod is to be replaced."""
-        is_different = not judged or bool(remaining(judged, [pod], self.options.sidecars))
+        is_different = not judged or bool(differences_of(judged, [pod], self.options.sidecars))
         return created_at(pod) < self.options.cutoff and is_different
 
     def wait(self, ref: ObjectRef, tell: Tell) -> tuple[int, str]:
-        """Return kubectl's verdict. If it ends without one, for example killed, run it again.
+        """Return kubectl's result. If it ends without one, for example killed, run it again.
 
         If the API server is unavailable, retry until the rollout's timeout.
         """
         import random
 
         deadline = time.monotonic() + self.options.timeout
-        for attempt in itertools.count(1):
+        for attempt, pause in enumerate(growing(0.5), 1):
             seconds = max(deadline - time.monotonic(), 1.0)
             code, error = self.kubectl.rollout_status(ref, seconds, tell, self.check_wanted)
             is_last = seconds <= 1 or (attempt > RETRIES and not is_outage(error))
@@ -3650,10 +3662,8 @@ class Rollout:
                 "workload": str(ref),
                 "error": error,
             }
-            log.debug("kubectl ended without a verdict; running it again", extra=extra)
-            if self.interrupts.stop_waiting.wait(
-                random.uniform(0.5, 1.0) * min(2 ** (attempt - 2), 8)
-            ):
+            log.debug("kubectl ended without a result; running it again", extra=extra)
+            if self.interrupts.stop_waiting.wait(random.uniform(0.5, 1.0) * pause):
                 raise StoppedWaiting
         return code, error
 
@@ -3662,7 +3672,7 @@ class Rollout:
         # The annotations of its template are our own by now.
         options = replace(self.restart_options, include_annotation=[], exclude_annotation=[])
         with contextlib.suppress(ApiError):
-            require_rollout(Situation(ref, options, self.cluster.workload(ref, quick=True)))
+            require_not_skipped(Situation(ref, options, self.cluster.workload(ref, quick=True)))
 
     def explain(self, planned: PlannedWorkload, patched: Patched, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
@@ -3680,11 +3690,11 @@ class Rollout:
             log.debug("cannot read its Pods", exc_info=True, extra={"workload": str(ref)})
         return Result(
             planned,
-            outcome=Outcome.TIMED_OUT if TIMED_OUT in error else Outcome.FAILED,
+            outcome=Outcome.TIMED_OUT if TIMEOUT_TEXT in error else Outcome.FAILED,
             message="; ".join(messages),
             patched=patched,
             counts=snapshot and snapshot.counts,
-            stop_reason=reason_to_stop(ref, snapshot),
+            stop_reason=lost_sidecar(ref, snapshot),
         )
 
     def reasons(self, ref: ObjectRef, snapshot: PodSnapshot) -> list[str]:
@@ -3705,8 +3715,8 @@ class Rollout:
 
     def pods_of(self, workload: ObjectRef, obj: Json) -> list[Json]:
         """Return the workload's own Pods that are not terminating."""
-        pods = self.cluster.pods_of(workload, obj)
-        return [pod for pod in pods if not is_terminating(pod) and self.owns(workload, pod)]
+        pods = not_terminating(self.cluster.pods_of(workload, obj))
+        return [pod for pod in pods if self.owns(workload, pod)]
 
     def with_sidecar(self, pods: Iterable[Json]) -> list[Json]:
         """Return the Pods that have the sidecar, or with --include-missing may get it."""
@@ -3724,22 +3734,18 @@ class Rollout:
         return owner == workload
 
     def snapshot(self, planned: PlannedWorkload, patched: Patched) -> PodSnapshot:
+        """Return the workload's Pods now. Below a partition, only those to replace are old."""
         pods = self.pods_of(planned.ref, patched.obj)
-        old = self.with_sidecar(pod for pod in pods if is_old(pod, patched))
-        old = [
-            pod
-            for pod in old
-            if not is_below_partition(patched.obj, name_of(pod))
-            or self.is_outdated(pod, patched.judged)
-        ]
         new = [pod for pod in pods if not is_old(pod, patched)]
-        without = [pod for pod in new if missing_sidecars(planned, pod, self.options)]
-        updated = [pod for pod in self.with_sidecar(new) if pod not in without]
-        planned_pods = updated + [
-            pod
-            for pod in old
-            if planned.evicted_pods or not is_below_partition(patched.obj, name_of(pod))
-        ]
+        lacking = [pod for pod in new if missing_sidecars(planned, pod, self.options)]
+        updated = [pod for pod in self.with_sidecar(new) if pod not in lacking]
+        old = []
+        planned_pods = [*updated]
+        for pod in self.with_sidecar(pod for pod in pods if is_old(pod, patched)):
+            is_kept = is_below_partition(patched.obj, name_of(pod))
+            if not is_kept or self.is_outdated(pod, patched.judged):
+                old.append(pod)
+                planned_pods += [pod] if planned.evicted_pods or not is_kept else []
         missing = planned.pods - len(pods)
         if missing > 0:  # unless it was scaled down
             desired, *_ = counts_of(planned.ref, self.cluster.workload(planned.ref))
@@ -3749,9 +3755,9 @@ class Rollout:
             updated=len(updated),
             ready=sum(map(is_ready, planned_pods)),
             updated_and_ready=sum(map(is_ready, updated)),
-            lost=len(without) + max(missing, 0),
+            lost=len(lacking) + max(missing, 0),
         )
-        return PodSnapshot(old, new, without, counts)
+        return PodSnapshot(old, new, lacking, counts)
 
     def verify(self, planned: PlannedWorkload, patched: Patched) -> Result:
         """Return a success only if the Pods agree with kubectl."""
@@ -3763,7 +3769,9 @@ class Rollout:
             message = f"could not verify its Pods: {error}"
             return Result(planned, Outcome.SUCCEEDED, message, patched=patched)
         judged = patched.judged
-        differences = remaining(judged, snapshot.new, self.options.sidecars) if judged else None
+        differences = (
+            differences_of(judged, snapshot.new, self.options.sidecars) if judged else None
+        )
         names = [name_of(pod) for pod in snapshot.old]
         has_only_kept = bool(names) and all_below_partition(patched.obj, names)
         is_partitioned = has_only_kept and not snapshot.without_sidecar
@@ -3777,7 +3785,7 @@ class Rollout:
             patched=patched,
             counts=snapshot.counts,
             is_partitioned=is_partitioned and not removed and outcome is Outcome.INCOMPLETE,
-            stop_reason=reason_to_stop(ref, snapshot),
+            stop_reason=lost_sidecar(ref, snapshot),
         )
 
     def recheck(self, result: Result, tell: Tell) -> Result:
@@ -3804,6 +3812,9 @@ class Rollout:
         ref = result.planned.ref
         soak = Soak(self, result.planned, [ref], lambda pod: not is_old(pod, patched))
         return soak.watch(result, tell)
+
+
+# Rolling out: Pods one at a time
 
 
 class Source(NamedTuple):
@@ -3865,13 +3876,13 @@ class OneByOne:
         stop_reason: str = "",
     ) -> Result:
         planned = self.planned
-        has_lost = stop_reason and outcome is not Outcome.FAILED
+        lost = int(stop_reason != "" and outcome is not Outcome.FAILED)
         counts = PodCounts(
-            matched=planned.pods_to_replace - bool(has_lost),
+            matched=planned.pods_to_replace - lost,
             updated=self.replaced,
             ready=max(planned.ready - self.is_waiting, self.replaced),
             updated_and_ready=self.replaced,
-            lost=int(bool(has_lost)),
+            lost=lost,
         )
         return Result(
             planned,
@@ -3882,15 +3893,24 @@ class OneByOne:
         )
 
     def wait(self, seconds: float, event: threading.Event) -> None:
+        """Wait. The first signal sets stop_starting; a Pod in progress waits for stop_waiting."""
         if event.wait(seconds):
-            self.require_go_on()
+            self.require_not_stopped()
 
-    def require_go_on(self) -> None:
+    def require_not_stopped(self) -> None:
         interrupts = self.rollout.interrupts
         if interrupts.stop_waiting.is_set():
             raise StoppedWaiting
         if interrupts.received or interrupts.stop_starting.is_set():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
+
+    def wait_out(self, obstacle: str, pause: float, deadline: float) -> None:
+        """Wait before another look at an obstacle. UnsuccessfulError after the deadline."""
+        self.tell(f"{self.progress}; {obstacle}")
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
+        self.wait(min(pause, left), self.rollout.interrupts.stop_starting)
 
     def hold(self) -> float:
         """Wait while the run is paused, and return for how long."""
@@ -3908,8 +3928,7 @@ class OneByOne:
         return [
             pod
             for pod in self.rollout.cluster.pods_of(owner, obj)
-            if self.rollout.owns(owner, pod)
-            and dig(pod, "status", "phase") not in ("Succeeded", "Failed")
+            if self.rollout.owns(owner, pod) and not has_ended(pod)
         ]
 
     def selected(self, pods: Sequence[Json]) -> Sequence[Json]:
@@ -3920,7 +3939,7 @@ class OneByOne:
             return pods
         namespaces = [self.planned.ref.namespace]
         read = functools.partial(cluster.items, CORE, "pods", namespaces, selector)
-        found = cluster.read_list(lambda: set(map(uid_of, read())))
+        found = cluster.retry_expired(lambda: set(map(uid_of, read())))
         return [pod for pod in pods if uid_of(pod) in found]
 
 
@@ -3951,7 +3970,7 @@ class Eviction(OneByOne):
         rollout = self.rollout
         judged = rollout.judged.get(self.planned.ref)
         obj = self.read(owner)
-        pods = [pod for pod in self.all_pods_of(owner, obj) if not is_terminating(pod)]
+        pods = not_terminating(self.all_pods_of(owner, obj))
         matched = rollout.with_sidecar(pods)
         outdated = [pod for pod in self.selected(matched) if rollout.is_outdated(pod, judged)]
         template = dig(obj, "spec", "template")
@@ -3980,7 +3999,7 @@ class Eviction(OneByOne):
             # Later, its own evictions make it unhealthy.
             unhealthy_reason="" if self.total else shortage_of(ref, workload),
         )
-        require_rollout(situation)
+        require_not_skipped(situation)
         if is_deployment and not is_paused(workload):
             raise SkipError("no longer paused; rerun this command to restart it")
         return obj
@@ -4006,7 +4025,7 @@ class Eviction(OneByOne):
                 pods=[pod for source in sources for pod in source.matched],
                 old_pods=outdated,
             )
-            require_rollout(situation)
+            require_not_skipped(situation)
 
     def require_same_application(
         self,
@@ -4019,7 +4038,7 @@ class Eviction(OneByOne):
 
         Of a custom resource that owns Pods, that is not known.
         """
-        if not source.template or not is_observed(obj):  # then it is looked at again
+        if not source.template or not is_observed(obj):  # the caller reads it again
             return
         if owner.kind == "StatefulSet":
             reasons = [stateful_set_change(obj, pod) for pod in pods]
@@ -4039,33 +4058,28 @@ class Eviction(OneByOne):
     def replace_one(self, owner: ObjectRef, source: Source) -> None:
         """Replace one of the outdated Pods, if one is left. UnsuccessfulError at the timeout.
 
-        Everything is read again right before the eviction. One with a wrong UID would count against
-        the PodDisruptionBudget for two minutes.
+        Everything is read again right before the eviction: an eviction with a wrong UID would count
+        against the PodDisruptionBudget for two minutes.
         """
-        interrupts = self.rollout.interrupts
         deadline = time.monotonic() + self.rollout.options.timeout
         for pause in growing(1.0):
             deadline += self.hold()
             obj = self.read(owner)
             pods = self.all_pods_of(owner, obj)
-            alive = [pod for pod in pods if not is_terminating(pod)]
+            alive = not_terminating(pods)
             todo = [pod for pod in alive if uid_of(pod) in source.outdated]
             if not todo:  # somebody else has replaced it
                 return
-            self.require_go_on()
+            self.require_not_stopped()
             pod = min(todo, key=eviction_order)
             obstacle = self.obstacle(obj, pod, pods, source)
             if not obstacle:
                 self.require_same_application(owner, obj, [pod], source)
-                obstacle, least = self.evict(pod)
-                pause = max(pause, least)
+                obstacle, retry_after = self.evict(pod)
+                pause = max(pause, retry_after)
             if not obstacle:
                 break
-            self.tell(f"{self.progress}; {obstacle}")
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
-            self.wait(min(pause, left), interrupts.stop_starting)
+            self.wait_out(obstacle, pause, deadline)
         self.is_waiting = True
         self.wait_for_replacement(owner, obj, pod, pods, source.judged)
         self.is_waiting = False
@@ -4142,7 +4156,7 @@ class Eviction(OneByOne):
         for pause in growing(0.2):
             self.wait(pause, self.rollout.interrupts.stop_waiting)
             pods = self.all_pods_of(owner, obj)
-            alive = [found for found in pods if not is_terminating(found)]
+            alive = not_terminating(pods)
             new = [found for found in alive if uid_of(found) not in known]
             self.verify(new, judged)
             ready = sum(map(is_ready, alive))
@@ -4166,13 +4180,13 @@ class Eviction(OneByOne):
         """Raise UnsuccessfulError if new Pods lack the sidecar, or still differ."""
         options = self.rollout.options
         without = [pod for pod in new if missing_sidecars(self.planned, pod, options)]
-        differences = remaining(judged, new, options.sidecars) if judged else None
+        differences = differences_of(judged, new, options.sidecars) if judged else None
         snapshot = PodSnapshot([], new, without, PodCounts(len(new)))
         outcome, message = outcome_of(snapshot, differences, "")
         if without:  # a rerun does not find it
             message += f"; delete Pod {name_of(without[0])} once the cause is fixed"
         if outcome is not Outcome.SUCCEEDED:
-            stop_reason = reason_to_stop(self.planned.ref, snapshot)
+            stop_reason = lost_sidecar(self.planned.ref, snapshot)
             raise UnsuccessfulError(outcome, message, stop_reason)
 
     def why_not_replaced(
@@ -4200,6 +4214,12 @@ class ImageChange(OneByOne):
     """
 
     verb = "changed"
+    judged: JudgedWorkload
+    owner: ObjectRef  # of the Pods
+    min_ready: int  # seconds, of the owner
+    todo: set[str]  # UIDs of the Pods to change
+    changed: set[str]  # UIDs of those that were changed
+    seen: Json  # the Pod in progress, at the last look
 
     def replace_all(self) -> Result:
         planned = self.planned
@@ -4208,20 +4228,25 @@ class ImageChange(OneByOne):
         cutoff = self.rollout.options.cutoff
         obj = self.read()
         self.min_ready = dig(obj, "spec").get("minReadySeconds") or 0
-        alive = [pod for pod in self.all_pods_of(self.owner, obj) if not is_terminating(pod)]
+        alive = not_terminating(self.all_pods_of(self.owner, obj))
         pods = self.selected(self.rollout.with_sidecar(alive))
-        todo = [p for p in pods if created_at(p) < cutoff and self.images_to_change(p)]
-        self.total = len(todo)
-        self.require_images_today(obj, todo)
-        self.todo = set(map(uid_of, todo))
-        self.changed: set[str] = set()
+        outdated = [p for p in pods if created_at(p) < cutoff and self.images_to_change(p)]
+        self.total = len(outdated)
+        self.require_images_today(obj, outdated)
+        self.todo = set(map(uid_of, outdated))
+        self.changed = set()
         while pod := self.next_pod():
             self.changed.add(uid_of(pod))
             self.change(pod)
             self.replaced += 1
             self.tell(self.progress)
-        self.verify(set(map(uid_of, todo)))
-        soak = Soak(self.rollout, planned, [self.owner], lambda pod: uid_of(pod) in self.changed)
+        self.verify(set(map(uid_of, outdated)))
+        soak = Soak(
+            self.rollout,
+            planned,
+            [self.owner],
+            lambda pod: uid_of(pod) in self.changed,
+        )
         return soak.watch(Result(planned, Outcome.SUCCEEDED), self.tell)
 
     def with_progress(self, message: str) -> str:
@@ -4238,7 +4263,7 @@ class ImageChange(OneByOne):
             unhealthy_reason="" if self.replaced else shortage_of(self.owner, obj),
             in_place=True,
         )
-        require_rollout(situation)
+        require_not_skipped(situation)
         return obj
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
@@ -4246,7 +4271,7 @@ class ImageChange(OneByOne):
 
         SkipError if something else differs by now.
         """
-        differences = remaining(self.judged, [pod], self.rollout.options.sidecars)
+        differences = differences_of(self.judged, [pod], self.rollout.options.sidecars)
         judged = replace(self.judged, differences=tuple(differences))
         if differences and not judged.only_images:
             raise SkipError("more than images differ by now; rerun this command")
@@ -4259,7 +4284,7 @@ class ImageChange(OneByOne):
         """
         cluster, options = self.rollout.cluster, self.rollout.options
         names = [name_of(pod) for pod in pods]
-        require_rollout(Situation(self.planned.ref, options, NOT_READ, old_pods=names))
+        require_not_skipped(Situation(self.planned.ref, options, NOT_READ, old_pods=names))
         status = dig(obj, "status")
         is_split = status.get("currentRevision") != status.get("updateRevision")
         if is_split and any(is_below_partition(obj, name) for name in names):
@@ -4290,17 +4315,13 @@ class ImageChange(OneByOne):
             left = [pod for pod in pods if uid_of(pod) in self.todo and is_running(pod)]
             if not left:
                 break
-            self.require_go_on()
+            self.require_not_stopped()
             pod = min(left, key=eviction_order)
             obstacle = self.obstacle(obj, pods)
             if not obstacle or not is_ready(pod):
                 self.todo.discard(uid_of(pod))
                 return pod
-            self.tell(f"{self.progress}; {obstacle}")
-            seconds = deadline - time.monotonic()
-            if seconds <= 0:
-                raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
-            self.wait(min(pause, seconds), self.rollout.interrupts.stop_starting)
+            self.wait_out(obstacle, pause, deadline)
         return {}
 
     def obstacle(self, obj: Json, pods: Sequence[Json]) -> str:
@@ -4371,7 +4392,7 @@ class ImageChange(OneByOne):
         deadline = time.monotonic() + timeout + self.min_ready
         ready_at = math.inf
         for pause in growing(0.2):
-            self.wait_for_pod(pause)
+            self.wait(pause, self.rollout.interrupts.stop_waiting)
             pod = self.rollout.cluster.pod(before)
             is_done = not pod or is_restarted(before, pod, images)
             ready_at = min(ready_at, time.monotonic()) if is_done else math.inf
@@ -4388,11 +4409,6 @@ class ImageChange(OneByOne):
                 return f"not restarted and ready after {timeout:g}s: {problem}"
         return ""
 
-    def wait_for_pod(self, seconds: float) -> None:
-        """Wait. The first signal lets the Pod in progress be finished."""
-        if self.rollout.interrupts.stop_waiting.wait(seconds):
-            raise StoppedWaiting
-
     def restore(
         self,
         pod: Json,
@@ -4402,8 +4418,7 @@ class ImageChange(OneByOne):
         """Put the old images back, wait, and raise UnsuccessfulError."""
         name = name_of(pod)
         cluster = self.rollout.cluster
-        containers = {container["name"]: container for _, container in containers_of(pod)}
-        old = {name: containers[name]["image"] for name in images}
+        old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in images}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
         self.tell(f"{self.progress}; {self.state}")
         deadline = time.monotonic() + self.rollout.options.timeout
@@ -4413,12 +4428,13 @@ class ImageChange(OneByOne):
             cluster.change_images(pod, old, dry_run=False)
             for pause in growing(0.2):
                 now = cluster.pod(pod)
-                if not now or not is_ready(pod) or is_restored(pod, self.seen, now, images):
+                was_unready = not is_ready(pod)  # before the change: not waited for
+                if not now or was_unready or is_restored(pod, self.seen, now, images):
                     break
                 if time.monotonic() > deadline:
                     reason = pod_problem(now) or "it is not restarted and ready"
                     break
-                self.wait_for_pod(pause)
+                self.wait(pause, self.rollout.interrupts.stop_waiting)
         except ApiError as error:
             is_gone = error.status == 404 or "metadata.uid" in str(error)
             now = {} if is_gone else pod
@@ -4430,12 +4446,11 @@ class ImageChange(OneByOne):
         self.is_waiting = bool(reason)
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 
-    def verify(self, planned: Collection[str]) -> None:
+    def verify(self, outdated: Collection[str]) -> None:
         """Raise UnsuccessfulError if Pods do not have the images that would be injected today."""
-        pods = self.all_pods_of(self.owner, self.read())
-        pods = [pod for pod in pods if not is_terminating(pod)]
+        pods = not_terminating(self.all_pods_of(self.owner, self.read()))
         found = [pod for pod in pods if uid_of(pod) in self.changed]
-        differences = remaining(self.judged, found, self.rollout.options.sidecars)
+        differences = differences_of(self.judged, found, self.rollout.options.sidecars)
         if differences:
             texts = "; ".join(difference_text(difference) for difference in differences)
             raise UnsuccessfulError(Outcome.STILL_DRIFTED, f"the Pods still differ: {texts}")
@@ -4444,7 +4459,7 @@ class ImageChange(OneByOne):
                 text = f"Pod {pod_problem(pod) or name_of(pod)}, after its images were changed"
                 raise UnsuccessfulError(Outcome.FAILED, text)
         for pod in pods:
-            if uid_of(pod) in planned and uid_of(pod) not in self.changed:
+            if uid_of(pod) in outdated and uid_of(pod) not in self.changed:
                 text = f"Pod {name_of(pod)} is not running"
                 raise UnsuccessfulError(Outcome.INCOMPLETE, text)
 
@@ -4525,6 +4540,9 @@ def why_not_started(
     return ""
 
 
+# Rolling out: the soak
+
+
 @dataclass
 class Soak:
     """Watches the new Pods of a workload for some time after its rollout."""
@@ -4540,7 +4558,7 @@ class Soak:
     unready: dict[tuple[str, str], float] = field(default_factory=dict)  # since when, monotonic
 
     def watch(self, result: Result, tell: Tell) -> Result:
-        """Return the result: failed if a Pod crashes."""
+        """Return the result: failed if a Pod restarts, is replaced or stays unready."""
         duration = self.rollout.options.soak
         if not duration or not (result.outcome in SUCCESSES or result.is_partitioned):
             return result
@@ -4607,7 +4625,7 @@ class Soak:
             self.objects[owner] = now
 
     def find_crash(self) -> str:
-        """Return which Pod has crashed, and how; empty if none has."""
+        """Return which Pod restarted, was replaced or stays unready, and why; empty if none."""
         pods = self.read()
         self.read_owners()  # afterwards: they say that they want fewer Pods before these are gone
         alive = {uid: pod for uid, pod in pods.items() if not is_terminating(pod)}
@@ -4654,15 +4672,14 @@ def restart_of(before: Json, pod: Json) -> str:
     return ""
 
 
+# Rolling out: what Pods and workloads say
+
+
 def growing(seconds: float) -> Iterator[float]:
     """Yield pauses that get longer, up to 5 seconds."""
     while True:
         yield min(seconds, 5.0)
         seconds *= 1.5
-
-
-def uid_of(pod: Json) -> str:
-    return pod["metadata"]["uid"]
 
 
 def eviction_order(pod: Json) -> tuple[bool, int, str]:
@@ -4713,8 +4730,11 @@ def template_changes(pod: Json, source: Source, names: Names) -> bool:
     template = template_leaves(source.template, names)
     live = template_leaves(pod, names)
     if not source.expected:
-        stated = [path for path in template if path[0] == "label" or {*path[1:2]} & {*STATED}]
-        return any(live.get(path) != template[path] for path in stated)
+        return any(
+            live.get(path) != template[path]
+            for path in template
+            if path[0] == "label" or (len(path) > 1 and path[1] in STATED)
+        )
     expected = template_leaves(source.expected, names)
     gone = {path[0] for path in live} - {path[0] for path in expected}
     if any(part.startswith("container ") for part in gone):
@@ -4777,7 +4797,7 @@ def problem_with(expected: Json | ApiError, planned: PlannedWorkload, options: O
     return f"new Pods would not have the sidecar {missing}; {hint}" if missing else ""
 
 
-def reason_to_stop(ref: ObjectRef, snapshot: PodSnapshot | None) -> str:
+def lost_sidecar(ref: ObjectRef, snapshot: PodSnapshot | None) -> str:
     """Return why no other rollout may start: this one has lost its sidecar."""
     if not snapshot or not snapshot.without_sidecar:
         return ""
@@ -4846,17 +4866,9 @@ def removed_by(current: Json, patched: Patched) -> str:
     return f"the rollout annotation was removed{''.join(others[-1:])}"
 
 
-def is_since(moment: datetime, stamp: str) -> bool:
-    try:
-        return parse_time(stamp) >= moment
-    except (ValueError, TypeError):  # somebody else's annotation
-        return False
-
-
 def is_old(pod: Json, patched: Patched) -> bool:
     """Return whether a Pod is from before the patch: without its stamp, and not created later."""
-    created = parse_time(pod["metadata"]["creationTimestamp"])
-    return patched.stamp not in annotations_of(pod).values() and created <= patched.time
+    return patched.stamp not in annotations_of(pod).values() and created_at(pod) <= patched.time
 
 
 # Rolling out: the whole plan, by the main thread
@@ -4880,7 +4892,7 @@ class Gate:
         now = time.monotonic()
         if self.command and now >= self.open_until:
             if self.running:
-                self.look(*self.running, now)
+                self.poll(*self.running, now)
             elif now >= self.run_at:
                 self.start(now)
         return not self.command or now < self.open_until
@@ -4903,7 +4915,7 @@ class Gate:
             output.close()
             self.close(f"cannot run {self.command[0]}: {error.strerror}", now)
 
-    def look(self, child: subprocess.Popen[bytes], output: IO[bytes], now: float) -> None:
+    def poll(self, child: subprocess.Popen[bytes], output: IO[bytes], now: float) -> None:
         """Open or close the gate if the command has ended, or takes too long."""
         code = child.poll()
         is_late = code is None and now - self.started > self.TIMEOUT
@@ -4939,7 +4951,7 @@ class Gate:
 class InProgress:
     task: Task
     started: float  # monotonic
-    line: str = ""  # kubectl's latest
+    line: str = ""  # the latest that its worker told
 
 
 class Scheduler:
@@ -4970,7 +4982,7 @@ class Scheduler:
         self.logged = False, "", ""  # whether it is paused, why the gate is closed, why it stops
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
-        # What a worker reports about its task: a line of kubectl's, or the result.
+        # What a worker reports about its task: a line of progress, or the result.
         self.events: queue.Queue[tuple[Task, str | Result]] = queue.Queue()
         for _ in range(workers):
             threading.Thread(target=self.work, daemon=True).start()
@@ -5091,20 +5103,21 @@ class Scheduler:
     def handle_event(self, seconds: float) -> None:
         """Wait for an event and record it."""
         try:
-            task, result = self.events.get(timeout=seconds)
+            task, news = self.events.get(timeout=seconds)
         except queue.Empty:
             return
         ref = task.planned.ref
         extra = {"workload": str(ref)}
-        if isinstance(result, str):
-            self.in_progress[ref].line = result
-            log.debug("kubectl", extra={**extra, "line": result})
+        if isinstance(news, str):
+            self.in_progress[ref].line = news
+            log.debug("progress", extra={**extra, "line": news})
             return
+        result = news
         del self.in_progress[ref]
         self.stop_reason = self.stop_reason or result.stop_reason
         if not task.timed_out:
             self.count(result)
-        reason = DEADLINE if DEADLINE in result.message else ""
+        reason = DEADLINE_TEXT if DEADLINE_TEXT in result.message else ""
         is_rechecked = task.planned.method is Method.RESTART and not task.timed_out
         if result.outcome is Outcome.TIMED_OUT:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
@@ -5145,9 +5158,8 @@ class Scheduler:
             log.warning("resumed")
         if reason and not was_stopped:
             more = f"; waiting for {len(self.in_progress)} in progress" if self.in_progress else ""
-            more += (
-                " (interrupt again to stop waiting)" if more and self.interrupts.received else ""
-            )
+            if self.in_progress and self.interrupts.received:
+                more += " (interrupt again to stop waiting)"
             action = "stopping" if reason == self.stop_reason else "no new rollouts will start"
             log.warning("%s: %s%s", reason, action, more)
 
@@ -5179,7 +5191,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-WORDS = {
+SECTION_NOUNS = {
     "env": "env",
     "ports": "port",
     "volumeMounts": "mount",
@@ -5207,7 +5219,7 @@ def difference_text(difference: Difference, width: int = 1000) -> str:
             INIT: "an init container",
         }
         return f"{name}  changes from {kinds[current]} to {kinds[expected]}"
-    for plural, word in WORDS.items():
+    for plural, word in SECTION_NOUNS.items():
         what = re.sub(rf"^{plural}\.", f"{word} ", what)
     repository, colon, tag = new.rpartition(":")
     if what == "image" and colon and old.startswith(f"{repository}:"):
@@ -5261,7 +5273,7 @@ class Report:
         self.places: dict[ObjectRef, str] = {}  # in the rollout order
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
-        self.counts: Counter[str] = Counter()
+        self.pod_counts: Counter[str] = Counter()  # fields of PodCounts
         self.pods: Counter[str] = Counter()  # of the plan: they add up to its number
         self.has_lost_output = False
 
@@ -5290,9 +5302,10 @@ class Report:
         lines = [f"{title}:"]
         for reason, found in sorted(group_by(skips, lambda skip: skip.reason).items()):
             limit = len(found) if self.options.log_level == "debug" else self.MAX_NAMES
-            more = f" and {len(found) - limit} more (use --log-level=debug to list all)"
             names = ", ".join(str(skip.subject) for skip in found[:limit])
-            lines += [f"  {reason}:", f"    {names}{more if len(found) > limit else ''}"]
+            if len(found) > limit:
+                names += f" and {len(found) - limit} more (use --log-level=debug to list all)"
+            lines += [f"  {reason}:", f"    {names}"]
         if skips:
             self.print(*lines, "")
 
@@ -5363,19 +5376,19 @@ class Report:
             if place == self.plan.selected and not is_grouped:
                 lines.append("--- not selected by --max-rollouts: ---")
             downtime = "downtime (strategy: Recreate)" if planned.recreate else ""
-            evicted = "will be evicted, one Pod at a time"
-            if planned.method is Method.RESTART:
-                count = count_of(planned.evicted_pods, "Pod")
-                evicted = (
-                    f"{count} below the partition will be evicted" if planned.evicted_pods else ""
-                )
-            if planned.method is Method.IN_PLACE:
-                evicted = "images will be changed in place, one Pod at a time"
+            action = ""
+            if planned.method is Method.EVICT:
+                action = "will be evicted, one Pod at a time"
+            elif planned.method is Method.IN_PLACE:
+                action = "images will be changed in place, one Pod at a time"
                 if planned.ref in self.with_other_changes:
-                    evicted = (
+                    action = (
                         "images will be changed in place; other changes wait for the next restart"
                     )
-            notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime, evicted)))
+            elif planned.evicted_pods:
+                count = count_of(planned.evicted_pods, "Pod")
+                action = f"{count} below the partition will be evicted"
+            notes = "; ".join(filter(None, (planned.unhealthy_reason, downtime, action)))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
 
@@ -5513,7 +5526,7 @@ class Report:
         counts = result.counts or PodCounts(total, ready=result.planned.ready)
         if result.outcome in SUCCESSES and not result.counts:  # they could not be verified
             counts = PodCounts(total, total, total, total)
-        self.counts.update(counts._asdict())
+        self.pod_counts.update(counts._asdict())
         limits = {
             "not updated": counts.matched - counts.updated,
             "good": counts.updated_and_ready,
@@ -5548,7 +5561,7 @@ class Report:
             started_before=format_time(self.options.cutoff),
             outcomes={o.snake_case: self.outcomes[o] for o in Outcome if self.outcomes[o]},
             verdicts=Counter(judged.verdict.snake_case for judged in self.plan.judged),
-            pods={name: self.counts[name] for name in PodCounts._fields},
+            pods={name: self.pod_counts[name] for name in PodCounts._fields},
             planned=len(self.plan.workloads),
             without_pods=len(self.plan.broken),
             skipped=len(self.plan.skips),
@@ -5624,7 +5637,7 @@ def warn_about_names(options: Options, plan: Plan) -> None:
             log.warning("no Pods %sin namespace %s; check the name", selected, pattern)
     refs = [planned.ref for planned in (*plan.workloads, *(j.planned for j in plan.judged))]
     refs += [skip.subject for skip in (*plan.skips, *plan.broken)]
-    names = [name for ref in refs for name in names_of(ref)]
+    names = [name for ref in refs for name in typed_names(ref)]
     for pattern in options.workloads:
         if not fnmatch.filter(names, pattern):
             hint = "check the name, the namespace and the cutoff"
@@ -5662,7 +5675,7 @@ class Survey:
     serving: set[PodName] | None
 
     def reason_to_skip(self, planned: PlannedWorkload, obj: Json, **known: Any) -> str | None:
-        """Return why a workload is not restarted by what is known of it; None: it is."""
+        """Return why to skip a workload, by what is known of it; None means take it."""
         ref = planned.ref
         situation = Situation(
             ref,
@@ -5685,7 +5698,8 @@ class Survey:
         for ref, candidate in self.candidates.items():
             obj = json.loads(self.objects[ref])
             planned = plan_workload(ref, candidate, obj, self.serving, options)
-            old_pods = None if options.only_drifted else candidate.names or None
+            is_known = candidate.names and not options.only_drifted
+            old_pods = candidate.names if is_known else None
             reason = self.reason_to_skip(planned, obj, old_pods=old_pods, in_place=options.in_place)
             if reason and (candidate.sidecars or not candidate.names):
                 self.skips.append(Skip(ref, reason))
@@ -5719,7 +5733,7 @@ def survey(cluster: Cluster, options: Options) -> Survey:
     """Read the cluster."""
     log.info("scanning Pods", extra={"created_before": format_time(options.cutoff)})
     namespaces = namespaces_to_list(options)
-    candidates, scan = cluster.read_list(
+    candidates, scan = cluster.retry_expired(
         lambda: read_candidates(cluster.items(CORE, "pods", namespaces, options.selector), options)
     )
     reader = WorkloadReader(cluster, options)
@@ -5727,7 +5741,7 @@ def survey(cluster: Cluster, options: Options) -> Survey:
     candidates, skips = group_by_workload(candidates, owners, options)
     objects = reader.read(candidates)
     unseen = sorted(reader.without_pods - candidates.keys())
-    reasons = each(unseen, lambda ref: cluster.why_no_pods(ref, json.loads(objects[ref])))
+    reasons = in_parallel(unseen, lambda ref: cluster.why_no_pods(ref, json.loads(objects[ref])))
     broken = {ref: reason for ref, reason in reasons if reason}
     candidates |= {ref: candidate_without_pods(ref, options.cutoff) for ref in broken}
     needs_namespaces = options.exclude_annotation or options.confirm
@@ -5740,7 +5754,7 @@ def survey(cluster: Cluster, options: Options) -> Survey:
         skips,
         objects,
         broken,
-        namespaces=dict(each(names, cluster.namespace)),
+        namespaces=dict(in_parallel(names, cluster.namespace)),
         serving=cluster.serving_pods(namespaces) if candidates else set(),
     )
 
@@ -5806,7 +5820,7 @@ def exit_code_for(error: BaseException, interrupts: Interrupts) -> int:
     log.critical(
         "error: unexpected error: %r; run again with --log-level=debug and report the log", error
     )
-    return 3 if interrupts.raises else 1
+    return 3 if interrupts.raises else 1  # 1: rollouts may have begun
 
 
 def main() -> int:
@@ -5848,11 +5862,11 @@ def main() -> int:
             roll_out(plan, rollout, report)
         exit_code = interrupts.exit_code or report.exit_code()
         report.show_summary(exit_code)
-        return exit_code or report.exit_code()
+        return exit_code or report.exit_code()  # the summary may not have been written
     except (Exception, Interrupted) as error:
         return exit_code_for(error, interrupts)
     finally:
-        interrupts.raises = False
+        interrupts.raises = False  # a late signal must not change the exit code
 
 
 if __name__ == "__main__":

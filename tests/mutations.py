@@ -115,8 +115,8 @@ MUTATIONS = (
     Mutation(
         "selection: terminating Pods count",
         "selecting",
-        'return has_ended or bool(dig(pod, "metadata", "deletionTimestamp"))',
-        "return has_ended",
+        'return has_ended(pod) or bool(dig(pod, "metadata", "deletionTimestamp"))',
+        "return has_ended(pod)",
     ),
     Mutation(
         "selection: an included namespace cannot be excluded",
@@ -164,7 +164,7 @@ MUTATIONS = (
     Mutation(
         "comparison: resources that were changed in place are drift",
         "differences",
-        'if difference.path[0] not in resized or "resources" not in difference.path[1:2]',
+        'if difference.path[0] not in resized or difference.path[1:2] != ("resources",)',
         "if True",
     ),
     Mutation(
@@ -214,8 +214,8 @@ MUTATIONS = (
     Mutation(
         "verification: old Pods do not matter",
         "verification partitions",
-        "        old = self.with_sidecar(pod for pod in pods if is_old(pod, patched))\n",
-        "        old: list[Json] = []\n",
+        "        for pod in self.with_sidecar(pod for pod in pods if is_old(pod, patched)):\n",
+        "        for pod in ():\n",
     ),
     Mutation(
         "verification: a lost sidecar does not stop the run",
@@ -226,8 +226,8 @@ MUTATIONS = (
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "differences = remaining(judged, snapshot.new, self.options.sidecars) if judged else None",
-        "differences = None",
+        "differences_of(judged, snapshot.new, self.options.sidecars) if judged else None",
+        "None",
     ),
     Mutation(
         "verification: rollouts that timed out are not rechecked",

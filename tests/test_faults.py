@@ -138,7 +138,7 @@ def test_nothing_is_lost_under_faults(cluster, start, seed):
     )
     stop = threading.Event()
     killer = threading.Thread(target=kill_kubectls, args=(running, chance, stop))
-    running.wait_for_log('"message": "kubectl"')
+    running.wait_for_log('"message": "progress"')
     killer.start()
     if chance.random() < 0.5:
         cluster.vanish()
@@ -330,7 +330,7 @@ def test_a_token_file_is_read_again_when_its_token_is_refused(cluster, start, tm
     token.write_text("admin-token\n")
     path = cluster.write_kubeconfig("file", {"tokenFile": str(token)})
     running = start(cluster, CONFIRM, f"--kubeconfig={path}", "--log-level=debug")
-    running.wait_for_log('"message": "kubectl"')
+    running.wait_for_log('"message": "progress"')
     cluster.server.tokens = {"next-token": "admin"}
     token.write_text("next-token\n")
     ended = running.finish()

@@ -309,7 +309,7 @@ def start_and_lose(cluster, start):
 def test_an_api_server_that_is_away_is_waited_for_as_long_as_a_rollout(cluster, start_and_lose):
     """Whether the rollout succeeded nobody can say until it is back."""
     running = start_and_lose("--timeout=60s")
-    running.wait_for_log("kubectl ended without a verdict", times=5, timeout=40)
+    running.wait_for_log("kubectl ended without a result", times=5, timeout=40)
     cluster.reappear()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
@@ -402,7 +402,7 @@ def test_kubectls_lines_are_logged_live_under_the_workloads_name(cluster, start)
     cluster.controllers.ready_after = 30
     running = start(cluster, CONFIRM, "--log-format=text", "--log-level=debug")
     running.wait_for_log(
-        'Deployment shop/web: kubectl, line="Waiting for deployment "web" rollout to finish'
+        'Deployment shop/web: progress, line="Waiting for deployment "web" rollout to finish'
     )
     running.signal(signal.SIGKILL)
 
