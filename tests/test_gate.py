@@ -201,11 +201,13 @@ def wait_for_end(gate) -> None:
 
 def test_what_it_said_before_a_pause_does_not_count_after_it(three, start, script, tmp_path):
     flag = tmp_path / "hold"
-    text = f"test -e {tmp_path}/go || sleep 2\ntest ! -e {flag}"
+    pid = tmp_path / "pid"
+    text = f"echo $$ > {pid}\ntest -e {tmp_path}/go || sleep 20\ntest ! -e {flag}"
     running = start(three, CONFIRM, f"--gate={script(text)}", "--max-duration=20s")
-    three.wait_for(lambda: runs(tmp_path) == 1)
+    three.wait_for(lambda: pid.exists() and pid.read_text())
     running.signal(signal.SIGUSR1)
     running.wait_for_log("paused: ")
+    three.wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists())
     flag.touch()
     (tmp_path / "go").touch()
     running.signal(signal.SIGUSR2)
