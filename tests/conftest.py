@@ -70,9 +70,13 @@ def tool() -> ModuleType:
 
 @pytest.fixture(scope="session", autouse=True)
 def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nobody's own kubeconfig, kuberc or kubectl cache has a say here, nor a shell that ignores SIGINT for its jobs."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Nobody's own kubeconfig, kuberc or kubectl cache has a say here, nor a shell or nohup that ignores signals."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         for name in (
@@ -80,6 +84,7 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             "KUBERNETES_SERVICE_HOST",
             "KUBERNETES_SERVICE_PORT",
             "NO_COLOR",
+            "UV_RUN_RECURSION_DEPTH",
         ):
             patch.delenv(name, raising=False)
         for name, value in (("HOME", home), ("KUBECACHEDIR", home / "cache"), ("KUBERC", "off")):

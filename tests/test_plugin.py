@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cluster.manifests import workload
-from support import KUBECTL, SCRIPT, TEXT, Finished
+from support import KUBECTL, SCRIPT, TEXT, TOP, Finished
 
 NAME = "--sidecar-container-name=istio-proxy"
 PLUGIN = "kubectl-sidecar_rollout"
@@ -19,25 +19,42 @@ PLUGIN = "kubectl-sidecar_rollout"
 
 @pytest.fixture(params=["symlink", "copy"])
 def kubectl(request, tmp_path):
-    """kubectl(cluster, *arguments): the real kubectl, with the plugin on the PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
+    """kubectl(cluster, *arguments): the real kubectl, with the plugin on the PATH.
+
+    The copy is made with the README's commands, and gets its packages from uv.
+    """
+    folder = tmp_path / ".local" / "bin"
+    folder.mkdir(parents=True)
     (folder / "kubectl").symlink_to(KUBECTL)
+    python = Path(sys.executable)
+    path = f"{folder}:{python.parent}:/usr/bin:/bin"
     if request.param == "symlink":
         (folder / PLUGIN).symlink_to(SCRIPT)
     else:
-        shutil.copy(SCRIPT, folder / PLUGIN)
-    python = Path(sys.executable).parent  # which has the packages
-    path = f"{folder}:{python}:/usr/bin:/bin"
+        readme = (TOP / "README.md").read_text()
+        commands = re.findall(rf"(?m)^(?:sed|chmod) .*{PLUGIN}$", readme)
+        assert len(commands) == 2
+        script = " && ".join(commands)
+        home = {**os.environ, "HOME": str(tmp_path)}
+        subprocess.run(["sh", "-c", script], cwd=TOP, env=home, check=True)
+        assert (folder / PLUGIN).read_text().startswith("#!/usr/bin/env -S uv run --script\n")
+        (folder / "uv").symlink_to(python.with_name("uv"))
+        path = f"{folder}:/usr/bin:/bin"
 
     def run(cluster, *arguments: str) -> Finished:
+        environment = {
+            **os.environ,
+            "PATH": path,
+            "KUBECONFIG": cluster.kubeconfig,
+            "UV_PYTHON": sys.executable,
+        }
         ended = subprocess.run(
             [str(folder / "kubectl"), "sidecar-rollout", *arguments],
-            env={**os.environ, "PATH": path, "KUBECONFIG": cluster.kubeconfig},
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=100,
         )
         return Finished(ended.returncode, ended.stdout, ended.stderr)
 
@@ -65,7 +82,7 @@ def test_the_printed_command_is_one_that_kubectl_runs(company, kubectl):
 def test_usage_errors_and_version(company, kubectl):
     wrong = kubectl(company, "--unknown", NAME)
     assert wrong.code == 2
-    assert wrong.stderr.splitlines() == [
+    assert wrong.stderr.splitlines()[-2:] == [  # before them, what uv downloads
         "error: unknown option --unknown",
         "See 'kubectl sidecar-rollout --help' for usage.",
     ]
