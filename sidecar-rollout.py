@@ -33,16 +33,16 @@ Examples:
   sidecar-rollout.py --sidecar-container-name='linkerd-*' \\
       --include-statefulset --include-namespace='team-*'
 
-  # Replace only Pods created before a time; rerun this to resume
+  # Restart only workloads with Pods from before a time; rerun this to resume
   sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
       --only-started-before='2026-05-01 13:00'
 
 Exit codes:
   0         done, or nothing to do
   1         at least one workload failed, timed out, was incomplete, rejected,
-            not compared or not up to date, or has no Pods since a rollout, or
-            the API server was unavailable; in a dry run only with
-            --fail-on-drift
+            unknown or not up to date, or has had no Pods since a rollout (in a
+            dry run only with --fail-on-drift), or the API server was
+            unavailable
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl; nothing was
             changed
@@ -863,11 +863,11 @@ OPTIONS = {
             "--include-namespace -n --namespace",
             name_pattern,
             "NAME",
-            "* Only in these namespaces",
+            "* Only these namespaces",
         ),
         switch(
             "--all-namespaces -A",
-            "In all namespaces (the default), even with --include-namespace",
+            "All namespaces (the default); overrides --include-namespace",
         ),
         Option(
             "--exclude-namespace",
@@ -885,7 +885,7 @@ OPTIONS = {
             "--include-annotation",
             annotation_filter,
             "KEY[=VALUE]",
-            "* Only workloads with this annotation, on them or their Pod template",
+            "* Only workloads with this annotation, on the workload or its Pod template",
         ),
         Option(
             "--exclude-annotation",
@@ -950,7 +950,8 @@ OPTIONS = {
             "--max-rollouts",
             amount,
             "N|N%",
-            "Roll out only the first N or N%% of the workloads in the plan, such as a canary",
+            "Roll out only the first N or N%% of the workloads in the plan, for example for a "
+            "canary",
             Amount(100, is_percentage=True),
         ),
         Option(
@@ -984,8 +985,8 @@ OPTIONS = {
             "--soak",
             duration,
             "DURATION",
-            "Time to watch new Pods after each rollout, such as 2m; it fails if one restarts, is "
-            "replaced or stays unready",
+            "Time to watch new Pods after each rollout, such as 2m; the rollout fails if a "
+            "container restarts or a Pod is replaced or stays unready",
         ),
         Option(
             "--annotation-prefix",

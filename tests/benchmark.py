@@ -1,10 +1,10 @@
-"""Speed and memory of sidecar-rollout, side by side with the yardsticks an operator has.
+"""Speed and memory of sidecar-rollout, compared with the alternatives that an operator has.
 
     tests/benchmark.py [--only NAME] [--json] [--pods 10000] [--rounds 5] [--workloads 300]
 
-Serves realistic lists from a process of its own, runs each measure and its yardstick in turns as whole processes, and
-compares medians. Exits with 1 where a target is missed. At another size than the default's the targets still show, but
-say little.
+Serves realistic lists from a process of its own, runs each measure and its baseline in turns as whole processes, and
+compares medians. Exits with 1 if a target is missed. At other sizes than the default, the targets are shown but mean
+little.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REVISIONS = 10  # ReplicaSets of a Deployment
 MATCHING = 0.7  # of the Deployments have the sidecar
 NAMESPACES = 50
 
-# The server: everything serialised beforehand, so that it costs what a server costs at least
+# The server: everything serialized beforehand, so that it costs what a server costs at least
 
 
 def managed_fields(*names: str) -> list[dict]:
@@ -475,13 +475,13 @@ class Row:
     name: str
     what: str
     figure: float
-    yardstick: float
+    baseline: float
     unit: str
-    target: float  # of figure / yardstick
+    target: float  # of figure / baseline
 
     @property
     def ratio(self) -> float:
-        return self.figure / self.yardstick
+        return self.figure / self.baseline
 
     @property
     def is_met(self) -> bool:
@@ -877,11 +877,11 @@ MEASURES = {
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| measure | figure | yardstick | ratio | target | met |",
+        "| measure | figure | baseline | ratio | target | met |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        figures = [f"{value:.3g} {row.unit}".strip() for value in (row.figure, row.yardstick)]
+        figures = [f"{value:.3g} {row.unit}".strip() for value in (row.figure, row.baseline)]
         lines.append(
             f"| {row.what} | {figures[0]} | {figures[1]} | {row.ratio:.3g} | at most {row.target:.3g} "
             f"| {'yes' if row.is_met else 'no'} |"

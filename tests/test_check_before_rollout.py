@@ -1,4 +1,4 @@
-"""The dry run right before each patch: what would not come back is not restarted."""
+"""The dry run right before each patch: workloads whose new Pods would be rejected are not restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded cluster, held to what a real API server and a real kubectl do (tests/recorded/)."""
+"""The embedded cluster, tested against recordings of a real API server and a real kubectl (tests/recorded/)."""
 
 from __future__ import annotations
 

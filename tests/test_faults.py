@@ -1,4 +1,4 @@
-"""Bad days: an API server and a kubectl in trouble, signals at any moment, and input that means harm.
+"""Bad days: an API server and a kubectl in trouble, signals at any moment, and malicious input.
 
 More seeds: pytest tests/test_faults.py --seeds 200 --kills 50
 """

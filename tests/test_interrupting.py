@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: what is in flight is waited for, then named; nothing is left unsaid."""
+"""SIGINT and SIGTERM: the tool waits for rollouts in progress; at the second signal, it lists them."""
 
 from __future__ import annotations
 

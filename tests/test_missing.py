@@ -1,4 +1,4 @@
-"""--include-missing: Pods that should have the sidecar and have not."""
+"""--include-missing: Pods that should have the sidecar but do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person and a program see: tables, JSON lines, the progress line, colours, streams."""
+"""What a person and a program see: tables, JSON lines, the progress line, colors, streams."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_the_summary_is_not_on_standard_error(two):
     assert "2 succeeded" not in seen.text
 
 
-def test_colours_on_a_terminal_unless_no_color_is_set(two):
+def test_colors_on_a_terminal_unless_no_color_is_set(two):
     two.fault(method="PATCH", times=9, path="deployments/", status=403, body={"message": "no"})
     assert "\x1b[31mERROR  \x1b[0m" in Terminal(two, CONFIRM).text
     assert "\x1b[3" not in Terminal(two, CONFIRM, NO_COLOR="1").text

@@ -37,7 +37,7 @@ def test_the_benchmark_works_at_a_small_size():
         *["evicting"] * 2,
         *["in-place"] * 3,
     ]
-    assert all(row["figure"] > 0 and row["yardstick"] > 0 for row in rows)
+    assert all(row["figure"] > 0 and row["baseline"] > 0 for row in rows)
 
 
 class Sample:

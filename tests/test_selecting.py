@@ -1,4 +1,4 @@
-"""Which Pods and workloads are concerned, and why others are not: pure functions, then the awkward cases for real."""
+"""Which Pods and workloads are selected, and why others are skipped: pure functions, then awkward cases end to end."""
 
 from __future__ import annotations
 

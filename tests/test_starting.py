@@ -1,4 +1,4 @@
-"""Before anything is changed: kubectl, the cluster, the rights; each failure is one line and exit code 3."""
+"""Before anything is changed: kubectl, the cluster, the permissions; each failure is one line and exit code 3."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the embedded cluster remembers: objects, their serialised form, and the events that watches read.
+"""What the embedded cluster remembers: objects, their serialized form, and the events that watches read.
 
-An object is serialised once a write, so that lists and watches cost nothing but joining bytes. Whoever holds an
+An object is serialized once a write, so that lists and watches cost nothing but joining bytes. Whoever holds an
 object holds a snapshot: objects are replaced, never changed in place.
 """
 
