@@ -2,7 +2,7 @@
 # /// script
 # requires-python = ">=3.10"
 # dependencies = [
-#     "kubernetes>=36,<38",
+#     "kubernetes>=37,<38",
 #     "python-json-logger>=3.1",
 #     "python-dateutil>=2.8",
 # ]
@@ -4314,6 +4314,7 @@ class ImageChange(OneByOne):
             obj = self.read()
             pods = self.all_pods_of(self.owner, obj)
             left = [pod for pod in pods if uid_of(pod) in self.todo and is_running(pod)]
+            left = [pod for pod in left if self.images_to_change(pod)]  # else others have done it
             if not left:
                 break
             self.require_not_stopped()
@@ -4362,8 +4363,6 @@ class ImageChange(OneByOne):
         """
         cluster = self.rollout.cluster
         images = self.images_to_change(pod)
-        if not images:
-            return
         try:
             cluster.change_images(pod, images, dry_run=True)
             if self.rollout.interrupts.stop_waiting.is_set():
@@ -4447,7 +4446,7 @@ class ImageChange(OneByOne):
         self.is_waiting = bool(reason)
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 
-    def verify(self, outdated: Collection[str]) -> None:
+    def verify(self, outdated: set[str]) -> None:
         """Raise UnsuccessfulError if Pods do not have the images that would be injected today."""
         pods = not_terminating(self.all_pods_of(self.owner, self.read()))
         found = [pod for pod in pods if uid_of(pod) in self.changed]
@@ -4460,7 +4459,7 @@ class ImageChange(OneByOne):
                 text = f"Pod {pod_problem(pod) or name_of(pod)}, after its images were changed"
                 raise UnsuccessfulError(Outcome.FAILED, text)
         for pod in pods:
-            if uid_of(pod) in outdated and uid_of(pod) not in self.changed:
+            if uid_of(pod) in outdated - self.changed and self.images_to_change(pod):
                 text = f"Pod {name_of(pod)} is not running"
                 raise UnsuccessfulError(Outcome.INCOMPLETE, text)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from cluster import EmbeddedCluster
@@ -26,6 +26,7 @@ from support import (
     a_planned,
     command,
     config,
+    options_of,
 )
 
 settings.register_profile(
@@ -206,3 +207,36 @@ def mesh(cluster):
     cluster.create("shop", workload("DaemonSet", "agent"))
     cluster.settle()
     return cluster
+
+
+@pytest.fixture
+def two(cluster):
+    cluster.create("shop", workload("Deployment", "api"))
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.controllers.ready_after = 0.3
+    return cluster
+
+
+@pytest.fixture
+def a_report(tool):
+    """a_report(*options): a Report of an imagined cluster, whose progress line remembers its text."""
+
+    class Line:
+        on_terminal = False
+
+        def show(self, text: str) -> None:
+            self.text = text
+
+        def erase(self) -> None:
+            pass
+
+        draw = erase
+
+    def make(*options: str):
+        connection = tool.Connection(SimpleNamespace(host="https://x"), context="prod")
+        report = tool.Report(connection, options_of(tool, *options), Line())
+        report.plan = tool.Plan([a_planned(tool)] * 10, selected=10)
+        return report
+
+    return make

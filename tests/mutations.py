@@ -58,7 +58,7 @@ MUTATIONS = (
     ),
     Mutation(
         "limits: six failures in a row",
-        "faults scheduler failure_limits",
+        "scheduler failure_limits",
         "TOO_MANY_IN_A_ROW = 5",
         "TOO_MANY_IN_A_ROW = 6",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 import urllib.parse
@@ -12,7 +13,7 @@ import pytest
 import urllib3
 from cluster import EmbeddedCluster
 from cluster.manifests import container, pod, pod_spec, workload
-from support import KUBECTL, exchanges
+from support import KUBECTL, TOP, exchanges
 
 PROXY = container(
     "mesh-proxy",
@@ -295,6 +296,13 @@ def test_an_expired_continue_token(recorded_cluster, client):
     status, _, body = client(first, path=f"/api/v1/pods?limit=2&continue={token}")
     assert (status, body["reason"]) == (410, "Expired")
     assert body["metadata"]["continue"]
+
+
+def test_every_recording_is_described():
+    folder = TOP / "tests" / "recorded"
+    rows = re.findall(r"(?m)^\| (`.*?`) \|", (folder / "README.md").read_text())
+    names = re.findall(r"`([\w-]+)`", " ".join(rows).replace("`-", "`dry-run-pod-"))
+    assert sorted(names) == sorted(path.stem for path in folder.glob("*.json"))
 
 
 def test_it_starts_in_under_a_second():

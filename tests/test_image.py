@@ -62,6 +62,7 @@ def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, clus
         **os.environ,
         "PATH": f"{tmp_path / 'venv' / 'bin'}:/usr/bin:/bin",
         "KUBECONFIG": cluster.kubeconfig,
+        "PIP_CONSTRAINT": "",
     }
     command = command.replace("/tmp/requirements.txt", str(requirements))
     subprocess.run(

@@ -481,6 +481,25 @@ def test_two_runs_at_once_change_one_pod_at_a_time(shop, start):
     assert set(images(shop, "web")) == {NEW}
 
 
+def test_a_pod_that_another_run_changes_is_left_to_it(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    upgrade(cluster)
+    cluster.fault(method="GET", path="deployments/web$")  # the first one: before the Pods are read
+    held = cluster.fault(method="GET", path="deployments/web$", release=threading.Event())
+    running = start(cluster, *IN_PLACE, CONFIRM)
+    assert held.reached.wait(20)
+    (pod,) = cluster.pods("shop")
+    name = pod["metadata"]["name"]
+    patch = {"spec": {"containers": [{"name": "istio-proxy", "image": NEW}]}}
+    cluster.change("Pod", "shop", name, patch)
+    cluster.controllers.set_ready("shop", name, False)
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
+
+
 def test_pods_below_a_partition_with_another_template_are_left_alone(cluster, run):
     """They come back from the current revision, not from the template that is asked about."""
     agent = container("agent", "agent:1")

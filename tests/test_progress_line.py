@@ -1,0 +1,84 @@
+"""The progress line on a terminal, and what is logged elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support import (
+    CONFIRM,
+    TEXT,
+    Terminal,
+    a_planned,
+)
+
+
+def test_the_progress_line(two):
+    two.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
+    seen = Terminal(two, CONFIRM)
+    assert seen.code == 1
+    first = r'1/2 finished, 1 failed, \d+s, 1 in progress: shop/web Waiting for deployment "web" rollout .*'
+    assert any(re.fullmatch(first, line) for line in seen.progress), seen.progress
+    assert re.fullmatch(r"2/2 finished, 1 failed, \d+s, 0 in progress", seen.progress[-1])
+
+
+def test_the_progress_line_estimates_the_time_left_and_shows_what_takes_longest(
+    a_report, tool, monkeypatch
+):
+    clock = [1000.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    report = a_report(CONFIRM)
+
+    def shown(*in_progress, is_paused: bool = False) -> str:
+        report.show_progress(in_progress, "paused" if is_paused else "")
+        return report.progress.text
+
+    younger = tool.InProgress(tool.Task(a_planned(tool, "b")), 1002.0, "B")
+    older = tool.InProgress(tool.Task(a_planned(tool, "a")), 1001.0, "Waiting")
+    clock[0] += 12
+    assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
+    report.outcomes[tool.Outcome.SUCCEEDED] = 2
+    assert shown() == "2/10 finished, 12s, 0 in progress"
+    report.outcomes[tool.Outcome.TIMED_OUT] = 1
+    assert (
+        shown(is_paused=True)
+        == "3/10 finished, 1 failed, 12s, about 28s left, paused, 0 in progress"
+    )
+
+
+def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
+    a_report, tool, monkeypatch, caplog
+):
+    clock = [1000.0]
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    report = a_report(CONFIRM)
+    with caplog.at_level("INFO", "sidecar-rollout"):
+        for seconds in (59, 2, 58, 2):
+            clock[0] += seconds
+            report.show_progress([], "")
+    assert [r.getMessage() for r in caplog.records] == [
+        "0/10 finished, 1m1s, 0 in progress",
+        "0/10 finished, 2m1s, 0 in progress",
+    ]
+
+
+def test_the_progress_line_never_stands_in_a_log_line(two):
+    seen = Terminal(two, CONFIRM)
+    log = [re.sub(r".*\r\x1b\[K", "", line.rstrip("\r")) for line in seen.text.split("\n")]
+    assert all(re.match(r"\d\d:\d\d:\d\dZ INFO ", line) for line in log if line)
+    assert len([line for line in log if "rollout succeeded" in line]) == 2
+    assert seen.text.endswith("\r\x1b[K")  # the line is gone at the end
+
+
+@pytest.mark.parametrize("columns", [20, 80])
+def test_the_progress_line_fits_the_terminal(two, columns):
+    seen = Terminal(two, CONFIRM, columns=columns)
+    assert seen.progress
+    assert max(map(len, seen.progress)) < columns
+
+
+def test_elsewhere_there_is_a_log_line_for_each_finished_rollout_and_no_progress_line(two, run):
+    ended = run(two, TEXT, CONFIRM)
+    assert ended.stderr.count("rollout succeeded, seconds=") == 2
+    assert "\r" not in ended.stderr
+    assert "\x1b" not in ended.stderr
