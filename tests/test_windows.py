@@ -22,7 +22,7 @@ def slow(cluster):
 
 
 def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, start):
-    running = start(slow, CONFIRM, "--max-duration=2s")
+    running = start(slow, CONFIRM, "--max-duration=8s")
     running.wait_for_log(
         "--max-duration is over: no new rollouts will start; waiting for 1 in progress"
     )
@@ -38,7 +38,7 @@ def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, start):
 
 
 def test_the_summary_tells_how_to_resume(slow, start, run):
-    running = start(slow, CONFIRM, "--max-duration=2s", "--log-format=text")
+    running = start(slow, CONFIRM, "--max-duration=8s", "--log-format=text")
     running.wait_for_log("--max-duration is over")
     let_ready(slow)
     *_, header, command = running.finish().stdout.splitlines()
@@ -48,7 +48,7 @@ def test_the_summary_tells_how_to_resume(slow, start, run):
 
 
 def test_a_failure_is_one_also_at_the_end_of_the_window(slow, start):
-    running = start(slow, CONFIRM, "--max-duration=2s", "--timeout=3s")
+    running = start(slow, CONFIRM, "--max-duration=8s", "--timeout=10s")
     ended = running.finish()
     assert (ended.code, ended.outcomes["shop/a"]) == (1, "timed_out")
 
@@ -57,7 +57,7 @@ def test_evictions_stop_between_two_pods(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", replicas=3))
     cluster.settle()
     cluster.controllers.ready_after = 60
-    running = start(cluster, CONFIRM, "--evict", "--max-duration=2s")
+    running = start(cluster, CONFIRM, "--evict", "--max-duration=8s")
     running.wait_for_log("--max-duration is over")
     let_ready(cluster)
     ended = running.finish()
@@ -76,7 +76,7 @@ def test_a_window_that_is_long_enough_changes_nothing(cluster, run):
 
 
 def test_it_ends_a_pause(slow, start):
-    running = start(slow, CONFIRM, "--max-duration=4s", "--parallel-rollouts=1")
+    running = start(slow, CONFIRM, "--max-duration=10s", "--parallel-rollouts=1")
     slow.wait_for(lambda: any(not is_ready(p) for p in slow.pods("shop")))
     running.signal(signal.SIGUSR1)
     running.wait_for_log("paused: no new rollouts will start")
