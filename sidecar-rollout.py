@@ -5823,6 +5823,12 @@ def exit_code_for(error: BaseException, interrupts: Interrupts) -> int:
     return 3 if interrupts.raises else 1  # 1: rollouts may have begun
 
 
+# Objects to keep until Python exits. If a daemon thread were the last to use the connections, it
+# would free them while Python runs its exit functions, which may end in a traceback (RuntimeError:
+# dictionary changed size during iteration).
+KEPT: list[object] = []
+
+
 def main() -> int:
     """Run the stages in their order; return the exit code."""
     if not hasattr(signal, "SIGUSR1"):
@@ -5835,6 +5841,7 @@ def main() -> int:
         kubectl = find_kubectl(options.kubectl)
         connection = connect(kubectl, options.kubeconfig, options.context)
         cluster = Cluster(connection)
+        KEPT.append(cluster)
         cluster.check_connection()
         began = cluster.now()
         options = replace(options, cutoff=find_cutoff(options.cutoff, began))

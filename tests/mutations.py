@@ -347,7 +347,13 @@ MUTATIONS = (
         "        return value if is_reference else REDACTED\n",
         "        return value\n",
     ),
-    # Exit codes
+    # Exit
+    Mutation(
+        "exit: the last worker frees the connections",
+        "exiting",
+        "        KEPT.append(cluster)\n",
+        "",
+    ),
     Mutation(
         "exit codes: a failed rollout is a success",
         "rolling_out",
