@@ -53,6 +53,7 @@ def test_what_it_installs_is_pinned_and_is_what_the_tool_needs():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="packages of the image need Python 3.11")
+@pytest.mark.timeout(600)
 def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, cluster):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
@@ -68,7 +69,7 @@ def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, clus
     }
     command = command.replace("/tmp/requirements.txt", str(requirements))
     subprocess.run(
-        ["sh", "-ec", command], env=environment, check=True, capture_output=True, timeout=100
+        ["sh", "-ec", command], env=environment, check=True, capture_output=True, timeout=600
     )
     assert not requirements.exists()
     words = [str(SCRIPT), "--sidecar-container-name=istio-proxy", CONFIRM]

@@ -458,11 +458,18 @@ def test_two_runs_at_once_change_one_pod_at_a_time(shop, start):
         for each in status["containerStatuses"]:
             each["state"]["running"]["startedAt"] = "2026-01-01T00:00:00Z"
         shop.store.change("pods", found, status=status)
-    shop.controllers.kubelet.step = 0.5
+    kubelet = shop.controllers.kubelet
+    kubelet.step = 0.5
+    held = []
+    later, kubelet.later = kubelet.later, lambda seconds, act: held.append(act)
     first = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     first.wait_for_log("waiting for Pod web-")
     second = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     second.wait_for_log("waiting for a Pod to be ready: web-")
+    with shop.store.lock:
+        kubelet.later = later
+        for act in held:
+            act()
     worst = 0
     while first.process.poll() is None or second.process.poll() is None:
         pods = shop.pods("shop", "web")
