@@ -717,11 +717,11 @@ def rolling_out(workloads: int, rounds: int) -> Iterator[Row]:
 
     with EmbeddedCluster() as cluster:
         cluster.namespace("shop", inject=True)
-        cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+        cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.0
         for number in range(workloads):
             cluster.create("shop", workload("Deployment", f"web-{number}"))
         cluster.settle(120)
-        cluster.controllers.ready_after, cluster.controllers.gone_after = 0.1, 0.1
+        cluster.kubelet.ready_after, cluster.kubelet.gone_after = 0.1, 0.1
         environment = environment_of(cluster)
         names = "\n".join(f"web-{number}" for number in range(workloads))
         loop = ["sh", "-c", f"printf '%s\\n' '{names}' | {SHELL_LOOP.strip()}"]
@@ -773,11 +773,11 @@ def evicting(owners: int, rounds: int) -> Iterator[Row]:
 
     with EmbeddedCluster() as cluster:
         cluster.namespace("shop", inject=True)
-        cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+        cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.0
         for number in range(owners):
             cluster.create("shop", replicated("ReplicaSet", f"web-{number}", replicas=2))
         cluster.settle(120)
-        cluster.controllers.ready_after, cluster.controllers.gone_after = 0.1, 0.1
+        cluster.kubelet.ready_after, cluster.kubelet.gone_after = 0.1, 0.1
         environment = environment_of(cluster)
         found = []
 
@@ -821,11 +821,11 @@ def changing_in_place(owners: int, rounds: int) -> Iterator[Row]:
 
     with EmbeddedCluster() as cluster:
         cluster.namespace("shop", inject=True)
-        cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+        cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.0
         for number in range(owners):
             cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
         cluster.settle(120)
-        cluster.controllers.kubelet.step = 0.03
+        cluster.kubelet.step = 0.03
         environment = environment_of(cluster)
         proxy = '{.status.containerStatuses[?(@.name=="istio-proxy")]'
         environment["STATUS"] = proxy + ".image} " + proxy + ".ready}"

@@ -214,7 +214,7 @@ def two(cluster):
     cluster.create("shop", workload("Deployment", "api"))
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 0.3
+    cluster.kubelet.ready_after = 0.3
     return cluster
 
 

@@ -218,10 +218,10 @@ def unchecked(cluster: EmbeddedCluster) -> str:
 
 def let_ready(cluster: EmbeddedCluster) -> None:
     """Make the Pods ready that are waiting for it."""
-    cluster.controllers.ready_after = 0.05
+    cluster.kubelet.ready_after = 0.05
     for found in cluster.pods("shop"):
         if not is_ready(found):
-            cluster.controllers._start("shop", found["metadata"]["name"])
+            cluster.kubelet.start("shop", found["metadata"]["name"])
 
 
 def counts(matched: int, updated: int, ready: int, updated_and_ready: int, lost: int = 0) -> dict:

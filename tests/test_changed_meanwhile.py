@@ -24,7 +24,7 @@ def test_what_is_paused_or_deleted_during_its_rollout_is_skipped_at_once(
 ):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--timeout=60s", "--log-level=debug")
     running.wait_for_log("Waiting for deployment")
     cluster.change("Deployment", "shop", "web", change)
@@ -36,7 +36,7 @@ def test_what_is_paused_or_deleted_during_its_rollout_is_skipped_at_once(
 def test_annotations_of_its_own_do_not_end_a_rollout(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 4  # longer than until the next look at the workload
+    cluster.kubelet.ready_after = 4  # longer than until the next look at the workload
     ended = run(cluster, CONFIRM, "--exclude-annotation=sidecarRollout.rollout.reason")
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
 
@@ -45,7 +45,7 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
     cluster.create("shop", workload("Deployment", "a"))
     cluster.create("shop", workload("Deployment", "b"))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     held = cluster.fault(path="deployments/b$", release=threading.Event())
     running = start(cluster, CONFIRM, "--timeout=1s")
     running.wait_for_log("will recheck at the end")

@@ -330,7 +330,7 @@ def kubectl(
 def test_kubectl_waits_for_a_rollout_in_both_ways_to_watch(cluster, kind, as_stream):
     cluster.create("shop", workload(kind, "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 0.5
+    cluster.kubelet.ready_after = 0.5
     target = f"{kind.lower()}/web"
     assert (
         kubectl(cluster, "rollout", "restart", target, "-n", "shop").stdout

@@ -17,7 +17,7 @@ def in_progress(cluster, age: float) -> None:
     cluster.settle()
     for found in cluster.pods("shop"):
         cluster.backdate(found, 3600)
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     began = datetime.now(timezone.utc) - timedelta(seconds=age)
     stamp = {"other.rollout.timestamp": began.isoformat()}
     template = {"template": {"metadata": {"annotations": stamp}}}
@@ -49,7 +49,7 @@ def test_a_rollout_in_progress_that_begins_after_the_plan_is_left_alone(cluster,
     held = cluster.fault(path="deployments/web$", release=threading.Event())
     running = start(cluster, CONFIRM)
     assert held.reached.wait(20)
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     stamp = {"other.rollout.timestamp": datetime.now(timezone.utc).isoformat()}
     cluster.change(
         "Deployment", "shop", "web", {"spec": {"template": {"metadata": {"annotations": stamp}}}}
@@ -157,7 +157,7 @@ def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, 
     held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
     running = start(cluster, CONFIRM)
     assert held.reached.wait(20)
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     stamp = {"sidecarRollout.rollout.timestamp": datetime.now(timezone.utc).isoformat()}
     template = {"template": {"metadata": {"annotations": stamp}}}
     cluster.change("Deployment", "shop", "b", {"spec": template})
@@ -167,7 +167,7 @@ def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, 
         return any((c["type"], c["status"]) == ("Progressing", "False") for c in conditions)
 
     cluster.wait_for(has_failed)
-    cluster.controllers.ready_after = 0.05
+    cluster.kubelet.ready_after = 0.05
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "skipped"}

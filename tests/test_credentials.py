@@ -16,7 +16,7 @@ def test_a_token_that_expires_is_renewed_without_losing_a_rollout(cluster, run, 
     for number in range(4):
         cluster.create("shop", workload("Deployment", f"w-{number}"))
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     cluster.server.tokens = Tokens(cluster.server.tokens, 2)
     ended = run(cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 2)), CONFIRM)
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 4})
@@ -71,7 +71,7 @@ def test_a_plugin_whose_tokens_name_no_end_is_run_again_when_one_is_refused(clus
     for number in range(3):
         cluster.create("shop", workload("Deployment", f"w-{number}"))
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     cluster.server.tokens = Tokens(cluster.server.tokens, 2)
     user = a_plugin(tmp_path / "plugin", 2)
     text = (tmp_path / "plugin").read_text()
@@ -86,7 +86,7 @@ def test_a_token_file_is_read_again_when_its_token_is_refused(cluster, start, tm
     cluster.create("shop", workload("Deployment", "a"))
     cluster.create("shop", workload("Deployment", "b"))
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     token = tmp_path / "token"
     token.write_text("admin-token\n")
     path = cluster.write_kubeconfig("file", {"tokenFile": str(token)})

@@ -27,7 +27,7 @@ def test_each_owner(cluster, run, owner, options):
     OWNERS[owner](cluster)
     cluster.settle()
     upgrade(cluster)
-    cluster.controllers.ready_after = 0.3  # longer than the old Pods take to end
+    cluster.kubelet.ready_after = 0.3  # longer than the old Pods take to end
     before, watch = uids(cluster), Watch(cluster)
     without = run(cluster, CONFIRM, *options, *EVICT[1:])
     assert without.planned == []

@@ -136,7 +136,7 @@ def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
     cluster.create("shop", budget("x", minAvailable=2))
     cluster.settle()
-    cluster.controllers.ready_after = 2.5
+    cluster.kubelet.ready_after = 2.5
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug", "--timeout=4s")
     running.wait_for_log("allows no disruption", times=2)
     cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})

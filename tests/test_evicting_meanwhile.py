@@ -50,7 +50,7 @@ def test_an_owner_is_left_alone_if_one_of_its_pods_runs_to_completion(cluster, r
 
 def test_a_deployment_that_is_resumed_is_no_longer_evicted(cluster, start):
     paused(cluster, replicas=3)
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     running = start(cluster, CONFIRM, *EVICT)
     cluster.wait_for(lambda: evictions(cluster))
     cluster.change("Deployment", "shop", "x", {"spec": {"paused": False}})
@@ -67,10 +67,10 @@ def test_a_daemon_sets_pod_is_replaced_on_its_node(cluster, start):
     OWNERS["DaemonSet shop/x"](cluster)
     cluster.settle()
     slow = {"metadata": {"name": "node-9"}, "spec": {}, "status": {}}
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
-    cluster.wait_for(cluster.controllers.starting)
-    cluster.controllers.ready_after = 0.05
+    cluster.wait_for(cluster.kubelet.starting)
+    cluster.kubelet.ready_after = 0.05
     cluster.store.create("nodes", slow)  # its Pod is ready at once
     cluster.wait_for(lambda: len([p for p in cluster.pods("shop") if is_ready(p)]) == 3)
     ended = running.finish()
@@ -81,10 +81,10 @@ def test_a_stateful_sets_pod_is_replaced_under_its_name(cluster, start):
     fields = {"podManagementPolicy": "Parallel", **ON_DELETE}
     cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **fields))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
-    cluster.wait_for(cluster.controllers.starting)
-    cluster.controllers.ready_after = 0.05
+    cluster.wait_for(cluster.kubelet.starting)
+    cluster.kubelet.ready_after = 0.05
     cluster.change("StatefulSet", "shop", "x", {"spec": {"replicas": 4}})
     cluster.wait_for(lambda: len([p for p in cluster.pods("shop") if is_ready(p)]) == 3)
     ended = running.finish()
@@ -96,7 +96,7 @@ def test_two_runs_do_not_evict_two_pods_of_one_owner(cluster, start, kind):
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
     upgrade(cluster)
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     watch = Watch(cluster)
     first = start(cluster, CONFIRM, "--only-drifted", *EVICT)
     cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
@@ -110,9 +110,9 @@ def test_two_runs_do_not_evict_two_pods_of_one_owner(cluster, start, kind):
 def test_one_that_others_delete_is_no_success(cluster, start):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT)
-    cluster.wait_for(cluster.controllers.starting)
+    cluster.wait_for(cluster.kubelet.starting)
     cluster.delete("ReplicaSet", "shop", "x")
     ended = running.finish()
     (result,) = ended.of("result")
@@ -139,7 +139,7 @@ def test_a_change_that_is_not_observed_yet_is_waited_for(cluster, start):
 def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
     OWNERS["StatefulSet shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.gone_after = 5
+    cluster.kubelet.gone_after = 5
     cluster.delete("Pod", "shop", "x-1")
     ended = start(cluster, CONFIRM, *EVICT).finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
@@ -150,7 +150,7 @@ def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
 def test_no_pod_is_evicted_while_another_one_terminates(cluster, run, kind):
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.gone_after = 2
+    cluster.kubelet.gone_after = 2
     watch = Watch(cluster)
     cluster.delete("Pod", "shop", cluster.pods("shop")[-1]["metadata"]["name"])
     ended = run(cluster, CONFIRM, *EVICT)

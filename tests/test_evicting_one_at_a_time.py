@@ -45,7 +45,7 @@ def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run):
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
     cluster.settle()
     set_ready(cluster, cluster.pods("shop")[-1]["metadata"]["name"], False)
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
     assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
 
@@ -53,7 +53,7 @@ def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run):
 def test_as_many_pods_must_be_ready_as_before(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
     (first,) = cluster.wait_for(lambda: evictions(cluster))
     cluster.wait_for(lambda: len(cluster.pods("shop")) == 3)
@@ -61,7 +61,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     set_ready(cluster, other, False)
     for found in cluster.pods("shop"):
         if "startTime" not in found["status"]:
-            cluster.controllers._start("shop", found["metadata"]["name"])
+            cluster.kubelet.start("shop", found["metadata"]["name"])
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
     (result,) = ended.of("result")
@@ -71,7 +71,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
 def test_the_last_pod_is_gone_at_the_end(cluster, run):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.gone_after = 1.0  # its replacement is ready long before
+    cluster.kubelet.gone_after = 1.0  # its replacement is ready long before
     before = uids(cluster)
     ended = run(cluster, CONFIRM, *EVICT)
     assert ended.outcomes == {"shop/x": "succeeded"}
@@ -142,7 +142,7 @@ def test_each_pod_is_read_right_before_and_evicted_by_its_uid(cluster, run):
 def test_a_pod_that_others_replace_is_not_evicted(cluster, start):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     running = start(cluster, CONFIRM, *EVICT)
     (first,) = cluster.wait_for(lambda: evictions(cluster))
     (other,) = [p for p in cluster.pods("shop") if p["metadata"]["name"] != first and is_ready(p)]
@@ -155,10 +155,10 @@ def test_a_pod_that_others_replace_is_not_evicted(cluster, start):
 def test_one_that_is_scaled_down_meanwhile_is_done_with_fewer(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT, "--timeout=20s")
     cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
-    cluster.controllers.ready_after = 0.05
+    cluster.kubelet.ready_after = 0.05
     cluster.change("ReplicaSet", "shop", "x", {"spec": {"replicas": 2}})
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})

@@ -89,7 +89,7 @@ def test_a_timeout_tells_what_is_wrong_with_the_new_pod(cluster, run):
 def test_a_timeout_tells_that_the_old_pod_is_still_there(cluster, run):
     cluster.create("shop", workload("StatefulSet", "x", APP, **ON_DELETE))
     cluster.settle()
-    cluster.controllers.gone_after = 60
+    cluster.kubelet.gone_after = 60
     ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (

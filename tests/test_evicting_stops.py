@@ -18,13 +18,13 @@ def slow(cluster):
     for name in ("a", "b"):
         cluster.create("shop", replicated("ReplicaSet", name, APP, replicas=3))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     return cluster
 
 
 def test_the_first_signal_stops_between_two_pods(slow, start):
     running = start(slow, CONFIRM, *EVICT)
-    slow.wait_for(slow.controllers.starting)
+    slow.wait_for(slow.kubelet.starting)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupted: no new rollouts will start; waiting for 1 in progress")
     let_ready(slow)
@@ -41,7 +41,7 @@ def test_the_first_signal_stops_between_two_pods(slow, start):
 
 def test_the_second_signal_stops_waiting(slow, start):
     running = start(slow, CONFIRM, *EVICT, "--log-format=text")
-    slow.wait_for(slow.controllers.starting)
+    slow.wait_for(slow.kubelet.starting)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupted: no new rollouts will start")
     running.signal(signal.SIGINT)
@@ -69,13 +69,13 @@ def test_a_failure_elsewhere_stops_between_two_pods(slow, start):
     let_ready(slow)
     slow.create("shop", workload("Deployment", "sick", APP))
     slow.settle()
-    slow.controllers.ready_after = 60
+    slow.kubelet.ready_after = 60
     body = {"kind": "Status", "message": "no", "code": 422}
     patch = slow.fault(
         method="PATCH", path="deployments/sick", status=422, body=body, release=threading.Event()
     )
     running = start(slow, CONFIRM, *EVICT, "--parallel-rollouts=2", "--max-failures=1")
-    slow.wait_for(slow.controllers.starting)
+    slow.wait_for(slow.kubelet.starting)
     patch.release.set()
     running.wait_for_log("--max-failures=1 reached")
     let_ready(slow)
@@ -88,7 +88,7 @@ def test_a_failure_elsewhere_stops_between_two_pods(slow, start):
 
 def test_a_pause_holds_between_two_pods(slow, start):
     running = start(slow, CONFIRM, *EVICT)
-    slow.wait_for(slow.controllers.starting)
+    slow.wait_for(slow.kubelet.starting)
     running.signal(signal.SIGUSR1)
     running.wait_for_log("paused: no new rollouts will start")
     let_ready(slow)

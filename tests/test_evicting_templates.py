@@ -154,7 +154,7 @@ def test_a_template_that_changes_between_two_pods_ends_it(cluster, start, kind):
     """Right before each eviction it is found out again."""
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     running = start(cluster, CONFIRM, *EVICT)
     cluster.wait_for(lambda: evictions(cluster))
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "app:2"}]}}}}

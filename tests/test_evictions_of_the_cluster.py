@@ -76,7 +76,7 @@ def test_answers_without_a_budget(evicting):
     refused = post(evicting, "bare-1", token="token-of-viewer")
     assert same(refused, 28, ("bare-5", "bare-1"))
     evicting.kubeconfig_of("evictor", EVICTOR)
-    evicting.controllers.gone_after = 60
+    evicting.kubelet.gone_after = 60
     assert same(post(evicting, "bare-1", with_uid(uid), token="token-of-evictor"), 59)
     left = evicting.get("Pod", "evict", "bare-1")
     recorded = exchanges("evict")[2]["response"]["body"]
@@ -100,7 +100,7 @@ def test_a_budget_is_asked_before_the_uid(evicting):
     evicting.wait_for(lambda: status_of(evicting, "web")["disruptionsAllowed"])
     for _ in range(2):  # a dry run takes nothing from the budget
         assert same(post(evicting, first, query="?dryRun=All"), 38)
-    evicting.controllers.ready_after = 60
+    evicting.kubelet.ready_after = 60
     assert same(post(evicting, first), 40)
     evicting.wait_for(lambda: status_of(evicting, "web")["currentHealthy"] == 2)
     assert same(post(evicting, second), 41)
@@ -354,7 +354,7 @@ def test_counts_while_a_pod_terminates(evicting, kind, number, count):
     make = replicated if kind == "ReplicaSet" else workload
     evicting.create("evict", make(kind, "x", **({} if kind == "DaemonSet" else {"replicas": 2})))
     evicting.settle()
-    evicting.controllers.gone_after = 60
+    evicting.kubelet.gone_after = 60
     before = len(evicting.pods("evict", "x"))
     assert post(evicting, evicting.pods("evict", "x")[-1]["metadata"]["name"])[0] == 201
     wanted = exchanges("evict-owners")[number]["response"]["body"]["status"]

@@ -84,7 +84,7 @@ KINDS = ("Deployment", "Deployment", "Deployment", "StatefulSet", "DaemonSet")
 
 
 def fill(cluster: EmbeddedCluster, count: int) -> None:
-    cluster.controllers.ready_after = cluster.controllers.gone_after = 0.02
+    cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.02
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
         fields = {} if kind == "DaemonSet" else {"replicas": 1 + number % 3}
@@ -226,7 +226,7 @@ def test_long_lists_are_requested_compressed(cluster, run):
 def test_a_kubectl_that_is_killed_is_run_again(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 1.5
+    cluster.kubelet.ready_after = 1.5
     running = start(cluster, CONFIRM, "--log-level=debug")
     running.wait_for_log("Waiting for deployment")
     subprocess.run(["pkill", "-KILL", "-P", str(running.process.pid)], check=True)

@@ -106,7 +106,7 @@ def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(three, start, s
 
 def test_rollouts_in_progress_continue(three, start, script, tmp_path):
     """The gate closes after the first rollout started: it is completed, the others never start."""
-    three.controllers.ready_after = 60
+    three.kubelet.ready_after = 60
     first = f"test $(wc -l < {tmp_path}/runs) -eq 1"
     running = start(three, CONFIRM, f"--gate={script(first)}")
     three.wait_for(lambda: patches(three) == 1)

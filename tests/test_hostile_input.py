@@ -21,7 +21,7 @@ def test_hostile_conditions_and_annotations(cluster, run):
         "shop", workload("Deployment", "web", progressDeadlineSeconds=1, annotations={"evil": EVIL})
     )
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     cluster.fault(method="PATCH", path="deployments/web", status=422, body={"message": EVIL})
     ended = run(cluster, TEXT, CONFIRM)
     assert ended.code == 1

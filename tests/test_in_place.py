@@ -236,7 +236,7 @@ def test_pod_security_that_was_raised_later(shop, run):
 
 
 def test_interrupted_once_the_pod_in_progress_is_finished(shop, start):
-    shop.controllers.kubelet.step = 0.5
+    shop.kubelet.step = 0.5
     running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     running.wait_for_log("waiting for Pod web-")
     running.signal(signal.SIGINT)
@@ -248,7 +248,7 @@ def test_interrupted_once_the_pod_in_progress_is_finished(shop, start):
 
 
 def test_interrupted_twice_the_summary_names_the_pod_and_its_state(shop, start):
-    shop.controllers.kubelet.step = 60
+    shop.kubelet.step = 60
     running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     running.wait_for_log("waiting for Pod web-")
     running.signal(signal.SIGINT)
@@ -265,12 +265,12 @@ def test_interrupted_twice_the_summary_names_the_pod_and_its_state(shop, start):
 
 def test_unready_pods_first_and_a_ready_one_waits_for_all_others(shop, start):
     names = sorted(p["metadata"]["name"] for p in shop.pods("shop", "web"))
-    shop.controllers.set_ready("shop", names[1], False)
+    shop.kubelet.set_ready("shop", names[1], False)
     running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     running.wait_for_log("waiting for Pod")
     first = next(r.path for r in shop.server.requests if r.method == "PATCH")
     assert first.endswith(names[1])
-    shop.controllers.set_ready("shop", names[1], True)
+    shop.kubelet.set_ready("shop", names[1], True)
     assert running.finish().outcomes == {"shop/web": "succeeded"}
 
 
@@ -291,7 +291,7 @@ def test_a_pod_that_is_not_ready_and_up_to_date_holds_the_others(shop, run):
             == 1
         )
     )
-    shop.controllers.set_ready("shop", one["metadata"]["name"], False)
+    shop.kubelet.set_ready("shop", one["metadata"]["name"], False)
     ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=2s")
     assert ended.outcomes == {"shop/web": "timed_out"}
     name = one["metadata"]["name"]
@@ -301,11 +301,11 @@ def test_a_pod_that_is_not_ready_and_up_to_date_holds_the_others(shop, run):
 
 
 def test_a_pod_that_is_replaced_meanwhile_is_no_failure(shop, start):
-    shop.controllers.kubelet.step = 60
+    shop.kubelet.step = 60
     running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     running.wait_for_log("waiting for Pod web-")
     (changed,) = [p["metadata"]["name"] for p in shop.pods("shop", "web") if NEW in str(p["spec"])]
-    shop.controllers.kubelet.step = 0.02
+    shop.kubelet.step = 0.02
     shop.delete("Pod", "shop", changed)
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "succeeded"}
@@ -415,7 +415,7 @@ def test_a_crash_during_the_soak(shop, start):
     running = start(shop, *IN_PLACE, CONFIRM, "--soak=8s", "--log-level=debug")
     running.wait_for_log("soaking")
     name = shop.pods("shop", "web")[0]["metadata"]["name"]
-    shop.controllers.crash("shop", name, "istio-proxy")
+    shop.kubelet.crash("shop", name, "istio-proxy")
     ended = running.finish()
     crash = f"crashed during the soak: {name}: container istio-proxy restarted: OOMKilled"
     assert message_of(ended, "web") == crash
@@ -440,7 +440,7 @@ def test_it_needs_only_drifted(run):
 
 
 def test_a_terminating_pod_is_waited_for(shop, start):
-    shop.controllers.gone_after = 60
+    shop.kubelet.gone_after = 60
     (one, *_) = shop.pods("shop", "web")
     shop.delete("Pod", "shop", one["metadata"]["name"])
     shop.settle()
@@ -458,7 +458,7 @@ def test_two_runs_at_once_change_one_pod_at_a_time(shop, start):
         for each in status["containerStatuses"]:
             each["state"]["running"]["startedAt"] = "2026-01-01T00:00:00Z"
         shop.store.change("pods", found, status=status)
-    kubelet = shop.controllers.kubelet
+    kubelet = shop.kubelet
     kubelet.step = 0.5
     held = []
     later, kubelet.later = kubelet.later, lambda seconds, act: held.append(act)
@@ -500,7 +500,7 @@ def test_a_pod_that_another_run_changes_is_left_to_it(cluster, start):
     name = pod["metadata"]["name"]
     patch = {"spec": {"containers": [{"name": "istio-proxy", "image": NEW}]}}
     cluster.change("Pod", "shop", name, patch)
-    cluster.controllers.set_ready("shop", name, False)
+    cluster.kubelet.set_ready("shop", name, False)
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "succeeded"}
@@ -586,7 +586,7 @@ def test_a_second_signal_during_the_dry_run_changes_nothing(shop, start):
 
 
 def test_the_summary_names_the_pod_also_if_a_request_hangs(shop, start):
-    shop.controllers.kubelet.step = 60
+    shop.kubelet.step = 60
     running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
     running.wait_for_log("waiting for Pod web-")
     held = shop.fault(method="GET", path="fieldSelector", times=99, release=threading.Event())
@@ -628,7 +628,7 @@ def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
         for s in p["status"]["containerStatuses"]
         if s["image"] == NEW and s["ready"]
     ][:1]
-    shop.controllers.set_ready("shop", name, False)
+    shop.kubelet.set_ready("shop", name, False)
     with shop.store.lock:
         found = shop.get("Pod", "shop", name)
         status = copy.deepcopy(found["status"])

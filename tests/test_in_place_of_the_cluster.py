@@ -84,7 +84,7 @@ def watch(cluster, name: str = "web", until=None) -> list[tuple]:
 
 
 def slowly(cluster) -> None:
-    cluster.controllers.kubelet.step = 0.2
+    cluster.kubelet.step = 0.2
 
 
 def test_a_new_image_is_killed_pulled_and_started(web):
@@ -109,7 +109,7 @@ def test_a_new_image_is_killed_pulled_and_started(web):
 
 def test_the_generation_is_observed_before_anything_happens(web):
     """As in exchange 6: it does not tell whether the container was restarted."""
-    web.controllers.kubelet.step = 60
+    web.kubelet.step = 60
     patch(web, {"spec": request_of(2)["spec"]})
     web.wait_for(lambda: web.get("Pod", "inplace", "web")["status"]["observedGeneration"] == 2)
     assert look(web.get("Pod", "inplace", "web")) == look(in_place_answer(6))
@@ -217,7 +217,7 @@ def test_a_kubelet_before_native_sidecars_does_nothing(web):
 @pytest.mark.parametrize("code", [0, 137])
 def test_a_native_sidecar_that_ended_well_shows_no_pull_error(web, code):
     a_native_pod(web, "native-broken", "node-1")
-    web.controllers.kubelet.exit_code = code
+    web.kubelet.exit_code = code
     patch(web, request_of(106), name="native-broken")
     ended = "terminated" if code == 0 else "waiting"
     last = watch(

@@ -28,7 +28,7 @@ def three(cluster):
 def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
     three, start, number, code
 ):
-    three.controllers.ready_after = 1.0
+    three.kubelet.ready_after = 1.0
     running = start(three, CONFIRM, DEBUG)
     running.wait_for_log("Waiting for deployment")
     running.signal(number)
@@ -48,7 +48,7 @@ def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
 
 
 def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, start):
-    three.controllers.ready_after = 60
+    three.kubelet.ready_after = 60
     running = start(three, CONFIRM, DEBUG, "--parallel-rollouts=2")
     running.wait_for_log("Waiting for deployment", times=2)
     running.signal(signal.SIGINT)
@@ -109,7 +109,7 @@ def test_a_signal_before_anything_is_changed_ends_at_once(three, start):
 
 def test_kubectl_is_not_in_the_terminals_process_group(three, start):
     """Ctrl-C reaches the whole group of the terminal: kubectl must live on, so that its rollout is waited for."""
-    three.controllers.ready_after = 1.0
+    three.kubelet.ready_after = 1.0
     words_group = start(three, CONFIRM, DEBUG)
     words_group.wait_for_log("Waiting for deployment")
     children = subprocess.run(
@@ -122,13 +122,13 @@ def test_kubectl_is_not_in_the_terminals_process_group(three, start):
 
 
 def test_the_same_command_again_resumes_where_it_stopped(three, start, run):
-    three.controllers.ready_after = 1.0
+    three.kubelet.ready_after = 1.0
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     running = start(three, CONFIRM, cut_off, DEBUG)
     running.wait_for_log("Waiting for deployment")
     running.signal(signal.SIGINT)
     assert running.finish().outcomes["shop/a"] == "succeeded"
-    three.controllers.ready_after = 0.05
+    three.kubelet.ready_after = 0.05
     again = run(three, CONFIRM, cut_off)
     assert (again.code, again.outcomes) == (0, {"shop/b": "succeeded", "shop/c": "succeeded"})
     patched = [r.path.rpartition("/")[2] for r in three.server.requests if r.method == "PATCH"]
@@ -140,7 +140,7 @@ def test_signals_that_a_parent_ignores_stay_ignored(three):
     """A shell gives its background jobs SIGINT ignored, nohup SIGHUP."""
     from support import command
 
-    three.controllers.ready_after = 1.0
+    three.kubelet.ready_after = 1.0
     words, environment = command(three.kubeconfig, CONFIRM, DEBUG)
     process = subprocess.Popen(
         words,
@@ -198,7 +198,7 @@ def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
 
 def test_the_second_signal_ends_the_recheck_as_well(three, start):
     """The last look at what timed out has its own kubectl, which may hang."""
-    three.controllers.ready_after = 60
+    three.kubelet.ready_after = 60
     running = start(three, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
     running.wait_for_log("will recheck at the end", times=3)
     running.signal(signal.SIGINT)

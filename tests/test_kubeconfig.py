@@ -215,7 +215,7 @@ def test_certificates_are_written_for_the_user_alone_and_removed(shop, start, wi
 @pytest.mark.parametrize("when", ["/api/v1/pods", "rollout"])
 def test_certificates_are_removed_after_a_signal(shop, start, with_certificates, signals, when):
     path, folder = with_certificates
-    shop.controllers.ready_after = 2.0
+    shop.kubelet.ready_after = 2.0
     held = shop.fault(path="/api/v1/pods", release=threading.Event())
     running = start(shop, CONFIRM, f"--kubeconfig={path}", "--log-level=debug", TMPDIR=folder)
     assert held.reached.wait(20)

@@ -37,7 +37,7 @@ def test_the_summary_names_the_cause_and_how_to_resume(outdated, run):
 
 def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(outdated, run):
     outdated.injector.breaks_after = 0
-    outdated.controllers.ready_after = 60
+    outdated.kubelet.ready_after = 60
     ended = run(outdated, CONFIRM, "--timeout=1s", "--max-failures=7")
     assert ended.outcomes["shop/a"] == "timed_out"
     assert patched(outdated) == ["a"]

@@ -102,7 +102,7 @@ def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(mesh, r
     mesh.change("Deployment", "shop", "native", {"spec": {"paused": True}})
     extra = {"spec": {"volumes": [{"name": "own", "emptyDir": {}}]}, "metadata": {}}
     extra["metadata"] = {"annotations": {"own/annotation": "2"}}
-    mesh.controllers.ready_after = 60
+    mesh.kubelet.ready_after = 60
     mesh.change("Deployment", "shop", "web", {"spec": {"template": extra}})
     text = run(mesh, DRIFTED, TEXT).stdout
     assert "1 up to date" in text

@@ -80,7 +80,7 @@ def test_its_stamp_tells_that_another_run_has_restarted_it(
         "shop", workload("Deployment", "main")
     )
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     stamp = {RESTARTED_AT: datetime.now(timezone.utc).isoformat()}
     patch = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
     cluster.change("Deployment", "shop", "main", patch)

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
-from cluster.controllers import READY_AFTER
+from cluster.kubelet import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, options_of, unchecked
 
@@ -121,7 +121,7 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
 def test_no_pod_is_to_be_deleted_that_is_only_slow(cluster, run):
     cluster.create("shop", workload("StatefulSet", "db"))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
     assert "delete Pod" not in message(ended)
 

@@ -10,7 +10,7 @@ import time
 from datetime import datetime, timezone
 
 import pytest
-from cluster.controllers import READY_AFTER
+from cluster.kubelet import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, KUBECTL, a_planned, unchecked
 
@@ -360,7 +360,7 @@ def test_once_the_credentials_are_gone_nothing_more_is_tried(cluster, start):
 def test_a_workload_that_is_deleted_while_it_is_waited_for_is_skipped(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 30
+    cluster.kubelet.ready_after = 30
     running = start(cluster, CONFIRM, "--log-level=debug")
     running.wait_for_log("Waiting for deployment")
     cluster.delete("Deployment", "shop", "web")
@@ -399,7 +399,7 @@ def test_never_more_than_n_at_a_time_and_n_at_a_time(cluster, start):
 def test_kubectls_lines_are_logged_live_under_the_workloads_name(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 30
+    cluster.kubelet.ready_after = 30
     running = start(cluster, CONFIRM, "--log-format=text", "--log-level=debug")
     running.wait_for_log(
         'Deployment shop/web: progress, line="Waiting for deployment "web" rollout to finish'

@@ -58,13 +58,13 @@ class Sample:
 def test_a_long_run_stays_flat(cluster, start, request):
     count = request.config.getoption("--workloads")
     workers = min(50, count // 5)
-    cluster.controllers.ready_after = cluster.controllers.gone_after = 0.0
+    cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.0
     for number in range(count):
         cluster.create(
             "shop", workload("Deployment", f"web-{number}", replicas=10 if count > 1000 else 2)
         )
     cluster.settle(1200)
-    cluster.controllers.ready_after = cluster.controllers.gone_after = 0.05
+    cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.05
     running = start(
         cluster, "--confirm=true", f"--parallel-rollouts={workers}", "--log-level=warning"
     )

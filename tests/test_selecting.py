@@ -339,7 +339,7 @@ def test_a_workload_that_is_gone_is_skipped(cluster, run):
 
 
 def test_pods_that_are_ending_or_have_ended_do_not_count(cluster, run):
-    cluster.controllers.gone_after = 60
+    cluster.kubelet.gone_after = 60
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.create("shop", pod("done", pod_spec(container("app", "once"), restartPolicy="Never")))
     cluster.create("shop", pod("leaving"))

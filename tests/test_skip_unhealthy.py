@@ -24,7 +24,7 @@ def test_what_is_unhealthy_by_then_is_left_alone_on_request(cluster, start):
     held = cluster.fault(path="deployments/web$", release=threading.Event())
     running = start(cluster, CONFIRM, "--skip-unhealthy")
     assert held.reached.wait(20)
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     (found,) = cluster.pods("shop")
     cluster.delete("Pod", "shop", found["metadata"]["name"])
     cluster.wait_for(

@@ -47,7 +47,7 @@ def test_nothing_happens_and_the_slot_stays_occupied(shop, run):
 def test_a_container_that_restarts_is_a_failure(shop, start):
     running = soaking(shop, start, "--max-failures=1")
     name = a_pod(shop, "a")
-    shop.controllers.crash("shop", name, "istio-proxy")
+    shop.kubelet.crash("shop", name, "istio-proxy")
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "not_started"}
     crash = f"crashed during the soak: {name}: container istio-proxy restarted: OOMKilled"
@@ -58,7 +58,7 @@ def test_a_container_that_restarts_is_a_failure(shop, start):
 
 def test_the_summary_has_the_command_to_undo_it(shop, start):
     running = soaking(shop, start, "--max-failures=1", TEXT)
-    shop.controllers.crash("shop", a_pod(shop, "a"), "app", reason="Error", code=3)
+    shop.kubelet.crash("shop", a_pod(shop, "a"), "app", reason="Error", code=3)
     ended = running.finish()
     head, _, rest = ended.stdout.partition("failed: Deployment shop/a: crashed during the soak: ")
     assert ": container app restarted: Error (exit code 3)\n" in rest
@@ -89,7 +89,7 @@ def test_why_a_pod_was_evicted_is_shown(shop, start):
 def test_a_pod_that_stays_unready_is_a_failure(shop, start):
     running = soaking(shop, start, "deploy/a", "--soak=20s")
     name = a_pod(shop, "a")
-    shop.controllers.set_ready("shop", name, False)
+    shop.kubelet.set_ready("shop", name, False)
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed"}
     unready = "containers with unready status: [app] (not ready for more than 10s)"
@@ -146,7 +146,7 @@ def test_evicted_pods_are_watched_as_well(cluster, start):
     cluster.settle()
     running = soaking(cluster, start, "--evict", TEXT)
     name = a_pod(cluster, "lone")
-    cluster.controllers.crash("shop", name, "app")
+    cluster.kubelet.crash("shop", name, "app")
     ended = running.finish()
     text = f"failed: ReplicaSet shop/lone: crashed during the soak: {name}: container app restarted: OOMKilled"
     assert text in ended.stdout
@@ -160,14 +160,14 @@ def test_a_restart_before_the_soak_does_not_count(cluster, start):
     """A container that waits for another one often restarts once while it starts."""
     cluster.create("shop", workload("Deployment", "slow"))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--soak=3s")
     (old,) = cluster.pods("shop")
     cluster.wait_for(lambda: len(cluster.pods("shop")) == 2)
     (new,) = [p for p in cluster.pods("shop") if name_of(p) != name_of(old)]
-    cluster.controllers._start("shop", name_of(new))
+    cluster.kubelet.start("shop", name_of(new))
     for _ in range(3):
-        cluster.controllers.crash("shop", name_of(new), "app")
+        cluster.kubelet.crash("shop", name_of(new), "app")
     assert running.finish().outcomes == {"shop/slow": "succeeded"}
 
 
@@ -175,13 +175,13 @@ def test_a_workload_that_was_late_is_watched_as_well(cluster, start):
     for name in ("a", "b"):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--timeout=3s", "--soak=4s", "--log-level=debug")
     running.wait_for_log("will recheck at the end")
     let_ready(cluster)  # and b is rolled out before a is rechecked
     running.wait_for_log("rollout succeeded")
     running.wait_for_log("soaking", times=2)
-    cluster.controllers.crash("shop", a_pod(cluster, "a"), "app")
+    cluster.kubelet.crash("shop", a_pod(cluster, "a"), "app")
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "succeeded"}
     late, _, crash = message_of(ended, "a").partition("; ")

@@ -32,7 +32,7 @@ def take_away(cluster, name: str, manager: str) -> None:
 def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
-    cluster.controllers.ready_after = 1.0
+    cluster.kubelet.ready_after = 1.0
     running = start(cluster, CONFIRM, DEBUG)
     running.wait_for_log("Waiting for deployment")
     take_away(cluster, "web", "argocd-controller")
@@ -85,7 +85,7 @@ def test_who_removed_the_annotation(tool, edits, told):
 def test_a_restart_by_somebody_else_in_between_is_no_failure(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
-    cluster.controllers.ready_after = 0.7
+    cluster.kubelet.ready_after = 0.7
     running = start(cluster, CONFIRM, DEBUG)
     running.wait_for_log("Waiting for deployment")
     environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
@@ -101,7 +101,7 @@ def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(letters, 
         f'#!/bin/sh\n[ "$3 $4" != "rollout status" ] && exec {KUBECTL} "$@"\nexit 0\n'
     )
     kubectl.chmod(0o755)
-    letters.controllers.ready_after = 30
+    letters.kubelet.ready_after = 30
     ended = run(letters, CONFIRM, f"--kubectl={kubectl}", "--max-rollouts=1")
     (result,) = [r for r in ended.of("result") if r["name"] == "a"]
     assert (ended.code, result["outcome"]) == (1, "incomplete")
@@ -124,7 +124,7 @@ def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, 
 def test_completed_late_is_verified_as_well(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.controllers.ready_after = 30
+    cluster.kubelet.ready_after = 30
     running = start(cluster, CONFIRM, "--timeout=1s", DEBUG)
     running.wait_for_log("Waiting for deployment")
     take_away(cluster, "web", "flux")

@@ -17,7 +17,7 @@ def slow(cluster):
     for name in ("a", "b", "c"):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     return cluster
 
 
@@ -56,7 +56,7 @@ def test_a_failure_is_one_also_at_the_end_of_the_window(slow, start):
 def test_evictions_stop_between_two_pods(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", replicas=3))
     cluster.settle()
-    cluster.controllers.ready_after = 60
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--evict", "--max-duration=8s")
     running.wait_for_log("--max-duration is over")
     let_ready(cluster)

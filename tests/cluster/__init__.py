@@ -50,6 +50,7 @@ class EmbeddedCluster:
         self.store = Store()
         self.injector = Injector()
         self.controllers = Controllers(self.store, self.injector)
+        self.kubelet = self.controllers.kubelet
         context, self.authority = certificates()
         self.server = server.ApiServer(self.store, self.controllers, self.injector, context)
         self.server.tokens[ADMIN] = "admin"

@@ -1,4 +1,4 @@
-"""The controllers of the embedded cluster: Deployment, ReplicaSet, StatefulSet, DaemonSet, and a stand-in kubelet.
+"""The controllers of the embedded cluster: Deployment, ReplicaSet, StatefulSet, DaemonSet, and a scheduler.
 
 One thread takes what has changed and brings it one step nearer to what is wanted, as the real controllers do; a
 change that it makes comes back to it as the next step. Waiting is a timer, never a sleep.
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 from . import admission, eviction, kubelet
+from .eviction import is_terminating
 from .store import PLURALS, RESOURCES, Store, controller_of, now
 
 REVISION_HASH = "controller-revision-hash"
-READY_AFTER = "cluster.test/ready-after"  # a Pod's annotation: its seconds until it is ready
 DAEMON_TOLERATIONS = [
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
@@ -35,10 +35,6 @@ DAEMON_TOLERATIONS = [
 
 def template_hash(template: dict) -> str:
     return hashlib.sha1(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def is_terminating(obj: dict) -> bool:
-    return "deletionTimestamp" in obj["metadata"]
 
 
 def is_ready(pod: dict) -> bool:
@@ -90,9 +86,6 @@ def put_condition(conditions: list[dict], new: dict) -> list[dict]:
 class Controllers:
     def __init__(self, store: Store, injector: admission.Injector) -> None:
         self.store, self.injector = store, injector
-        self.ready_after = 0.05  # seconds from a Pod's creation until it is ready
-        self.gone_after = 0.1  # seconds a terminating Pod lingers
-        self.crashes_every = 2.0  # seconds; containers whose image is "leaking"
         self._dirty: dict[tuple[str, str, str], None] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -101,9 +94,6 @@ class Controllers:
         self._stopped = False
         # By workload: the field manager of its operator, and which annotations it keeps.
         self.operators: dict[tuple[str, str, str], tuple[str, Callable[[str], bool]]] = {}
-        self._under_way: set[tuple[str, str]] = (
-            set()
-        )  # (uid, step) of Pods that a timer will move on
         self._progress: dict[
             str, tuple[tuple, float]
         ] = {}  # uid of a Deployment: how far it was, and since when
@@ -202,30 +192,13 @@ class Controllers:
                 else:
                     self._wake.wait(wait)
 
-    # Pods: what scheduler and kubelet do
+    # Pods: what the scheduler does
 
     def _step_pod(self, pod: dict) -> None:
-        uid = pod["metadata"]["uid"]
-        if is_terminating(pod):
-            if (uid, "end") not in self._under_way:
-                self._under_way.add((uid, "end"))
-                self._later(self.gone_after, lambda: self._remove_pod(pod))
-        elif "startTime" not in pod["status"] and (uid, "start") not in self._under_way:
-            self._under_way.add((uid, "start"))
-            self._schedule(pod)
-        elif "startTime" in pod["status"]:
+        if is_terminating(pod) or pod["spec"].get("nodeName"):
             self.kubelet.sync(pod)
-
-    def starting(self) -> list[dict]:
-        """The Pods that become ready later, after the `ready_after` of when they were created."""
-        with self._wake:
-            pods = self.store.list("pods")
-            return [pod for pod in pods if (pod["metadata"]["uid"], "start") in self._under_way]
-
-    def _remove_pod(self, pod: dict) -> None:
-        metadata = pod["metadata"]
-        self._under_way -= {(metadata["uid"], "end"), (metadata["uid"], "start")}
-        self.store.delete("pods", metadata["namespace"], metadata["name"])
+        else:
+            self._schedule(pod)
 
     def _schedule(self, pod: dict) -> None:
         spec = pod["spec"]
@@ -241,72 +214,13 @@ class Controllers:
             }
             self._set_status("pods", pod, {**pod["status"], "conditions": [unschedulable]})
             return
-        if not spec.get("nodeName"):
-            nodes = self.store.list("nodes")
-            node = (
-                nodes[hash(pod["metadata"]["uid"]) % len(nodes)]["metadata"]["name"]
-                if nodes
-                else "node-1"
-            )
-            pod = self.store.change("pods", pod, spec={**spec, "nodeName": node})
-        seconds = float(pod["metadata"].get("annotations", {}).get(READY_AFTER, self.ready_after))
-        self._later(
-            seconds, lambda: self._start(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        nodes = self.store.list("nodes")
+        node = (
+            nodes[hash(pod["metadata"]["uid"]) % len(nodes)]["metadata"]["name"]
+            if nodes
+            else "node-1"
         )
-
-    def _start(self, namespace: str, name: str) -> None:
-        pod = self.store.get("pods", namespace, name)
-        if pod and not is_terminating(pod):
-            self._under_way.discard((pod["metadata"]["uid"], "start"))
-            self._set_status("pods", pod, started_status(pod))
-            for container in pod["spec"]["containers"]:
-                if "leaking" in container["image"]:
-                    self._leak(pod, container["name"])
-
-    def _leak(self, pod: dict, container: str) -> None:
-        """A container runs out of memory again and again."""
-        metadata = pod["metadata"]
-
-        def crash() -> None:
-            found = self.store.get("pods", metadata["namespace"], metadata["name"])
-            if found and found["metadata"]["uid"] == metadata["uid"]:
-                self.crash(metadata["namespace"], metadata["name"], container)
-                self._leak(pod, container)
-
-        self._later(self.crashes_every, crash)
-
-    def crash(
-        self, namespace: str, name: str, container: str, reason: str = "OOMKilled", code: int = 137
-    ) -> None:
-        """A container ends and the kubelet starts it again at once."""
-        with self.store.lock:
-            pod = self.store.get("pods", namespace, name)
-            if not pod or is_terminating(pod):
-                return
-            status = copy.deepcopy(pod["status"])
-            for found in status["containerStatuses"] + status.get("initContainerStatuses", []):
-                if found["name"] == container:
-                    ended = completed(now(), found["containerID"])
-                    ended |= {"reason": reason, "exitCode": code}
-                    found |= {"lastState": {"terminated": ended}}
-                    found["restartCount"] += 1
-                    found["containerID"] += f"-{found['restartCount']}"
-            self._set_status("pods", pod, status)
-
-    def set_ready(self, namespace: str, name: str, ready: bool) -> None:
-        """The readiness probe of a Pod's first container has another result."""
-        with self.store.lock:
-            pod = self.store.get("pods", namespace, name)
-            status = copy.deepcopy(pod["status"])
-            status["containerStatuses"][0]["ready"] = ready
-            message = f"containers with unready status: [{status['containerStatuses'][0]['name']}]"
-            for found in status["conditions"]:
-                if found["type"] in ("Ready", "ContainersReady"):
-                    found |= {"status": str(ready), "lastTransitionTime": now()}
-                    found.pop("reason", None), found.pop("message", None)
-                    if not ready:
-                        found |= {"reason": "ContainersNotReady", "message": message}
-            self._set_status("pods", pod, status)
+        self.store.change("pods", pod, spec={**spec, "nodeName": node})
 
     def _set_status(self, plural: str, obj: dict, status: dict) -> None:
         current = self.store.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
@@ -888,101 +802,3 @@ def stamp_manager(obj: dict, manager: str, api_version: str) -> None:
     fields = {f"f:{field}": {} for field in obj if field != "metadata"}
     stamp = {"manager": manager, "operation": "Update", "apiVersion": api_version, "time": now()}
     obj["metadata"]["managedFields"] = [{**stamp, "fieldsType": "FieldsV1", "fieldsV1": fields}]
-
-
-def started_status(pod: dict) -> dict:
-    """The status that the kubelet writes; the image's name says how the container fares."""
-    spec, stamp = pod["spec"], now()
-    statuses = [container_status(c, stamp) for c in spec["containers"]]
-    native = [container_status(c, stamp) for c in spec.get("initContainers", ())]
-    for found, status in zip(spec.get("initContainers", ()), native, strict=True):
-        if "running" in status["state"] and found.get("restartPolicy") != "Always":
-            status["state"] = {"terminated": completed(stamp, status["containerID"])}
-            status["started"] = False
-    unready = [status["name"] for status in native + statuses if not status["ready"]]
-    well = not unready
-    ended = (
-        well
-        and spec["restartPolicy"] != "Always"
-        and any("once" in c["image"] for c in spec["containers"])
-    )
-    ready = str(well and not ended)
-    pulled = not any(
-        "Pull" in status["state"].get("waiting", {}).get("reason", "")
-        for status in native + statuses
-    )
-    message = f"containers with unready status: [{' '.join(unready)}]"
-    why = {"reason": "ContainersNotReady", "message": message} if unready else {}
-    address = f"10.244.0.{int(pod['metadata']['uid'][:2], 16)}"
-    conditions = [
-        {
-            "type": kind,
-            "observedGeneration": 1,
-            "status": "True"
-            if kind in ("PodReadyToStartContainers", "Initialized", "PodScheduled")
-            else ready,
-            "lastProbeTime": None,
-            "lastTransitionTime": stamp,
-            **(why if kind in ("Ready", "ContainersReady") else {}),
-        }
-        for kind in (
-            "PodReadyToStartContainers",
-            "Initialized",
-            "Ready",
-            "ContainersReady",
-            "PodScheduled",
-        )
-    ]
-    return {
-        "observedGeneration": 1,
-        "phase": "Succeeded" if ended else "Running" if pulled else "Pending",
-        "conditions": conditions,
-        "hostIP": "10.0.0.11",
-        "hostIPs": [{"ip": "10.0.0.11"}],
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "startTime": stamp,
-        **({"initContainerStatuses": native} if native else {}),
-        "containerStatuses": statuses,
-        "qosClass": pod["status"]["qosClass"],
-    }
-
-
-def completed(stamp: str, container_id: str) -> dict:
-    return {
-        "exitCode": 0,
-        "reason": "Completed",
-        "startedAt": stamp,
-        "finishedAt": stamp,
-        "containerID": container_id,
-    }
-
-
-def container_status(container: dict, stamp: str) -> dict:
-    waiting = next((w for part, w in WAITING.items() if part in container["image"]), None)
-    if waiting:
-        message = waiting["message"].format(**container)
-        waiting = {"reason": waiting["reason"], "message": message}
-    return {
-        "name": container["name"],
-        "state": {"waiting": waiting} if waiting else {"running": {"startedAt": stamp}},
-        "lastState": {},
-        "ready": waiting is None,
-        "restartCount": 0,
-        "image": container["image"],
-        "imageID": f"fake://{container['image']}",
-        "containerID": f"fake://{hashlib.sha1(container['image'].encode()).hexdigest()}",
-        "started": waiting is None,
-    }
-
-
-WAITING = {
-    "broken": {
-        "reason": "ImagePullBackOff",
-        "message": 'Back-off pulling image "{image}": ErrImagePull: not found',
-    },
-    "crashing": {
-        "reason": "CrashLoopBackOff",
-        "message": "back-off 5m0s restarting failed container={name}",
-    },
-}
