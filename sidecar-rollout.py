@@ -2872,9 +2872,16 @@ NO_SIDECARS = packed({}, sort_keys=True)  # the view of a Pod that has none of t
 def view_of(pod: Json, names: Names) -> bytes:
     """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
 
-    The views of two Pods are equal if and only if nothing differs.
+    The views of two Pods are equal if and only if nothing differs. The name and UID of a
+    Deployment's ReplicaSet are no difference: each rollout creates another one, and the
+    OpenTelemetry operator writes both into an environment variable.
     """
-    return normal_view(TOKEN_VOLUME.sub(r"\1", json.dumps(sidecar_parts(pod, names))))
+    text = TOKEN_VOLUME.sub(r"\1", json.dumps(sidecar_parts(pod, names)))
+    template_hash = dig(pod, "metadata", "labels").get("pod-template-hash", "\0")
+    for reference in dig(pod, "metadata", "ownerReferences"):
+        if reference["name"].endswith(f"-{template_hash}"):
+            text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
+    return normal_view(text)
 
 
 @functools.lru_cache(maxsize=4096)

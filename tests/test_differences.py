@@ -19,6 +19,22 @@ def test_a_recorded_live_pod_is_up_to_date(tool, name):
     assert tool.other_changes(live, fresh, MESH) == ()
 
 
+def test_the_replica_set_of_a_rollout_is_no_difference(tool):
+    """OpenTelemetry's operator writes its name and UID into a variable."""
+
+    def pod(number: int, deployment: str = "web") -> dict:
+        name, uid = f"{deployment}-5d8f7c6b9{number}", f"0f9c-{number}"
+        value = f"k8s.deployment.name={deployment},k8s.replicaset.name={name},uid={uid}"
+        found = pod_of({**SIDECAR, "env": [{"name": "ATTRIBUTES", "value": value}]})
+        owner = {"kind": "ReplicaSet", "name": name, "uid": uid}
+        labels = {"pod-template-hash": f"5d8f7c6b9{number}"}
+        found["metadata"] |= {"labels": labels, "ownerReferences": [owner]}
+        return found
+
+    assert differences(tool, pod(1), pod(2)) == []
+    assert len(differences(tool, pod(1), pod(1, "other"))) == 1
+
+
 def test_recorded_drift_is_exactly_its_differences(tool):
     (_, live), (native, newer) = recorded("web"), recorded("drifted")
     assert differences(tool, live, native) == [
