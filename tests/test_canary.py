@@ -10,6 +10,8 @@ import pytest
 from cluster.manifests import workload
 from support import CONFIRM, TEXT, patched
 
+pytestmark = pytest.mark.both
+
 
 @pytest.mark.parametrize(
     ("limit", "count"), [("2", 2), ("99", 6), ("1%", 1), ("50%", 3), ("51%", 4), ("100%", 6)]

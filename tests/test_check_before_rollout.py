@@ -8,6 +8,8 @@ import pytest
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, unchecked
 
+pytestmark = pytest.mark.both
+
 MISSING = (
     "new Pods would not have the sidecar istio-proxy; check that the injector is healthy, or use "
     "--only-drifted --allow-removal"
@@ -43,6 +45,7 @@ def test_what_the_api_server_would_reject_is_not_patched(outdated, run, state):
     assert messages(ended)["b"] == "--max-failures=1 reached"
 
 
+@pytest.mark.embedded("a real one registers no such webhook")
 def test_a_webhook_that_knows_no_dry_run_keeps_nothing_from_being_patched(outdated, run):
     outdated.injector.state = "no-dry-run"
     assert set(run(outdated, CONFIRM).outcomes.values()) == {"succeeded"}

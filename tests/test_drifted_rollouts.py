@@ -7,6 +7,8 @@ import threading
 import pytest
 from support import CONFIRM, DRIFTED, counts, patched
 
+pytestmark = pytest.mark.both
+
 
 def test_the_revision_is_written_and_tells_what_a_pod_got(mesh, run, tool):
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
@@ -70,7 +72,7 @@ def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(m
 
     def inject(pod: dict) -> None:
         real(pod)
-        if mesh.injector.seen[-1:] != [] and pod["metadata"].get("annotations"):
+        if "sidecarRollout.rollout.timestamp" in pod["metadata"].get("annotations", {}):
             pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
 
     mesh.injector.inject = inject

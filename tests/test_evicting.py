@@ -20,6 +20,8 @@ from support import (
     upgrade,
 )
 
+pytestmark = pytest.mark.both
+
 
 @pytest.mark.parametrize("options", [(), ("--only-drifted",)], ids=["all", "drifted"])
 @pytest.mark.parametrize("owner", OWNERS)
@@ -95,6 +97,9 @@ def test_workloads_with_a_rollout_are_restarted_all_the_same(cluster, run):
     assert (ended.code, evictions(cluster)) == (0, [])
 
 
+@pytest.mark.embedded(
+    "the garbage collector of a real one removes Pods of a Job that does not exist"
+)
 def test_pods_that_nobody_would_replace_are_never_evicted(cluster, run):
     proxy = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
     once = pod_spec(container("app"), proxy, restartPolicy="Never")
@@ -161,6 +166,7 @@ def test_an_opt_out_holds_for_every_owner(cluster, run):
     assert evictions(cluster) == []
 
 
+@pytest.mark.embedded("the garbage collector of a real one removes Pods without their owner")
 def test_a_replica_set_that_is_gone_is_skipped(cluster, run):
     proxy = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
     cluster.create(

@@ -7,6 +7,7 @@ import json
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
+import pytest
 from cluster import is_ready
 from cluster.manifests import replicated, workload
 from support import (
@@ -22,6 +23,8 @@ from support import (
     uids,
     upgrade,
 )
+
+pytestmark = pytest.mark.both
 
 
 def test_stateful_sets_go_from_the_highest_ordinal(cluster, run):
@@ -125,6 +128,7 @@ def test_a_parallel_stateful_set_does_not_wait(cluster, run):
     assert ended.outcomes == {"shop/x": "succeeded"}
 
 
+@pytest.mark.embedded("the audit log has no bodies of requests")
 def test_each_pod_is_read_right_before_and_evicted_by_its_uid(cluster, run):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()

@@ -8,6 +8,8 @@ import pytest
 from cluster.manifests import replicated, workload
 from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, evictor, upgrade
 
+pytestmark = pytest.mark.both
+
 
 @pytest.mark.parametrize("owner", [o for o in OWNERS if not o.startswith("CloneSet")])
 def test_a_replacement_that_would_be_rejected_is_not_risked(cluster, run, owner):

@@ -8,6 +8,8 @@ import pytest
 from cluster.manifests import workload
 from support import patched
 
+pytestmark = pytest.mark.both
+
 
 @pytest.mark.parametrize(
     ("state", "code"),

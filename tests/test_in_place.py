@@ -14,6 +14,8 @@ from cluster import admission, is_ready, server
 from cluster.manifests import container, pod_spec, replicated, workload
 from support import BOTH, CONFIRM, TEXT, verdicts
 
+pytestmark = pytest.mark.both
+
 IN_PLACE = ("--only-drifted", "--in-place")
 OLD, NEW = "docker.io/istio/proxyv2:1.26.2", "docker.io/istio/proxyv2:1.26.3"
 
@@ -210,6 +212,7 @@ def test_if_the_old_image_cannot_be_put_back_the_message_says_so_first(shop, run
     assert sorted(images(shop, "web")) == ["docker.io/istio/broken:1", OLD, OLD]
 
 
+@pytest.mark.embedded("the policy is a function of its API server")
 @pytest.mark.parametrize("status", [403, 422])
 def test_a_policy_that_refuses_leaves_everything_as_it_is(shop, run, status):
     def deny(pod: dict) -> None:
@@ -322,7 +325,9 @@ def test_a_pod_that_is_not_running_is_left_alone(shop, run):
     assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
 
 
-@pytest.mark.parametrize("spec", [{"paused": True}, {"updateStrategy": {"type": "OnDelete"}}])
+@pytest.mark.parametrize(
+    "spec", [{"paused": True}, {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}]
+)
 def test_workloads_that_a_restart_does_not_replace(shop, run, spec):
     kind, name = ("Deployment", "web") if "paused" in spec else ("StatefulSet", "db")
     shop.change(kind, "shop", name, {"spec": spec})
@@ -439,6 +444,7 @@ def test_it_needs_only_drifted(run):
     assert ended.stderr.startswith("error: --in-place requires --only-drifted\n")
 
 
+@pytest.mark.embedded("its Pods settle before the controllers see that one terminates")
 def test_a_terminating_pod_is_waited_for(shop, start):
     shop.kubelet.gone_after = 60
     (one, *_) = shop.pods("shop", "web")

@@ -6,6 +6,8 @@ import pytest
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, lines, verdicts
 
+pytestmark = pytest.mark.both
+
 ISTIO = "--sidecar-container-name=istio-*"
 AGENT = "--sidecar-container-name=opentelemetry-auto-instrumentation-*"
 OLD, NEW = "docker.io/istio/proxyv2:1.26.2", "docker.io/istio/proxyv2:1.27.0"

@@ -8,6 +8,8 @@ import pytest
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, a_planned, counts, messages, options_of, patched
 
+pytestmark = pytest.mark.both
+
 
 @pytest.mark.parametrize("options", [[], [DRIFTED], ["--max-failures=7"]])
 def test_a_new_pod_without_the_sidecar_stops_the_run(outdated, run, options):

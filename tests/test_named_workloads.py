@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, TEXT, options_of
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def shop(cluster):

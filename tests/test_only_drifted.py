@@ -8,6 +8,8 @@ import pytest
 from cluster.manifests import container, pod, pod_spec, workload
 from support import BOTH, CONFIRM, DRIFTED, PROXY, TEXT, VOLUME, config, lines, patched, verdicts
 
+pytestmark = pytest.mark.both
+
 ALL = ["shop/agent", "shop/native", "shop/web", "shop/db"]
 
 
@@ -148,6 +150,7 @@ def test_a_changed_volume_that_the_sidecar_mounts_is_drift(mesh, run):
     )
 
 
+@pytest.mark.embedded("nobody binds a claim that a Pod names by itself")
 def test_the_volume_of_a_claim_is_no_difference_between_pods(mesh, run):
     mesh.injector.container["volumeMounts"] = [
         *PROXY["volumeMounts"],
@@ -160,6 +163,7 @@ def test_the_volume_of_a_claim_is_no_difference_between_pods(mesh, run):
     assert verdicts(run(mesh, DRIFTED, *BOTH))["shop/queue"] == "up_to_date"
 
 
+@pytest.mark.embedded("managedFields cannot be written by hand")
 def test_resources_of_another_container_changed_in_place_excuse_nothing(mesh, run):
     (found, *_) = mesh.pods("shop", "web")
     resized = {"f:spec": {"f:containers": {'k:{"name":"app"}': {"f:resources": {}}}}}

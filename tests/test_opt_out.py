@@ -8,6 +8,8 @@ import pytest
 from cluster.manifests import workload
 from support import CONFIRM, patched
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def annotated(cluster):
@@ -63,6 +65,7 @@ def test_who_opted_out_is_told(annotated, run):
     )
 
 
+@pytest.mark.embedded("the test's own options name namespaces, and other requests are expected")
 def test_namespaces_are_read_only_when_an_exclusion_asks_for_it(annotated, run):
     run(annotated)
     run(annotated, f"--include-{KEY}")

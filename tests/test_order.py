@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import TEXT, a_planned
 
+pytestmark = pytest.mark.both
+
 
 def test_the_order_is_least_risky_first(tool, planned):
     wanted = [
@@ -72,7 +74,7 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
     )
     cluster.settle()
     cluster.wait_for(
-        lambda: len(cluster.get("EndpointSlice", "shop", "web-slice")["endpoints"]) == 2
+        lambda: sum(len(s["endpoints"]) for s in cluster.store.list("endpointslices", "shop")) == 2
     )
     ended = run(cluster)
     assert [(r["name"], r["state"]) for r in ended.of("plan")] == [
@@ -118,7 +120,13 @@ def test_a_ready_or_serving_endpoint_makes_it_serving(letters, run, conditions, 
     target = {"kind": "Pod", "name": found["metadata"]["name"], "namespace": "shop"}
     endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": target}
     letters.create(
-        "shop", {"kind": "EndpointSlice", "metadata": {"name": "a-x"}, "endpoints": [endpoint]}
+        "shop",
+        {
+            "kind": "EndpointSlice",
+            "addressType": "IPv4",
+            "metadata": {"name": "a-x"},
+            "endpoints": [endpoint],
+        },
     )
     states = {r["name"]: r["state"] for r in run(letters).of("plan")}
     assert states == dict.fromkeys("abcdef", "not_serving") | {"a": state}

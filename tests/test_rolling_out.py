@@ -14,6 +14,8 @@ from cluster.kubelet import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, KUBECTL, a_planned, unchecked
 
+pytestmark = pytest.mark.both
+
 
 def broken() -> dict:
     return pod_spec(container("app", "registry.example/broken:1"))
@@ -69,6 +71,7 @@ def test_every_kind_is_restarted_and_all_its_pods_are_new(cluster, run):
     assert sorted(r.path.rpartition("/")[2] for r in patches(cluster)) == sorted(kinds)
 
 
+@pytest.mark.embedded("the audit log has no bodies of requests")
 def test_what_is_written_into_the_template(cluster, run):
     cluster.create("shop", workload("Deployment", "web", annotations={"team": "a"}))
     cluster.settle()
@@ -407,6 +410,7 @@ def test_kubectls_lines_are_logged_live_under_the_workloads_name(cluster, start)
     running.signal(signal.SIGKILL)
 
 
+@pytest.mark.embedded("it writes a kubeconfig of its own, and finds the Pods of other tests")
 def test_kubectl_gets_the_same_kubeconfig_and_context(cluster, run, tmp_path):
     """The current context may change while a long run goes on: kubectl must stay with the one that was read."""
     cluster.create("shop", workload("Deployment", "web"))

@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import BOTH, exchanges, options_of
 
+pytestmark = pytest.mark.both
+
 PROXY = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
 NATIVE_PROXY = native("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
 
@@ -260,6 +262,9 @@ def test_statefulsets_and_daemonsets_only_when_requested(cluster, run):
     assert run(cluster, "--include-statefulset", "--exclude-deployment").planned == ["shop/db"]
 
 
+@pytest.mark.embedded(
+    "the garbage collector of a real one removes Pods of owners that do not exist"
+)
 def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
     spec = pod_spec(container("app"), PROXY)
     owners = {
@@ -295,6 +300,7 @@ def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
     assert run(cluster, *BOTH, "--log-level=debug").stderr.count('"message": "skipped"') == 8
 
 
+@pytest.mark.embedded("a deletion cannot be kept from ending")
 def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cluster, run):
     on_delete = {"updateStrategy": {"type": "OnDelete"}}
     cluster.create("shop", workload("Deployment", "paused"))
@@ -323,6 +329,7 @@ def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cl
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
+@pytest.mark.embedded("the garbage collector of a real one removes Pods without their owner")
 def test_a_workload_that_is_gone_is_skipped(cluster, run):
     reference = {
         "apiVersion": "apps/v1",
@@ -377,6 +384,7 @@ def test_only_pods_that_were_created_before_the_cutoff(cluster, run):
     assert "shop/new" not in run(cluster, f"--only-started-before={exactly}").planned
 
 
+@pytest.mark.embedded("a real API server has the clock of this machine")
 @pytest.mark.parametrize("ahead", [300, -300])
 def test_the_cutoff_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahead):
     """With a local clock that is ahead, the next run would restart once more what this one has restarted."""
@@ -449,6 +457,7 @@ def three_namespaces(cluster):
     return cluster
 
 
+@pytest.mark.embedded("wildcards match the namespaces of other tests, too")
 @pytest.mark.parametrize(
     ("options", "planned"),
     [
@@ -487,6 +496,7 @@ def test_only_the_named_namespaces_are_listed(three_namespaces, run):
     assert lists == [*pods, *deployments, *slices]
 
 
+@pytest.mark.embedded("501 Pods take a real one too long")
 def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
     cluster.create("shop", workload("Deployment", "web", replicas=tool.PAGE + 20))
     cluster.settle(60)
@@ -523,6 +533,7 @@ def test_a_typo_in_the_containers_name_is_met_with_the_closest_one(cluster, run)
     assert "\nNothing to roll out.\nScanned 1 Pod.\n" in f"\n{ended.stdout}"
 
 
+@pytest.mark.embedded("excluded namespaces are looked at in a whole cluster")
 def test_a_namespace_that_holds_no_pod_logs_a_warning(three_namespaces, run):
     named = run(three_namespaces, "--include-namespace=team-c", "--include-namespace=team-a")
     assert "no Pods in namespace team-c; check the name" in named.stderr
@@ -532,6 +543,7 @@ def test_a_namespace_that_holds_no_pod_logs_a_warning(three_namespaces, run):
     assert "namespace team-*" not in excluded.stderr
 
 
+@pytest.mark.embedded("it expects requests for a whole cluster")
 def test_where_workloads_may_not_be_listed_they_are_read_one_by_one(cluster, run):
     names = [f"web-{number}" for number in range(5)]
     for name in names:

@@ -6,6 +6,8 @@ import pytest
 from cluster.manifests import workload
 from support import BOTH, DRIFTED, TEXT
 
+pytestmark = pytest.mark.both
+
 
 def test_workloads_are_grouped_by_what_differs_the_largest_group_first(mesh, run):
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"

@@ -10,6 +10,8 @@ import pytest
 from cluster.manifests import container, pod, pod_spec, workload
 from support import CONFIRM, DEBUG, KUBECTL, TEXT, counts, refuse, unchecked
 
+pytestmark = pytest.mark.both
+
 
 def take_away(cluster, name: str, manager: str) -> None:
     """Somebody who owns the template writes it back as it was."""
@@ -29,6 +31,7 @@ def take_away(cluster, name: str, manager: str) -> None:
     )
 
 
+@pytest.mark.embedded("managedFields cannot be written by hand")
 def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
@@ -82,6 +85,7 @@ def test_who_removed_the_annotation(tool, edits, told):
     assert tool.removed_by(workload_with(edits), patched) == told
 
 
+@pytest.mark.embedded("a kubectl of the test names the namespace")
 def test_a_restart_by_somebody_else_in_between_is_no_failure(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
@@ -121,6 +125,7 @@ def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, 
     assert ended.summary["pods"]["matched"] == 1
 
 
+@pytest.mark.embedded("managedFields cannot be written by hand")
 def test_completed_late_is_verified_as_well(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()

@@ -22,6 +22,7 @@ from pathlib import Path
 from . import kubelet, server
 from .admission import Injector
 from .controllers import Controllers, is_counted, is_ready, is_terminating
+from .manifests import pod
 from .store import PLURALS, RESOURCES, Store
 
 __all__ = ["EmbeddedCluster", "is_counted", "is_ready", "is_terminating"]
@@ -44,7 +45,122 @@ def certificates() -> tuple[ssl.SSLContext, str]:
     return context, authority.cert_pem.bytes().decode()
 
 
-class EmbeddedCluster:
+def is_known(pod: dict) -> bool:
+    """Whether the kubelet has started a Pod, or the scheduler has found no node for it."""
+    return "startTime" in pod["status"] or any(
+        c["type"] == "PodScheduled" and c["status"] == "False"
+        for c in pod["status"].get("conditions", ())
+    )
+
+
+class Cluster:
+    """What tests use of a cluster, be it embedded or real: `store`, `kubelet`, `injector` and the methods below."""
+
+    name = "embedded"
+    url: str
+    authority: str
+    admin_token = ADMIN
+    interval = 0.01  # seconds from one look to the next
+    _folder: tempfile.TemporaryDirectory
+
+    # How clients reach it
+
+    def kubeconfig_for(self, user: dict | None = None) -> dict:
+        import base64
+
+        authority = base64.b64encode(self.authority.encode()).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": self.name,
+            "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": "user"}}],
+            "clusters": [
+                {
+                    "name": self.name,
+                    "cluster": {"server": self.url, "certificate-authority-data": authority},
+                }
+            ],
+            "users": [
+                {"name": "user", "user": {"token": self.admin_token} if user is None else user}
+            ],
+        }
+
+    def write_kubeconfig(self, name: str, user: dict | None = None) -> str:
+        """The path of a kubeconfig with a user's credentials, the administrator's where none is given."""
+        path = Path(self._folder.name, name)
+        path.write_text(json.dumps(self.kubeconfig_for(user)))
+        return str(path)
+
+    @property
+    def kubeconfig(self) -> str:
+        return self.write_kubeconfig("config")
+
+    # What is in it
+
+    def turn_on_injection(self, namespace: str) -> None:
+        """Label a namespace that may have workloads already."""
+        self.change("Namespace", "", namespace, {"metadata": {"labels": INJECTED}})
+
+    def get(self, kind: str, namespace: str, name: str) -> dict | None:
+        return self.store.get(PLURALS[kind], namespace, name)
+
+    def pods(self, namespace: str, app: str | None = None) -> list[dict]:
+        """The Pods that are not terminating, of one app or all."""
+        found = self.store.list("pods", namespace)
+        return [
+            p
+            for p in found
+            if not is_terminating(p) and app in (None, p["metadata"].get("labels", {}).get("app"))
+        ]
+
+    def wait_for(self, what, timeout: float = 10.0):
+        """What `what()` returns once that is true. AssertionError when it takes too long."""
+        deadline = time.monotonic() + timeout
+        while not (found := what()):
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(self.interval)
+        return found
+
+    def settle(self, timeout: float = 20.0) -> None:
+        """Waits until every workload has the Pods that it wants, ready or known to be stuck."""
+        self.wait_for(
+            lambda: all(map(self._is_settled, PLURALS_OF_WORKLOADS)) and self._pods_are_known(),
+            timeout,
+        )
+
+    def _pods_are_known(self) -> bool:
+        return all(is_terminating(pod) or is_known(pod) for pod in self.store.list("pods"))
+
+    def _is_settled(self, plural: str) -> bool:
+        return all(self._has_its_pods(plural, workload) for workload in self.store.list(plural))
+
+    def _has_its_pods(self, plural: str, workload: dict) -> bool:
+        metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status", {})
+        if is_terminating(workload):
+            return True
+        if status.get("observedGeneration") != metadata["generation"]:
+            return False
+        if spec.get("paused") or any(
+            c["type"] == "ReplicaFailure" for c in status.get("conditions", ())
+        ):
+            return True
+        owners = (
+            [workload]
+            if plural != "deployments"
+            else self.store.children(metadata["uid"], "replicasets")
+        )
+        pods = [
+            pod for owner in owners for pod in self.store.children(owner["metadata"]["uid"], "pods")
+        ]
+        wanted = len(self.store.list("nodes")) if plural == "daemonsets" else spec["replicas"]
+        stuck = [p for p in pods if not is_ready(p) and is_counted(p) and is_known(p)]
+        if plural == "statefulsets" and stuck:
+            return True
+        ready = status.get("numberReady" if plural == "daemonsets" else "readyReplicas", 0)
+        return len(pods) == wanted and ready + len(stuck) == wanted
+
+
+class EmbeddedCluster(Cluster):
     def __init__(self, name: str = "embedded", nodes: int = 3) -> None:
         self.name = name
         self.store = Store()
@@ -132,34 +248,6 @@ class EmbeddedCluster:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
-    def kubeconfig_for(self, user: dict | None = None) -> dict:
-        import base64
-
-        authority = base64.b64encode(self.authority.encode()).decode()
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": self.name,
-            "contexts": [{"name": self.name, "context": {"cluster": self.name, "user": "user"}}],
-            "clusters": [
-                {
-                    "name": self.name,
-                    "cluster": {"server": self.url, "certificate-authority-data": authority},
-                }
-            ],
-            "users": [{"name": "user", "user": {"token": ADMIN} if user is None else user}],
-        }
-
-    def write_kubeconfig(self, name: str, user: dict | None = None) -> str:
-        """The path of a kubeconfig with a user's credentials, the administrator's where none is given."""
-        path = Path(self._folder.name, name)
-        path.write_text(json.dumps(self.kubeconfig_for(user)))
-        return str(path)
-
-    @property
-    def kubeconfig(self) -> str:
-        return self.write_kubeconfig("config")
-
     def kubeconfig_of(self, user: str, rules: list[dict]) -> str:
         """A kubeconfig of a user that may do what its rules say and nothing else."""
         self.server.tokens[f"token-of-{user}"] = user
@@ -173,27 +261,11 @@ class EmbeddedCluster:
         namespace = {"metadata": {"name": name, "labels": labels}}
         server.create_object(self.server, RESOURCES["namespaces"], namespace, None, "kubectl")
 
-    def turn_on_injection(self, namespace: str) -> None:
-        """Label a namespace that may have workloads already."""
-        self.change("Namespace", "", namespace, {"metadata": {"labels": INJECTED}})
-
     def create(self, namespace: str, obj: dict) -> dict:
         obj = copy.deepcopy(obj)
         resource = RESOURCES[PLURALS[obj.pop("kind")]]
         obj.pop("apiVersion", None)
         return server.create_object(self.server, resource, obj, namespace, "kubectl-create")
-
-    def get(self, kind: str, namespace: str, name: str) -> dict | None:
-        return self.store.get(PLURALS[kind], namespace, name)
-
-    def pods(self, namespace: str, app: str | None = None) -> list[dict]:
-        """The Pods that are not terminating, of one app or all."""
-        found = self.store.list("pods", namespace)
-        return [
-            p
-            for p in found
-            if not is_terminating(p) and app in (None, p["metadata"].get("labels", {}).get("app"))
-        ]
 
     def change(self, kind: str, namespace: str, name: str, patch: dict) -> dict:
         """A merge patch by a client of the API."""
@@ -201,10 +273,16 @@ class EmbeddedCluster:
         with self.store.lock:
             current = self.get(kind, namespace, name)
             changed = server.merged(current, patch, strategic=True)
+            server.refuse_strategy(target, changed)
             if changed.get("spec") != current.get("spec") and "generation" in current["metadata"]:
                 changed["metadata"]["generation"] = current["metadata"]["generation"] + 1
             server.note_manager(current, changed, "kubectl-edit", target.resource.api_version)
             return self.store.update(target.resource.plural, changed)
+
+    def create_job(self, namespace: str, name: str, spec: dict) -> None:
+        """A Job, by its Pod: nobody creates that here."""
+        owner = ("batch/v1", "Job", name)
+        self.create(namespace, pod(f"{name}-x7k2p", {**spec, "restartPolicy": "Never"}, owner))
 
     def operate(
         self, kind: str, namespace: str, name: str, by: tuple[str, str], *, keeps: str = ""
@@ -259,57 +337,6 @@ class EmbeddedCluster:
         fault = server.Fault(**fields)
         self.server.faults.append(fault)
         return fault
-
-    def wait_for(self, what, timeout: float = 10.0):
-        """What `what()` returns once that is true. AssertionError when it takes too long."""
-        deadline = time.monotonic() + timeout
-        while not (found := what()):
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.01)
-        return found
-
-    def settle(self, timeout: float = 20.0) -> None:
-        """Waits until every workload has the Pods that it wants, ready or known to be stuck."""
-        self.wait_for(
-            lambda: all(map(self._is_settled, PLURALS_OF_WORKLOADS)) and self._pods_are_known(),
-            timeout,
-        )
-
-    def _pods_are_known(self) -> bool:
-        return all(
-            is_terminating(pod) or pod["status"].get("conditions")
-            for pod in self.store.list("pods")
-        )
-
-    def _is_settled(self, plural: str) -> bool:
-        return all(self._has_its_pods(plural, workload) for workload in self.store.list(plural))
-
-    def _has_its_pods(self, plural: str, workload: dict) -> bool:
-        metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status", {})
-        if is_terminating(workload):
-            return True
-        if status.get("observedGeneration") != metadata["generation"]:
-            return False
-        if spec.get("paused") or any(
-            c["type"] == "ReplicaFailure" for c in status.get("conditions", ())
-        ):
-            return True
-        owners = (
-            [workload]
-            if plural != "deployments"
-            else self.store.children(metadata["uid"], "replicasets")
-        )
-        pods = [
-            pod for owner in owners for pod in self.store.children(owner["metadata"]["uid"], "pods")
-        ]
-        wanted = len(self.store.list("nodes")) if plural == "daemonsets" else spec["replicas"]
-        stuck = [
-            p for p in pods if not is_ready(p) and is_counted(p) and p["status"].get("conditions")
-        ]
-        if plural == "statefulsets" and stuck:
-            return True
-        ready = status.get("numberReady" if plural == "daemonsets" else "readyReplicas", 0)
-        return len(pods) == wanted and ready + len(stuck) == wanted
 
 
 PLURALS_OF_WORKLOADS = (

@@ -99,8 +99,8 @@ class Kubelet:
 
     def _remove(self, pod: dict) -> None:
         metadata = pod["metadata"]
-        self._under_way -= {(metadata["uid"], "end"), (metadata["uid"], "start")}
-        self.store.delete("pods", metadata["namespace"], metadata["name"])
+        self._under_way.discard((metadata["uid"], "start"))
+        self.store.delete("pods", metadata["namespace"], metadata["name"], metadata["uid"])
 
     def start(self, namespace: str, name: str) -> None:
         """Start a Pod's containers, at once."""

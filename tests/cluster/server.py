@@ -604,6 +604,7 @@ class Handler(BaseHTTPRequestHandler):
         if target.subresource != "status" and "status" in current:
             changed["status"] = current["status"]
         if plural in WORKLOADS:
+            refuse_strategy(target, changed)
             admission.set_workload_defaults(plural, changed)
         spec_changed = changed.get("spec") != current.get("spec")
         if "generation" in current["metadata"] and spec_changed:
@@ -983,6 +984,18 @@ def merged(old: object, patch: object, strategic: bool, field: str = "") -> obje
 
 
 LABEL_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+
+
+def refuse_strategy(target: Target, changed: dict) -> None:
+    """Who turns a StatefulSet into OnDelete has to remove the parameters of its rolling updates."""
+    strategy = (
+        changed["spec"].get("updateStrategy", {}) if target.resource.kind == "StatefulSet" else {}
+    )
+    if strategy.get("type") == "OnDelete" and "rollingUpdate" in strategy:
+        only = "only allowed for updateStrategy 'RollingUpdate'"
+        field = "spec.updateStrategy.rollingUpdate"
+        message = f'StatefulSet.apps "{target.name}" is invalid: {field}: Invalid value: {only}'
+        raise Refused(422, "Invalid", message, details_of(target))
 
 
 def refuse_patch(patch: dict, current: dict, target: Target) -> None:

@@ -238,11 +238,13 @@ class Store:
             )
             return self.update(resource, {**current, **fields}) if current else obj
 
-    def delete(self, resource: str, namespace: str, name: str) -> None:
+    def delete(self, resource: str, namespace: str, name: str, uid: str | None = None) -> None:
+        """Removes an object, if it is there and has that uid."""
         with self.lock:
-            entry = self._tables[resource].pop((namespace, name), None)
-            if entry is None:
+            entry = self.entry(resource, namespace, name)
+            if entry is None or uid not in (None, entry.object["metadata"]["uid"]):
                 return
+            del self._tables[resource][namespace, name]
             owner = controller_of(entry.object)
             if owner:
                 self._children[owner["uid"]].pop((resource, (namespace, name)), None)

@@ -1,0 +1,137 @@
+"""A real Kubernetes control plane and real sidecar injectors, built from Go modules and started for a run of the tests.
+
+path = build(HERE, "control-plane", show=print)  # some minutes, the first time
+with ControlPlane(path) as control_plane:
+    ...  # KUBECONFIG=control_plane.kubeconfig kubectl get pods -A
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ENVIRONMENT = dict(os.environ)  # before the tests set another HOME: Go keeps its modules there
+CACHE = Path.home() / ".cache" / "sidecar-rollout-tests"
+
+
+class Unavailable(Exception):
+    """What is missing, in one line."""
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in (".go", ".mod", ".sum"))
+
+
+def go_version() -> str:
+    if not shutil.which("go"):
+        raise Unavailable("needs Go 1.26 or later, and there is no `go` on the PATH")
+    return _go(HERE, "env", "GOVERSION").strip()
+
+
+def built(folder: Path, name: str) -> Path:
+    """Where a program of a Go module is kept, whether it is there or not."""
+    digest = hashlib.sha256(go_version().encode())
+    for path in sources(folder):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return CACHE / digest.hexdigest()[:16] / name
+
+
+def build(folder: Path, name: str, show: Callable[[str], None]) -> Path:
+    """Build the program of a Go module, unless it has been built, and return its path."""
+    path = built(folder, name)
+    if path.exists():
+        return path
+    show(f"Building {name}: downloading modules")
+    packages = _go(folder, "list", "-deps", "-e", _target(folder)).split()
+    part = path.with_suffix(".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    command = ["go", "build", "-v", "-buildvcs=false", "-ldflags", _flags(folder), "-o", str(part)]
+    with subprocess.Popen(
+        [*command, _target(folder)], cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as process:
+        last = ""
+        for number, line in enumerate(process.stderr, start=1):
+            last = line.strip() or last
+            if number % 100 == 0:
+                show(f"Building {name}: {number} of at most {len(packages)} packages")
+    if process.returncode:
+        raise Unavailable(f"cannot build {name}: {last}")
+    part.rename(path)
+    show(f"Built {name}")
+    return path
+
+
+def module_folder(folder: Path, module: str) -> Path:
+    """Where Go keeps the source of a module that go.mod requires, with its manifests."""
+    return Path(json.loads(_go(folder, "mod", "download", "-json", module))["Dir"])
+
+
+def _target(folder: Path) -> str:
+    """A main package of our own, or that of the module that go.mod names as a tool."""
+    return "." if any(path.suffix == ".go" for path in sources(folder)) else "tool"
+
+
+def _flags(folder: Path) -> str:
+    """What a release build tells Kubernetes of its version; go.mod knows it."""
+    modules = dict(
+        line.split()[:2]
+        for line in (folder / "go.mod").read_text().splitlines()
+        if line.startswith("\tk8s.io/kubernetes ")
+    )
+    version = modules.get("k8s.io/kubernetes")
+    if not version:
+        return "-s -w"
+    major, minor, _ = version.removeprefix("v").split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return "-s -w " + " ".join(
+        f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items()
+    )
+
+
+def _go(folder: Path, *words: str) -> str:
+    ended = subprocess.run(
+        ["go", *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or ["no output"])[-1]
+        raise Unavailable(f"`go {words[0]}` failed: {last.strip()}")
+    return ended.stdout
+
+
+class ControlPlane:
+    """A control plane that is there until `stop`, or until this process ends, however it ends."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the tests, which then end it
+            env={**os.environ, "GOGC": "200"},
+        )
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise Unavailable("the control plane did not start; see above")
+        self.folder = Path(line)
+
+    def __enter__(self) -> ControlPlane:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    @property
+    def kubeconfig(self) -> str:
+        return str(self.folder / "kubeconfig")
+
+    def stop(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()
