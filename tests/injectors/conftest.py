@@ -1,0 +1,38 @@
+"""Namespaces and Pods for the tests of real injectors: `pytest --injectors`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from cluster.manifests import pod_spec
+from control_plane.api import ApiError, path_of
+from control_plane.remote import RemoteCluster, Shared
+
+
+@pytest.fixture
+def mesh(shared: Shared) -> Iterator[RemoteCluster]:
+    """A real cluster; its namespaces get the labels that a test gives them."""
+    with RemoteCluster(shared) as found:
+        yield found
+        assert found.errors == []
+
+
+@pytest.fixture
+def until(mesh: RemoteCluster):
+    """until(condition, **annotations): wait until a Pod of the namespace shop would be as that."""
+
+    def wait(condition: Callable[[dict], bool], **annotations: str) -> None:
+        path = path_of("pods", mesh.names.real("shop"))
+        metadata = {"name": "x", "annotations": annotations, "labels": {"app": "x"}}
+        body = {"metadata": metadata, "spec": pod_spec()}
+
+        def is_as_wanted() -> bool:
+            try:
+                return condition(mesh.api.ask("POST", path, body, dryRun="All"))
+            except ApiError:  # as while the injector starts
+                return False
+
+        mesh.wait_for(is_as_wanted, timeout=60)
+
+    return wait

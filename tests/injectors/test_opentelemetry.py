@@ -1,0 +1,142 @@
+"""The OpenTelemetry operator: a collector as a sidecar, and auto-instrumentation as an init container."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from company import create_company
+from control_plane.api import ApiError
+from control_plane.injectors import OpenTelemetry
+from control_plane.remote import RemoteCluster, Shared
+from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+
+pytestmark = pytest.mark.injectors
+COLLECTOR, JAVA = "otc-container", "opentelemetry-auto-instrumentation-java"
+WANTED = {
+    "sidecar.opentelemetry.io/inject": "true",
+    "instrumentation.opentelemetry.io/inject-java": "true",
+}
+OPTIONS = (DRIFTED, *BOTH, *(f"--sidecar-container-name={name}" for name in (COLLECTOR, JAVA)))
+PIPELINE = {"receivers": ["otlp"], "exporters": ["debug"]}
+CONFIG = {
+    "receivers": {"otlp": {"protocols": {"grpc": {}}}},
+    "exporters": {"debug": {}},
+    "service": {"pipelines": {"traces": PIPELINE}},
+}
+RESOURCES = f"{COLLECTOR}.env.OTEL_RESOURCE_ATTRIBUTES"
+
+
+def images(collector: str, java: str) -> list[str]:
+    """Options of the operator: the images that it gives where a custom resource names none."""
+    return [
+        f"--collector-image=registry.example/collector:{collector}",
+        f"--auto-instrumentation-java-image=registry.example/java:{java}",
+    ]
+
+
+@pytest.fixture(scope="module")
+def operator(shared: Shared, programs: dict) -> Iterator[OpenTelemetry]:
+    program = programs["opentelemetry-operator"]
+    found = OpenTelemetry(shared.api, program, str(shared.folder / "kubeconfig"))
+    found.install()
+    yield found
+    found.close()
+
+
+def has(*tags: str):
+    def is_injected(pod: dict) -> bool:
+        containers = pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
+        found = {c["name"]: c["image"].rpartition(":")[2] for c in containers}
+        return (found.get(COLLECTOR), found.get(JAVA)) == tags
+
+    return is_injected
+
+
+def configure(operator: OpenTelemetry, mesh: RemoteCluster, **spec) -> None:
+    """Create or change the custom resources of both namespaces, once the operator answers."""
+
+    def is_created(namespace: str, kind: str, spec: dict) -> bool:
+        try:
+            operator.create(mesh.names.real(namespace), kind, spec)
+        except ApiError:
+            return False
+        return True
+
+    collector = {"mode": "sidecar", "config": CONFIG}
+    instrumentation = {"exporter": {"endpoint": "http://localhost:4317"}, **spec}
+    for name in ("shop", "bank"):
+        mesh.wait_for(lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 60)
+        mesh.wait_for(lambda name=name: is_created(name, "Instrumentation", instrumentation), 60)
+
+
+def create_known_company(mesh: RemoteCluster) -> list[str]:
+    """Create the workloads, and their Pods once more, when the operator knows their ReplicaSets.
+
+    It reads of them in the background. A Pod that comes first lacks the names of its owners.
+    """
+    company = create_company(mesh, **WANTED)
+    for namespace in ("shop", "bank"):
+        for pod in mesh.pods(namespace):
+            mesh.delete("Pod", namespace, pod["metadata"]["name"])
+    mesh.settle()
+    return company
+
+
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, mesh, until, run):
+    operator.start(*images("1", "2"))
+    for name in ("shop", "bank"):
+        mesh.namespace(name)
+    configure(operator, mesh)
+    until(has("1", "2"), **WANTED)
+    company = create_known_company(mesh)
+    assert verdicts(run(mesh, *OPTIONS)) == dict.fromkeys(company, "up_to_date")
+    operator.renew_certificate()
+    operator.start(*images("1", "2"))
+    until(has("1", "2"), **WANTED)
+    assert verdicts(run(mesh, *OPTIONS)) == dict.fromkeys(company, "up_to_date")
+
+    operator.start(*images("11", "12"))
+    until(has("11", "12"), **WANTED)
+    ended = run(mesh, *OPTIONS)
+    for name in (reference.partition("/")[2] for reference in company):
+        assert sorted(lines(ended, name)) == [
+            f"{JAVA}.image: registry.example/java:2 -> registry.example/java:12",
+            f"{COLLECTOR}.image: registry.example/collector:1 -> registry.example/collector:11",
+        ]
+    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    assert all(map(has("11", "12"), mesh.pods("shop") + mesh.pods("bank")))
+    assert set(confirmed.outcomes) == set(company)
+    # A Pod that came before the operator knew its ReplicaSet lacks its owners' names, and the next one will have them.
+    for result in confirmed.of("result"):
+        if result["outcome"] != "succeeded":
+            assert result["outcome"] == "still_drifted"
+            (found,) = re.findall(r" (?:env )(\w+)  (\S+) -> \S+$", result["message"])
+            assert (found[0], "k8s.deployment.name" in found[1]) == (
+                "OTEL_RESOURCE_ATTRIBUTES",
+                False,
+            )
+    for found in run(mesh, *OPTIONS).of("drift"):
+        assert {".".join(d["path"]) for d in found["differences"]} <= {RESOURCES}
+
+
+def test_a_changed_instrumentation_is_found(operator, mesh, until, run):
+    """What it sets in the application's container is no sidecar's, and is told as another change."""
+    operator.start(*images("1", "2"))
+    for name in ("shop", "bank"):
+        mesh.namespace(name)
+    configure(operator, mesh)
+    until(has("1", "2"), **WANTED)
+    create_known_company(mesh)
+    configure(operator, mesh, java={"image": "registry.example/java:own"})
+    until(has("1", "own"), **WANTED)
+    ended = run(mesh, *OPTIONS)
+    assert lines(ended, "plain") == [
+        f"{JAVA}.image: registry.example/java:2 -> registry.example/java:own"
+    ]
+    configure(operator, mesh, exporter={"endpoint": "http://other:4317"})
+    until(has("1", "2"), **WANTED)
+    ended = run(mesh, *OPTIONS)
+    (plain,) = [r for r in ended.of("drift") if r["name"] == "plain"]
+    assert (plain["verdict"], plain["other_changes"]) == ("up_to_date", ["container app"])
