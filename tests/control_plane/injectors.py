@@ -33,6 +33,7 @@ GROUPS = {
         "/apis/opentelemetry.io/v1beta1/namespaces/{namespace}/opentelemetrycollectors"
     ),
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
+    "StatefulSet": "/apis/apps/v1/namespaces/{namespace}/statefulsets",
 }
 
 
@@ -260,4 +261,61 @@ class OpenTelemetry(Webhook):
         )
 
 
-INJECTORS = (Istio, Vault, OpenTelemetry)
+class Dapr(Webhook):
+    """Dapr's sidecar injector with the defaults of its chart, without Sentry: it is given its certificates."""
+
+    folder, program = HERE / "dapr", "dapr"
+    defaults = {
+        "SIDECAR_IMAGE_PULL_POLICY": "IfNotPresent",
+        "NAMESPACE": "dapr-system",
+        "KUBE_CLUSTER_DOMAIN": "cluster.local",
+        "SIDECAR_RUN_AS_NON_ROOT": "true",
+        "SIDECAR_READ_ONLY_ROOT_FILESYSTEM": "true",
+        "SIDECAR_DROP_ALL_CAPABILITIES": "false",
+        "ENABLE_K8S_DOWNWARD_APIS": "false",
+        "DAPR_SENTRY_ADDRESS": "dapr-sentry.dapr-system.svc.cluster.local:443",
+        "ACTORS_ENABLED": "true",
+        "ACTORS_SERVICE_NAME": "placement",
+        "ACTORS_SERVICE_ADDRESS": "dapr-placement-server.dapr-system.svc.cluster.local:50005",
+    }
+
+    def install(self) -> None:
+        path = module_folder(self.folder, "github.com/dapr/dapr") / "charts" / "dapr" / "crds"
+        for definition in sorted(path.glob("*.yaml")):
+            apply(self.api, yaml.safe_load(definition.read_text()))
+        apply(self.api, namespace("dapr-system"))
+        labels = {"app": "dapr-scheduler-server"}
+        pod = {"containers": [{"name": "scheduler", "image": "ghcr.io/dapr/scheduler"}]}
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        metadata = {"name": "dapr-scheduler-server", "namespace": "dapr-system"}
+        kind = {"apiVersion": "apps/v1", "kind": "StatefulSet"}  # which the injector waits for
+        apply(self.api, {**kind, "metadata": metadata, "spec": spec})
+        rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
+        webhook = {
+            "name": "sidecar-injector.dapr.io",
+            "reinvocationPolicy": "IfNeeded",
+            "clientConfig": {"service": {"path": "/mutate"}},
+            "rules": [{**rule, "resources": ["pods"]}],
+            "failurePolicy": "Ignore",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        kind = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+        }
+        self.configure({**kind, "metadata": {"name": "dapr-injector"}, "webhooks": [webhook]})
+
+    def options(self) -> list[str]:
+        certificate, key = self.certificate
+        anchors = self.home / "anchors.pem"
+        anchors.write_bytes(self.authority.cert_pem.bytes())
+        files = [f"-cert={certificate}", f"-key={key}", f"-anchors={anchors}"]
+        return [f"-kubeconfig={self.kubeconfig}", f"-port={self.port}", *files]
+
+    def environment(self) -> dict[str, str]:
+        return {**self.defaults, "SIDECAR_IMAGE": self.image}
+
+
+INJECTORS = (Istio, Vault, OpenTelemetry, Dapr)

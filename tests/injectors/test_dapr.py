@@ -1,0 +1,76 @@
+"""Dapr's sidecar injector: Pods ask for it by annotations, and it knows whose Pods it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cluster.manifests import workload
+from company import create_company
+from control_plane.injectors import Dapr
+from control_plane.remote import Shared
+from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+
+pytestmark = pytest.mark.injectors
+WANTED = {"dapr.io/enabled": "true", "dapr.io/app-id": "app", "dapr.io/app-port": "8080"}
+OLD, NEW = "ghcr.io/dapr/daprd:1.15.0", "ghcr.io/dapr/daprd:1.16.0"
+DAPRD = "--sidecar-container-name=daprd"
+OPTIONS = (DRIFTED, *BOTH, DAPRD)
+
+
+@pytest.fixture(scope="module")
+def dapr(shared: Shared, programs: dict) -> Iterator[Dapr]:
+    found = Dapr(shared.api, programs["dapr"], str(shared.folder / "kubeconfig"))
+    found.install()
+    yield found
+    found.close()
+
+
+def has(image: str):
+    def is_injected(pod: dict) -> bool:
+        return [c["image"] for c in pod["spec"]["containers"] if c["name"] == "daprd"] == [image]
+
+    return is_injected
+
+
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(dapr, mesh, until, run):
+    dapr.image = OLD
+    dapr.start()
+    for name in ("shop", "bank"):
+        mesh.namespace(name)
+    until(has(OLD), **WANTED)
+    company = create_company(mesh, **WANTED)
+    up_to_date = dict.fromkeys(company, "up_to_date")
+    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+    dapr.renew_certificate()
+    dapr.start()
+    until(has(OLD), **WANTED)
+    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+
+    dapr.image = NEW
+    dapr.start()
+    until(has(NEW), **WANTED)
+    ended = run(mesh, *OPTIONS)
+    for name in (reference.partition("/")[2] for reference in company):
+        assert lines(ended, name) == [f"daprd.image: {OLD} -> {NEW}"]
+    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
+    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+    assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))
+
+
+def test_who_may_not_create_pods_with_the_sidecar_changes_nothing(dapr, mesh, until, run):
+    """Dapr ignores the Pods of users it does not know: their dry runs have no sidecar."""
+    dapr.image = OLD
+    dapr.start()
+    mesh.namespace("shop")
+    until(has(OLD), **WANTED)
+    mesh.create("shop", workload("Deployment", "web", replicas=2, annotations=WANTED))
+    mesh.settle()
+    everything = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+    kubeconfig = mesh.kubeconfig_of("operator", everything)
+    ended = run(kubeconfig, DRIFTED, DAPRD, CONFIRM)
+    assert (ended.code, ended.planned, ended.of("result")) == (1, [], [])
+    (path,) = [d["path"] for r in ended.of("drift") for d in r["differences"]]
+    assert path == ["daprd"]
+    assert verdicts(run(mesh, DRIFTED, DAPRD)) == {"shop/web": "up_to_date"}
