@@ -120,9 +120,7 @@ class Names:
     LETTERS = "013aeiouy"  # which Kubernetes never uses in random names
 
     def __init__(self, numbers: Iterator[int] | None) -> None:
-        self._numbers = (
-            numbers  # of this process, not used before; None: the names are the real ones
-        )
+        self._numbers = numbers  # not used before; None: the names are the real ones
         self._real: dict[str, str] = {}
 
     @property
