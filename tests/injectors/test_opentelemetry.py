@@ -67,8 +67,8 @@ def configure(operator: OpenTelemetry, mesh: RemoteCluster, **spec) -> None:
     collector = {"mode": "sidecar", "config": CONFIG}
     instrumentation = {"exporter": {"endpoint": "http://localhost:4317"}, **spec}
     for name in ("shop", "bank"):
-        mesh.wait_for(lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 60)
-        mesh.wait_for(lambda name=name: is_created(name, "Instrumentation", instrumentation), 60)
+        mesh.wait_for(lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 180)
+        mesh.wait_for(lambda name=name: is_created(name, "Instrumentation", instrumentation), 180)
 
 
 def create_known_company(mesh: RemoteCluster) -> list[str]:
