@@ -515,7 +515,7 @@ spec.loader.exec_module(module)
 cluster = module.Cluster(module.connect(sys.argv[-1], "", ""))
 options = module.parse_args(["--sidecar-container-name=istio-proxy"])
 def ours():
-    module.read_candidates(cluster.items(module.CORE, "pods", []), options)
+    module.read_pods(cluster.items(module.CORE, "pods", []), options)
 def plain():
     query = {"limit": module.PAGE}
     while True:
@@ -617,27 +617,6 @@ def parsing(size: int, rounds: int) -> Iterator[Row]:
             "s",
             1.5,
         )
-
-
-def starting(size: int, rounds: int) -> Iterator[Row]:
-    environment = dict(os.environ)
-    costs = in_turns(
-        rounds * 3,
-        help=lambda: cost_of([sys.executable, str(SCRIPT), "--help"], environment),
-        wrong=lambda: cost_of([sys.executable, str(SCRIPT), "--nope"], environment, (2,)),
-        argparse=lambda: cost_of([sys.executable, "-c", "import argparse"], environment),
-    )
-    yield Row(
-        "starting",
-        "--help: wall, against import argparse",
-        costs["help"].wall,
-        costs["argparse"].wall,
-        "s",
-        6,
-    )
-    yield Row(
-        "starting", "a wrong option: wall", costs["wrong"].wall, costs["argparse"].wall, "s", 6
-    )
 
 
 def asking(size: int, rounds: int) -> Iterator[Row]:
@@ -862,7 +841,6 @@ def changing_in_place(owners: int, rounds: int) -> Iterator[Row]:
 
 
 MEASURES = {
-    "starting": starting,
     "parsing": parsing,
     "dry-run": reading,
     "growth": growth,

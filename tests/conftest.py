@@ -28,7 +28,7 @@ from support import (
     Anywhere,
     Finished,
     Running,
-    a_planned,
+    a_workload,
     command,
     config,
     options_of,
@@ -254,7 +254,7 @@ def letters(cluster):
 def planned(tool):
     def make(state: str, pods: int, namespace: str, name: str):
         ref = tool.ObjectRef("Deployment", namespace, name, "apps")
-        return a_planned(tool, ref=ref, pods=pods, state=tool.State(state))
+        return a_workload(tool, ref=ref, total_pods=pods, state=tool.State(state))
 
     return make
 
@@ -324,7 +324,7 @@ def a_report(tool):
     def make(*options: str):
         connection = tool.Connection(SimpleNamespace(host="https://x"), context="prod")
         report = tool.Report(connection, options_of(tool, *options), Line())
-        report.plan = tool.Plan([a_planned(tool)] * 10, selected=10)
+        report.plan = tool.Plan([a_workload(tool)] * 10, selected=10)
         return report
 
     return make

@@ -48,8 +48,8 @@ MUTATIONS = (
     Mutation(
         "limits: --max-rollouts as a percentage is rounded down",
         "canary",
-        "selected=min(math.ceil(options.max_rollouts.of(len(workloads))), len(workloads))",
-        "selected=min(int(options.max_rollouts.of(len(workloads))), len(workloads))",
+        "selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned))",
+        "selected=min(int(options.max_rollouts.of(len(planned))), len(planned))",
     ),
     Mutation(
         "limits: one failure more than --max-failures",
@@ -66,33 +66,33 @@ MUTATIONS = (
     Mutation(
         "limits: workloads that were unhealthy before count as failures",
         "failure_limits",
-        "return self.outcome in FAILURES and not is_known",
+        "return self.outcome in FAILURES and not self.workload.unhealthy_reason",
         "return self.outcome in FAILURES",
     ),
     Mutation(
         "limits: --max-duration is over too late",
         "windows",
-        "elapsed.total_seconds() >= options.max_duration",
-        "elapsed.total_seconds() >= 100 * options.max_duration",
+        "elapsed >= options.max_duration",
+        "elapsed >= 100 * options.max_duration",
     ),
     Mutation(
         "limits: a closed gate does not hold rollouts",
         "gate",
-        "return not self.command or now < self.open_until",
+        "return time.monotonic() < self.open_until",
         "return True",
     ),
     # Order
     Mutation(
         "order: the state does not count",
         "order",
-        "rank = (states.index(planned.state), planned.pods, planned.ref.namespace)",
-        "rank = (0, planned.pods, planned.ref.namespace)",
+        "rank = (states.index(workload.state), ",
+        "rank = (0, ",
     ),
     Mutation(
         "order: most Pods first",
         "order",
-        "rank = (states.index(planned.state), planned.pods, planned.ref.namespace)",
-        "rank = (states.index(planned.state), -planned.pods, planned.ref.namespace)",
+        "workload.total_pods, workload.ref.namespace)",
+        "-workload.total_pods, workload.ref.namespace)",
     ),
     Mutation(
         "order: namespaces do not alternate",
@@ -104,8 +104,8 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "    if created >= options.cutoff:\n",
-        "    if False:\n",
+        "    is_old = created_at(pod) < options.cutoff\n",
+        "    is_old = True\n",
     ),
     Mutation(
         "selection: the first owner reference counts",
@@ -116,7 +116,7 @@ MUTATIONS = (
     Mutation(
         "selection: terminating Pods count",
         "selecting",
-        'return has_ended(pod) or bool(dig(pod, "metadata", "deletionTimestamp"))',
+        'return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))',
         "return has_ended(pod)",
     ),
     Mutation(
@@ -128,14 +128,14 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace cannot opt out",
         "opt_out",
-        "lambda it: has_any(it.options.exclude_annotation, annotations_of(it.namespace)),",
-        "lambda it: False,",
+        "is_excluded = has_any(options.exclude_annotation, annotations_of(workload.namespace))",
+        "is_excluded = False",
     ),
     Mutation(
         "selection: paused Deployments are restarted",
         "selecting",
-        "lambda it: is_paused(it.obj) and it.needs_rollout,",
-        "lambda it: False,",
+        "is_stopped = is_paused(workload.obj) and workload.method is Method.RESTART",
+        "is_stopped = False",
     ),
     Mutation(
         "selection: all workloads are named",
@@ -151,12 +151,6 @@ MUTATIONS = (
     ),
     # Comparison
     Mutation(
-        "comparison: 1000m and 1 differ",
-        "differences",
-        "resources[key] = {name: normal_quantity(str(text)) for name, text in quantities}",
-        "resources[key] = {name: str(text) for name, text in quantities}",
-    ),
-    Mutation(
         "comparison: volumes behind mounts do not count",
         "only_drifted",
         'form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}',
@@ -171,7 +165,7 @@ MUTATIONS = (
     Mutation(
         "comparison: changed configuration is no drift",
         "configuration",
-        "older = [p for p in pods if p.created < changed.possible and p.view != NO_SIDECARS]",
+        "older = [pod for pod in pods if pod.created < changed and pod.view != NO_SIDECARS]",
         "older: list[LivePod] = []",
     ),
     Mutation(
@@ -183,14 +177,14 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "and (options.allow_removal or not found.removes_sidecar(options.sidecars))",
-        "",
+        "options.allow_removal or not removes_sidecar(workload, options.sidecars)",
+        "True",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
         "missing",
-        "verdict = Verdict.MISSING if differences else Verdict.NOT_INJECTED",
-        "verdict = Verdict.MISSING",
+        "Verdict.UP_TO_DATE if has_sidecar else Verdict.NOT_INJECTED",
+        "Verdict.UP_TO_DATE if has_sidecar else Verdict.MISSING",
     ),
     # Writes
     Mutation(
@@ -202,76 +196,70 @@ MUTATIONS = (
     Mutation(
         "writes: what another run has restarted is restarted again",
         "concurrent_runs",
-        "restarts_by_others=() if is_unchanged else stamps,",
-        "restarts_by_others=(),",
+        "workload.restarts_by_others = [stamp for stamp in stamps if is_since(self.began, stamp)]",
+        "workload.restarts_by_others = []",
     ),
     Mutation(
         "writes: no dry run decides right before the patch",
         "check_before_rollout",
-        '            if problem:\n                return Result(planned, Outcome.FAILED, f"not patched',
-        '            if False:\n                return Result(planned, Outcome.FAILED, f"not patched',
+        '        self.require_possible(workload, expected, "patched")\n',
+        "",
     ),
     # Verification
     Mutation(
         "verification: old Pods do not matter",
-        "verification partitions",
-        "        for pod in self.with_sidecar(pod for pod in pods if is_old(pod, patched)):\n",
-        "        for pod in ():\n",
+        "verification",
+        "for pod in self.with_sidecar(filter(attempt.is_old, pods))",
+        "for pod in ()",
     ),
     Mutation(
         "verification: a lost sidecar does not stop the run",
         "lost_sidecars",
-        "    if not snapshot or not snapshot.without_sidecar:\n",
-        "    if True:\n",
+        'return outcome, f"{message}; {hint}", f"new Pods of {ref} have no sidecar; {hint}"',
+        'return outcome, f"{message}; {hint}", ""',
     ),
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "differences_of(judged, snapshot.new, self.options.sidecars) if judged else None",
-        "None",
+        "        differences = differences_of(workload, snapshot.new, self.options)\n        ref, counts",
+        "        differences = ()\n        ref, counts",
     ),
     Mutation(
         "verification: rollouts that timed out are not rechecked",
         "rolling_out",
-        "        if reason and is_rechecked:\n",
+        "        if reason and news.attempt and not task.earlier:\n",
         "        if False:\n",
     ),
     Mutation(
         "verification: an API server that is away fails the rollout",
         "rolling_out",
-        "return bool(OUTAGE.search(error)) and not JUDGMENTS.search(error)",
-        "return False",
+        "            return Result(workload, Outcome.TIMED_OUT, error, attempt=attempt)",
+        "            return Result(workload, Outcome.FAILED, error)",
     ),
     Mutation(
         "verification: a crash during the soak is a success",
         "soak",
-        "            crash = restart_of(self.watched[uid], pod)\n",
-        '            crash = ""\n',
+        "                restart = restart_of(before.get(uid_of(pod), {}), pod)\n",
+        '                restart = ""\n',
     ),
     # Signals
     Mutation(
         "signals: the first one stops waiting",
         "interrupting",
-        "        if len(self.received) > 1:\n",
-        "        if self.received:\n",
+        "        if len(self.signals.received) > 1:\n",
+        "        if self.signals.received:\n",
     ),
     Mutation(
         "signals: the second one is ignored",
         "interrupting",
-        "            self.stop_waiting.set()\n        if self.raises:",
-        "            pass\n        if self.raises:",
+        "            self.signals.stop_waiting.set()\n",
+        "            pass\n",
     ),
     Mutation(
         "signals: Ctrl-C reaches kubectl",
         "interrupting",
         "start_new_session=True,",
         "start_new_session=False,",
-    ),
-    Mutation(
-        "signals: a pause does not hold",
-        "pause",
-        "if not is_recheck and (self.interrupts.is_paused or self.reason_to_stop()):",
-        "if not is_recheck and self.reason_to_stop():",
     ),
     # Eviction
     Mutation(
@@ -289,8 +277,8 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "if is_gone and is_back and ready >= wanted:",
-        "if is_gone:",
+        "if is_back and ready >= wanted:",
+        "if True:",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -301,33 +289,33 @@ MUTATIONS = (
     Mutation(
         "evict: a pending template is rolled out",
         "evicting_templates",
-        "    return text if is_below else PENDING\n",
-        '    return text if is_below else ""\n',
+        "is_rolled_out = change and workload.method is Method.EVICT",
+        "is_rolled_out = False",
     ),
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if interrupts.received or interrupts.stop_starting.is_set():\n",
+        "        if signals.received or signals.stop_starting.is_set():\n",
         "        if False:\n",
     ),
     # In place
     Mutation(
         "in place: no dry run comes first",
         "in_place",
-        "            cluster.change_images(pod, images, dry_run=True)\n",
+        "            self.cluster.change_images(pod, images, dry_run=True)\n",
         "",
     ),
     Mutation(
         "in place: the old image is not restored",
         "in_place image_changes",
-        "            cluster.change_images(pod, old, dry_run=False)\n",
-        "",
+        "            self.cluster.change_images(pod, old, dry_run=False)\n",
+        "            pass\n",
     ),
     Mutation(
         "in place: a ready Pod does not wait for the others",
         "in_place image_changes",
-        "            if not obstacle or not is_ready(pod):\n",
-        "            if True:\n",
+        'return super().obstacle(pod) if is_ready(pod) else ""',
+        'return ""',
     ),
     Mutation(
         "in place: a container need not be restarted",
@@ -345,8 +333,8 @@ MUTATIONS = (
     Mutation(
         "secrets: values of settings are shown",
         "secrets",
-        "        return value if is_reference else REDACTED\n",
-        "        return value\n",
+        "        return REDACTED\n    if not isinstance",
+        "        return value\n    if not isinstance",
     ),
     # Exit
     Mutation(

@@ -245,20 +245,39 @@ def counts(matched: int, updated: int, ready: int, updated_and_ready: int, lost:
     }
 
 
-def a_planned(tool: ModuleType, name: str = "web", **fields):
-    """A workload of a plan, as the tool's own type."""
+def a_workload(tool: ModuleType, name: str = "web", **fields):
+    """A workload of a plan with one Pod, as the tool's own type."""
+    ref = fields.pop("ref", tool.ObjectRef("Deployment", "shop", name, "apps"))
+    found = tool.Workload(ref, owners=[ref])
+    found.sample = tool.packed({"metadata": {"name": f"{name}-0"}})
+    found.pods = [tool.LivePod(f"{name}-0", datetime.now(timezone.utc), True)]
     values = {
-        "ref": tool.ObjectRef("Deployment", "shop", name, "apps"),
-        "pods_to_replace": 1,
-        "pods": 1,
-        "ready": 1,
-        "sidecars": (),
-        "oldest_pod": datetime.now(timezone.utc),
         "state": tool.State.NOT_SERVING,
-        "unhealthy_reason": "",
-        "sample": tool.packed({"metadata": {"name": f"{name}-0"}}),
+        "pods_to_replace": 1,
+        "total_pods": 1,
+        "ready": 1,
+        "is_planned": True,
     }
-    return tool.PlannedWorkload(**{**values, **fields})
+    for field, value in {**values, **fields}.items():
+        setattr(found, field, value)
+    return found
+
+
+def no_signals(tool: ModuleType):
+    """The tool's Signals, without handlers."""
+    found = tool.Signals.__new__(tool.Signals)
+    found.received = []
+    found.stop_starting, found.stop_waiting = threading.Event(), threading.Event()
+    found.reason = ""
+    return found
+
+
+def a_rollout(tool: ModuleType, cluster, *options: str, signals=None, **fields):
+    """A Rollout of the tool on an imagined cluster, that began now."""
+    settings = options_of(tool, *options, **fields)
+    signals = signals or no_signals(tool)
+    gate = tool.Gate(settings.gate, signals)
+    return tool.Rollout(cluster, ["kubectl"], signals, gate, settings, datetime.now(timezone.utc))
 
 
 def options_of(tool: ModuleType, *options: str, **fields):
@@ -475,12 +494,11 @@ def set_ready(cluster, name: str, ready: bool) -> None:
 
 
 def evictor(cluster, *without: str) -> str:
-    """A kubeconfig of a user who may evict, but not create Pods."""
+    """A kubeconfig of a user who may evict, without some resources; `pods/create` is a verb."""
     everything = {
-        "pods": ["list"],
+        "pods": ["list"] if "pods/create" in without else ["list", "create"],
         "replicasets": ["get"],
         "replicationcontrollers": ["get"],
-        "controllerrevisions": ["list"],
         "endpointslices": ["list"],
         "events": ["list"],
         "namespaces": ["get"],
@@ -554,14 +572,3 @@ def documents(name: str) -> list[dict]:
 def arguments(name: str) -> list[str]:
     (job,) = documents(name)
     return job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
-
-
-# Without a cluster
-
-
-class NoInterrupts:
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self.is_paused = False
-        self.stop_starting = threading.Event()
-        self.stop_waiting = threading.Event()

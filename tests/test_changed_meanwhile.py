@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from cluster.manifests import workload
-from support import CONFIRM, a_planned, messages, unchecked
+from support import CONFIRM, a_workload, messages, unchecked
 
 
 @pytest.mark.parametrize(
@@ -19,26 +19,18 @@ from support import CONFIRM, a_planned, messages, unchecked
         ),
     ],
 )
-def test_what_is_paused_or_deleted_during_its_rollout_is_skipped_at_once(
+def test_what_is_paused_or_deleted_during_its_rollout_is_skipped_when_kubectl_ends(
     cluster, start, change, reason
 ):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, "--timeout=60s", "--log-level=debug")
+    running = start(cluster, CONFIRM, "--timeout=3s", "--log-level=debug")
     running.wait_for_log("Waiting for deployment")
     cluster.change("Deployment", "shop", "web", change)
     ended = running.finish(timeout=20)
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "skipped"})
     assert messages(ended)["web"] == reason
-
-
-def test_annotations_of_its_own_do_not_end_a_rollout(cluster, run):
-    cluster.create("shop", workload("Deployment", "web"))
-    cluster.settle()
-    cluster.kubelet.ready_after = 4  # longer than until the next look at the workload
-    ended = run(cluster, CONFIRM, "--exclude-annotation=sidecarRollout.rollout.reason")
-    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
 
 
 def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
@@ -59,10 +51,10 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
 
 @pytest.mark.parametrize("status", [0, 401, 429, 502, 503])
 def test_what_was_never_patched_for_want_of_an_api_server_is_not_started(tool, status):
-    result = tool.failure_of(a_planned(tool), tool.ApiError(status, "503 no healthy upstream"))
+    result = tool.failure_of(a_workload(tool), tool.ApiError(status, "503 no healthy upstream"))
     assert result.outcome is tool.Outcome.NOT_STARTED
     assert result.stop_reason == "503 no healthy upstream"
-    other = tool.failure_of(a_planned(tool), tool.ApiError(422, "422 no"))
+    other = tool.failure_of(a_workload(tool), tool.ApiError(422, "422 no"))
     assert (other.outcome, other.stop_reason) == (tool.Outcome.FAILED, "")
 
 

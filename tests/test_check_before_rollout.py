@@ -65,7 +65,7 @@ def test_a_deployment_that_would_lose_all_its_pods_keeps_them(cluster, run):
 
 
 def test_without_the_permission_to_create_pods_one_line_says_so(outdated, run):
-    line = "no permission to create Pods: rollouts are not checked beforehand"
+    line = "no permission to create pods in all namespaces: rollouts are not checked beforehand"
     ended = run(unchecked(outdated), CONFIRM)
     assert set(ended.outcomes.values()) == {"succeeded"}
     assert ended.stderr.count(line) == 1

@@ -32,7 +32,7 @@ def refused(tool, capsys):
     return refuse
 
 
-A_NAME = "at most 63 lowercase letters, digits and '-'; wildcards *, ? and [...] are allowed"
+A_NAME = "one name with at most 63 lowercase letters, digits and '-'; wildcards *, ? and [...] are allowed"
 AN_AMOUNT = "a whole number above 0, or a percentage such as 25%"
 A_KEY = "KEY or KEY=VALUE, such as example.com/restart=never"
 A_TIME = "a date and time such as 2026-05-01T13:00:00Z"
@@ -49,7 +49,7 @@ A_PREFIX = (
         ("--sidecar-container-name", "", A_NAME),
         ("--sidecar-container-name", "Istio", A_NAME),
         ("--sidecar-container-name", "a" * 64, A_NAME),
-        ("--sidecar-container-name", "a,b", "one name; repeat the option for each name"),
+        ("--sidecar-container-name", "a,b", A_NAME),
         ("--include-namespace", "", A_NAME),
         ("-n", "a b", A_NAME),
         ("--confirm", "maybe", "true or false"),
@@ -84,9 +84,10 @@ A_PREFIX = (
 )
 def test_an_invalid_value_is_reported_with_what_it_must_be(refused, option, value, requirement):
     words = ["-n", value] if option == "-n" else [f"{option}={value}"]
-    shown = {"-n": "--include-namespace"}.get(option, option)
+    shown = {"-n": "--include-namespace/-n"}.get(option, option)
     said = refused(NAME, *words)
-    assert said == f'invalid value "{value}" for {shown}: must be {requirement}'
+    assert said.startswith(f"argument {shown.partition('/')[0]}")
+    assert said.endswith(f': invalid value "{value}": must be {requirement}')
 
 
 NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace"
@@ -95,25 +96,31 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "required option not set: --sidecar-container-name"),
-        ([NAME, "--context"], "option --context requires a value"),
-        ([NAME, "--selector="], 'invalid value "" for --selector: must not be empty'),
+        ([], "the following arguments are required: --sidecar-container-name"),
+        ([NAME, "--context"], "argument --context: expected one argument"),
+        (
+            [NAME, "--selector="],
+            'argument --selector/-l: invalid value "": must be a non-empty text',
+        ),
         ([NAME, "--unknown"], "unknown option --unknown"),
         ([NAME, "--dry-run"], "unknown option --dry-run; a dry run is the default"),
-        ([NAME, "--parallel", "3"], "unknown option --parallel"),
+        ([NAME, "--only-drift=true"], "unknown option --only-drift; did you mean --only-drifted?"),
+        ([NAME, "--yes"], "unknown option --yes; use --confirm=true"),
+        ([NAME, "-o", "json"], "unknown option -o; use --log-format=json"),
+        ([NAME, "--parallel", "3"], "unknown option --parallel; did you mean --parallel-rollouts?"),
         (
             [NAME, "2026-05-01", "13:00"],
-            'unexpected argument "2026-05-01": must be TYPE/NAME, such as deployment/web or sts/*',
+            'invalid value "2026-05-01": must be TYPE/NAME, such as deployment/web or sts/*',
         ),
         ([NAME, "--allow-removal"], "--allow-removal requires --only-drifted"),
         ([NAME, "--ignore-config=x"], "--ignore-config requires --only-drifted"),
         (
             [NAME, "--fail-on-drift"],
-            "--fail-on-drift requires --only-drifted and cannot be used with --confirm",
+            "--fail-on-drift requires --only-drifted",
         ),
         (
             [NAME, "--only-drifted", "--fail-on-drift", "--confirm"],
-            "--fail-on-drift requires --only-drifted and cannot be used with --confirm",
+            "--fail-on-drift cannot be used with --confirm",
         ),
         (
             [NAME, "--confirm-each", "--confirm=false"],
@@ -140,7 +147,7 @@ def test_a_configs_name_may_have_dots_and_no_capitals(refused, tool):
     assert found.ignore_config == ["a.b-*"]
     told = refused(NAME, "--only-drifted", "--ignore-config=A_b")
     assert told.startswith(
-        'invalid value "A_b" for --ignore-config: must be lowercase letters, digits, '
+        'argument --ignore-config: invalid value "A_b": must be one name with lowercase letters, '
     )
 
 

@@ -136,9 +136,9 @@ def test_a_signal_just_before_the_wait_for_an_answer_is_noticed(tool, monkeypatc
     own, theirs = pty.openpty()
     with open(theirs) as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
-        interrupts = SimpleNamespace(received=[])
-        scheduler = SimpleNamespace(interrupts=interrupts)
-        threading.Timer(0.1, interrupts.received.append, [signal.SIGINT]).start()
+        signals = SimpleNamespace(received=[])
+        scheduler = SimpleNamespace(signals=signals)
+        threading.Timer(0.1, signals.received.append, [signal.SIGINT]).start()
         assert tool.Scheduler.read_line(scheduler) == ""
     os.close(own)
 

@@ -43,8 +43,8 @@ def test_options_streams_and_exit_status_are_the_tools_own():
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        'error: invalid value "0" for --parallel-rollouts: must be a whole number above 0, or a percentage '
-        "such as 25%\nSee 'sidecar-rollout.py --help' for usage.\n"
+        'error: argument --parallel-rollouts: invalid value "0": must be a whole number above 0, or a '
+        "percentage such as 25%\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
 
 
@@ -89,12 +89,12 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     assert len(dry.skipped) == 12
     ended = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
     assert ended.code == 1
-    bad = {"shop/search": "timed_out", "payments/ledger": "failed", "data/kafka": "incomplete"}
+    bad = {"shop/search": "timed_out", "payments/ledger": "failed"}
     assert ended.outcomes == dict.fromkeys(dry.planned, "succeeded") | bad
     again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", cut_off)
     assert again.planned == ["payments/ledger"]  # it would be rejected, so it was not patched
     assert again.skipped["StatefulSet data/kafka"] == (
-        "1 of 2 Pods is below partition 1 and keeps the old sidecar; lower the partition or use --evict"
+        "1 of 2 Pods is below partition 1 and keeps the old sidecar; lower the partition"
     )
     assert again.skipped["Deployment payments/refunds"].startswith("no Pods since its last rollout")
     assert again.code == 1
@@ -117,7 +117,8 @@ def test_with_evict_only_the_pod_without_a_controller_needs_a_manual_step(run):
         left = [p for p in cluster.store.list("pods") if p["metadata"]["uid"] in before]
         names = sorted(p["metadata"]["name"].split("-")[0] for p in left)
         no_sidecar = ["helpdesk"] * 2 + ["intranet"] * 2
-        assert names == ["backup", "debug", *no_sidecar, "leaving", "ledger", "proxy"]
+        # A Pod below a partition would come back from another revision.
+        assert names == ["backup", "debug", *no_sidecar, "kafka", "leaving", "ledger", "proxy"]
 
 
 def test_an_injector_that_breaks_stops_the_run():
@@ -141,9 +142,9 @@ def test_the_sample_company_has_drifted_in_half(run):
         verdicts = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in ended.of("drift")}
         assert ended.code == 0
         assert [name for name, verdict in verdicts.items() if verdict == "rejected"] == [
-            "payments/refunds",
             "payments/ledger",
         ]
+        assert ended.summary["without_pods"] == 1
         assert len([name for name, verdict in verdicts.items() if verdict == "up_to_date"]) == 3
         by_config = [
             r["name"]
@@ -171,7 +172,7 @@ def test_one_crashes_during_the_soak(company_again, run):
     assert ended.outcomes == {"shop/cart": "failed", "shop/web": "succeeded"}
     (message,) = [r["message"] for r in ended.of("result") if r["name"] == "cart"]
     assert re.fullmatch(
-        r"crashed during the soak: cart-\S+: container app restarted: OOMKilled", message
+        r"failed during the soak: cart-\S+: container app restarted: OOMKilled", message
     )
 
 

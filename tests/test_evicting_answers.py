@@ -6,8 +6,8 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import budget, replicated, workload
-from support import APP, CONFIRM, EVICT, OWNERS, evictions, partition
+from cluster.manifests import budget, replicated
+from support import APP, CONFIRM, EVICT, OWNERS, evictions
 
 
 def test_a_budget_that_allows_nothing_times_out(cluster, run):
@@ -116,20 +116,6 @@ def test_an_error_is_final(cluster, run):
     (result,) = ended.of("result")
     assert result["outcome"] == "failed"
     assert 'admission webhook "x" denied the request: no' in result["message"]
-
-
-def test_a_budget_that_holds_up_the_pods_below_a_partition(cluster, run):
-    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(2)))
-    cluster.create("shop", budget("x", minAvailable=3))
-    cluster.settle()
-    ended = run(cluster, CONFIRM, *EVICT, "--timeout=2s")
-    (result,) = ended.of("result")
-    assert result["outcome"] == "timed_out"
-    assert result["message"].startswith(
-        "0 of 2 Pods replaced; PodDisruptionBudget shop/x allows no disruption: it needs 3 healthy"
-    )
-    counts = ended.summary["pods"]
-    assert (counts["matched"], counts["updated"], counts["updated_and_ready"]) == (3, 1, 1)
 
 
 def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):

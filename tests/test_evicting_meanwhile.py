@@ -15,12 +15,9 @@ from support import (
     OWNERS,
     Watch,
     argo,
-    edit,
     evictions,
-    images,
     let_ready,
     of_nobody,
-    partition,
     paused,
     set_ready,
     upgrade,
@@ -241,23 +238,6 @@ def test_nothing_outdated_is_no_success(cluster, start):
         "skipped",
         "its Pods no longer have the sidecar",
     )
-
-
-def test_a_rollout_whose_pods_below_the_partition_are_skipped_is_incomplete(cluster, run):
-    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(1)))
-    cluster.settle()
-    edit(cluster, "StatefulSet")
-    cluster.wait_for(lambda: images(cluster) == ["app:1", "app:2", "app:2"])
-    cluster.settle()
-    raised = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}}
-    cluster.change("StatefulSet", "shop", "x", raised)
-    cluster.settle()
-    ended = run(cluster, CONFIRM, *EVICT)
-    (result,) = ended.of("result")
-    assert (ended.code, result["outcome"]) == (1, "incomplete")
-    assert "evicting it would roll it back" in result["message"]
-    assert ended.summary["pods"]["updated"] == 1
-    assert images(cluster) == ["app:1", "app:2", "app:2"]
 
 
 def test_the_eviction_of_a_paused_deployment_is_no_downtime(cluster, run):

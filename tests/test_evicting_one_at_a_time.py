@@ -16,9 +16,9 @@ from support import (
     EVICT,
     ON_DELETE,
     OWNERS,
-    a_planned,
+    a_rollout,
+    a_workload,
     evictions,
-    options_of,
     set_ready,
     uids,
     upgrade,
@@ -110,12 +110,14 @@ def test_an_ordered_stateful_set_that_stays_unready_times_out(cluster, run):
 
 
 def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
-    planned = a_planned(tool, ref=tool.ObjectRef("StatefulSet", "shop", "x", "apps"))
+    ref = tool.ObjectRef("StatefulSet", "shop", "x", "apps")
     cluster = SimpleNamespace(now=lambda: datetime.now(timezone.utc))
-    rollout = SimpleNamespace(cluster=cluster, options=options_of(tool))
-    obj = {"metadata": {}, "spec": {"replicas": 0, "podManagementPolicy": "OrderedReady"}}
-    source = tool.Source({}, None, None, [], {})
-    assert tool.Eviction(rollout, planned, print).obstacle(obj, {}, [], source) == ""
+    eviction = tool.Eviction(a_rollout(tool, cluster), a_workload(tool, ref=ref), print)
+    spec = {"replicas": 0, "podManagementPolicy": "OrderedReady"}
+    eviction.owner, eviction.obj = ref, {"metadata": {}, "spec": spec}
+    assert eviction.obstacle({}) == ""
+    eviction.obj["spec"]["replicas"] = 1
+    assert eviction.obstacle({}) == "waiting for 1 Pod to be created"
 
 
 def test_a_parallel_stateful_set_does_not_wait(cluster, run):

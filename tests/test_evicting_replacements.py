@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from cluster.manifests import replicated, workload
-from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, evictor, upgrade
+from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, upgrade
 
 pytestmark = pytest.mark.both
 
@@ -61,18 +61,18 @@ def test_replacements_that_still_differ_end_it(cluster, start):
     assert len(evictions(cluster)) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "is_named"), [("StatefulSet", True), ("DaemonSet", True), ("ReplicaSet", True)]
-)
-def test_a_timeout_tells_why_no_pod_is_created(cluster, run, kind, is_named):
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "ReplicaSet"])
+def test_a_timeout_tells_why_no_pod_is_created(cluster, start, kind):
     """By an event, as the status of a StatefulSet or DaemonSet does not say so."""
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
+    held = cluster.fault(method="POST", path="/eviction", release=threading.Event())
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=2s")
+    assert held.reached.wait(20)  # the dry run has succeeded
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
-    user = evictor(cluster)  # who cannot try it beforehand
     cluster.change("Namespace", "", "shop", {"metadata": {"labels": restricted}})
-    ended = run(user, CONFIRM, *EVICT, "--timeout=2s")
-    (result,) = ended.of("result")
+    held.release.set()
+    (result,) = running.finish().of("result")
     assert result["outcome"] == "timed_out"
     assert 'violates PodSecurity "restricted:latest"' in result["message"]
 

@@ -26,7 +26,7 @@ class Scheduler(tool.Scheduler):
 
 pools, exits = [], threading.Event()
 tool.Cluster, tool.Scheduler = Cluster, Scheduler
-assert tool.main() == 0
+assert tool.main(sys.argv[1:]) == 0
 exits.set()
 for thread in threading.enumerate():
     if thread is not threading.main_thread():

@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 import urllib.parse
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from support import (
     CONFIRM,
     TEXT,
     Finished,
-    NoInterrupts,
     Running,
     Terminal,
-    a_planned,
+    a_rollout,
+    a_workload,
     let_ready,
+    no_signals,
     options_of,
 )
 
@@ -148,7 +150,9 @@ def test_the_command_is_ended_with_the_run(three, start, script, tmp_path):
 def test_the_progress_line_has_the_reason(three, script):
     gate = f"--gate={script('echo HighErrorRate is firing; exit 1')}"
     seen = Terminal(three, CONFIRM, gate, "--max-duration=8s")
-    assert any("s, gate closed: HighErrorRate is firing, 0 in progress" in s for s in seen.progress)
+    assert any(
+        "1 in progress: shop/a gate closed: HighErrorRate is firing" in s for s in seen.progress
+    )
 
 
 def test_it_has_no_standard_input_and_no_shell(three, run, start, tmp_path):
@@ -160,45 +164,33 @@ def test_it_has_no_standard_input_and_no_shell(three, run, start, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_nothing_is_asked_while_it_is_closed_and_it_is_run_again_after_the_answer(
-    tool, monkeypatch
-):
-    """An answer may take minutes, and what the gate said before that is old."""
+def test_the_gate_is_asked_after_the_question(tool, script, tmp_path):
+    """An answer may take minutes, and what the gate said before that would be old."""
     asked = []
 
-    class Gate(tool.Gate):
-        def is_open(self) -> bool:
-            asked.append("gate")
-            return asked.count("gate") in (2, 4)
+    class Cluster:
+        def now(self):
+            return datetime.now(timezone.utc)
 
-    monkeypatch.setattr(tool, "Gate", Gate)
-    scheduler = tool.Scheduler(a_rollout(tool, "--gate=true"), Silent(), 1)
-    monkeypatch.setattr(scheduler, "ask_about", lambda planned: asked.append("question") or "yes")
+        def workload(self, ref):
+            asked.append(f"gate {runs(tmp_path)}")
+            return {}
+
+    rollout = a_rollout(tool, Cluster(), f"--gate={script('exit 0')}")
+    scheduler = tool.Scheduler(rollout, Silent(), 1)
     scheduler.ask = True
-    waiting = tool.deque([tool.Task(a_planned(tool))])
-    while waiting:
-        scheduler.fill_slots(waiting)
-    assert asked == ["gate", "gate", "question", "gate", "gate"]
-
-
-def a_rollout(tool, *options: str):
-    settings = options_of(tool, *options)
-    return tool.Rollout(FakeCluster(tool), None, NoInterrupts(), settings, began=tool.NOW)
-
-
-class FakeCluster:
-    def __init__(self, tool) -> None:
-        self.tool = tool
-
-    def now(self):
-        return self.tool.NOW
-
-    def workload(self, ref, quick=False):
-        return {}
+    scheduler.ask_about = lambda workload: asked.append(f"question {runs(tmp_path)}") or "yes"
+    scheduler.run([a_workload(tool)])
+    assert asked == ["question 0", "gate 1"]
 
 
 class Silent:
+    began = 0.0
+
     def finish(self, result) -> None:
+        assert result.message == "no longer exists"
+
+    def show_progress(self, in_progress) -> None:
         pass
 
 
@@ -209,54 +201,14 @@ def clock(tool, monkeypatch):
     return now
 
 
-def wait_for_end(gate) -> None:
-    if gate.running:
-        gate.running[0].wait(10)
-
-
-def test_what_it_said_before_a_pause_does_not_count_after_it(three, start, script, tmp_path):
-    flag = tmp_path / "hold"
-    pid = tmp_path / "pid"
-    text = f"echo $$ > {pid}\ntest -e {tmp_path}/go || sleep 20\ntest ! -e {flag}"
-    running = start(three, CONFIRM, f"--gate={script(text)}")
-    three.wait_for(lambda: pid.exists() and pid.read_text())
-    running.signal(signal.SIGUSR1)
-    running.wait_for_log("paused: ")
-    three.wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists())
-    flag.touch()
-    (tmp_path / "go").touch()
-    running.signal(signal.SIGUSR2)
-    running.wait_for_log("gate closed: exit code 1")
-    assert patches(three) == 0
-    running.signal(signal.SIGINT)
-    running.finish()
-    assert runs(tmp_path) == 2
-
-
-def test_what_it_leaves_in_the_background_is_ended(tool, tmp_path):
-    gate = tool.Gate(["sh", "-c", f"sleep 1000 & echo $! > {tmp_path}/pid; exit 1"])
-    gate.is_open()
-    wait_for_end(gate)
-    gate.is_open()
-    pid = int((tmp_path / "pid").read_text())
-    assert gate.running is None
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            break
-    else:
-        assert not Path(f"/proc/{pid}").exists()
-
-
 def test_how_often_it_is_asked(tool, clock, tmp_path):
     """Open for 10 s; closed: after 5 s, then every 30 s, until it opens again."""
     flag = tmp_path / "open"
-    gate = tool.Gate(["sh", "-c", f"echo >> {tmp_path}/runs; test -e {flag}"])
+    command = ["sh", "-c", f"echo >> {tmp_path}/runs; test -e {flag}"]
+    gate = tool.Gate(command, no_signals(tool))
 
     def is_open(after: float) -> tuple[bool, int]:
         clock[0] += after
-        gate.is_open()
-        wait_for_end(gate)
         return gate.is_open(), runs(tmp_path)
 
     flag.touch()
@@ -271,24 +223,20 @@ def test_how_often_it_is_asked(tool, clock, tmp_path):
     assert [is_open(10.1), is_open(5.1)] == [(False, 7), (False, 8)]
 
 
-def test_one_that_takes_too_long_is_ended_and_closes_it(tool, clock):
-    gate = tool.Gate(["sh", "-c", "echo soon; sleep 1000"])
+def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_path):
+    monkeypatch.setattr(tool.Gate, "TIMEOUT", 0.5)
+    text = f"echo $$ > {tmp_path}/pid; echo soon; sleep 1000"
+    gate = tool.Gate(["sh", "-c", text], no_signals(tool))
     assert not gate.is_open()
-    child, _ = gate.running
-    clock[0] += 60
-    assert not gate.is_open()
-    assert (gate.reason, child.poll()) == ("", None)
-    clock[0] += 0.1
-    assert not gate.is_open()
-    assert gate.reason == "timed out after 60s"
-    assert child.poll() == -signal.SIGKILL
+    assert gate.reason == "timed out after 0.5s"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_one_that_cannot_run_closes_it(tool, clock, tmp_path):
-    gate = tool.Gate([str(tmp_path)])
+def test_one_that_cannot_run_closes_it(tool, tmp_path):
+    gate = tool.Gate([str(tmp_path)], no_signals(tool))
     assert not gate.is_open()
     assert gate.reason == f"cannot run {tmp_path}: Permission denied"
-    assert gate.running is None
 
 
 @pytest.mark.parametrize(
@@ -304,9 +252,7 @@ def test_one_that_cannot_run_closes_it(tool, clock, tmp_path):
 )
 def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     (tmp_path / "output").write_bytes(output)
-    gate = tool.Gate(["sh", "-c", f"cat {tmp_path}/output; exit 1"])
-    gate.is_open()
-    wait_for_end(gate)
+    gate = tool.Gate(["sh", "-c", f"cat {tmp_path}/output; exit 1"], no_signals(tool))
     assert not gate.is_open()
     assert gate.reason == reason
 
@@ -315,8 +261,8 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     ("text", "message"),
     [
         ("nowhere/gate --x", "must be a command that exists and is executable"),
-        ("", "must not be empty"),
-        ("   ", "must not be empty"),
+        ("", "must be a non-empty text"),
+        ("   ", "must be a non-empty text"),
         ("sh -c 'x", "must be a command, with matching quotes"),
         ("/", "must be a command that exists and is executable"),
     ],
@@ -325,7 +271,10 @@ def test_a_command_that_does_not_exist_is_a_usage_error(run, text, message):
     ended = run(None, f"--gate={text}")
     assert ended.code == 2
     shown = text.split()[0] if "exists" in message else text  # its arguments may be secret
-    assert ended.stderr.splitlines()[0] == f'error: invalid value "{shown}" for --gate: {message}'
+    assert (
+        ended.stderr.splitlines()[0]
+        == f'error: argument --gate: invalid value "{shown}": {message}'
+    )
 
 
 def test_a_home_directory_is_expanded(tool, tmp_path, monkeypatch, script):
@@ -347,13 +296,12 @@ def readme_gates() -> list[str]:
 
 def verdict(tool, command: str, **environment: str) -> tuple[bool, str]:
     """Whether a gate opens, and its reason."""
-    gate = tool.Gate(tool.command(command))
+    gate = tool.Gate(tool.command(command), no_signals(tool))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        gate.is_open()
-        wait_for_end(gate)
-    return gate.is_open(), gate.reason
+        is_open = gate.is_open()
+    return is_open, gate.reason
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_hostile_answers(cluster, run, body):
 OPTIONS = sorted(
     set(re.findall(r'"(--[a-z-]+[a-z])[ "]', SCRIPT.read_text()))
     - {"--flatten", "--raw", "--minify", "--namespace"}
+    - {"--dry-run", "--output", "--yes"}  # of other tools
 )
 
 

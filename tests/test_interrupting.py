@@ -211,11 +211,11 @@ def test_the_second_signal_ends_the_recheck_as_well(three, start):
 def test_signals_at_once_raise_once(tool, monkeypatch):
     """An exception on the way out would be a traceback of what is being cleaned up."""
     monkeypatch.setattr(tool.signal, "signal", lambda *_: None)
-    interrupts = tool.Interrupts()
+    signals = tool.Signals()
     with pytest.raises(tool.Interrupted):
-        interrupts.receive(signal.SIGTERM, None)
-    interrupts.receive(signal.SIGINT, None)
-    assert interrupts.exit_code == 143
+        signals.interrupt(signal.SIGTERM, None)
+    signals.interrupt(signal.SIGINT, None)
+    assert signals.exit_code == 143
 
 
 def test_ctrl_c_twice_while_the_cluster_is_read(three, start):

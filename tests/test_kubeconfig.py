@@ -155,18 +155,23 @@ def test_a_context_that_impersonates_is_honored_on_every_request(shop, run):
     user = {
         "token": "admin-token",
         "as": "jane",
-        "as-uid": "42",
         "as-groups": ["team a", "ops"],
-        "as-user-extra": {"example.com/scope": ["x", "y"]},
     }
     ended = run(shop.write_kubeconfig("as", user), CONFIRM)
     assert ended.outcomes == {"shop/web": "succeeded"}
     for request in shop.server.requests:
         headers = request.headers
         assert headers["impersonate-user"] == "jane", request.path
-        assert headers["impersonate-uid"] == "42"
         assert headers["impersonate-group"].splitlines() == ["team a", "ops"]
-        assert headers["impersonate-extra-example.com%2fscope"].splitlines() == ["x", "y"]
+
+
+@pytest.mark.parametrize("field", [{"as-uid": "42"}, {"as-user-extra": {"scope": ["x"]}}])
+def test_other_fields_of_impersonation_are_refused(shop, run, field):
+    user = {"token": "admin-token", "as": "jane", **field}
+    ended = run(shop.write_kubeconfig("as", user), "--log-format=text")
+    text = f"error: the kubeconfig impersonates with {next(iter(field))}, which is not supported"
+    assert (ended.code, text in ended.stderr) == (3, True)
+    assert shop.server.requests == []
 
 
 def test_who_impersonates_nobody_sends_no_such_header(shop, run):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, TEXT, a_planned, counts, messages, options_of, patched
+from support import CONFIRM, DRIFTED, TEXT, a_workload, counts, messages, options_of, patched
 
 pytestmark = pytest.mark.both
 
@@ -68,7 +68,7 @@ def sidecars_of(tool, *names: str) -> tuple:
     ],
 )
 def test_which_sidecars_a_new_pod_lacks(tool, given, before, after, missing):
-    planned = a_planned(tool, sidecars=sidecars_of(tool, *before))
+    planned = a_workload(tool, sidecars=sidecars_of(tool, *before))
     pod = {"spec": pod_spec(*map(container, after))}
     options = options_of(tool, sidecars=given)
     assert tool.missing_sidecars(planned, pod, options) == missing

@@ -219,9 +219,9 @@ def test_one_dry_run_for_each_workload(late, run):
 def test_pods_of_one_owner_keep_one_sample(tool, late):
     options = options_of(tool, *MISSING, sidecars=["istio-proxy"])
     options = dataclasses.replace(options, cutoff=tool.NOW)
-    candidates, _ = tool.read_candidates(late.pods("late"), options)
-    assert sorted(len(found.names) for found in candidates.values()) == [2, 3, 3]
-    assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in candidates.values())
+    owners, _ = tool.read_pods(late.pods("late"), options)
+    assert sorted(len(found.pods) for found in owners.values()) == [2, 3, 3]
+    assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in owners.values())
 
 
 def test_pods_of_custom_resources_are_no_candidates(late, run):

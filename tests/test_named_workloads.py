@@ -129,9 +129,7 @@ def test_a_deployment_that_is_excluded_cannot_be_named(run):
 def test_what_is_no_workload(run, word):
     ended = run(None, word)
     assert ended.code == 2
-    text = (
-        f'error: unexpected argument "{word}": must be TYPE/NAME, such as deployment/web or sts/*'
-    )
+    text = f'error: invalid value "{word}": must be TYPE/NAME, such as deployment/web or sts/*'
     assert ended.stderr.startswith(f"{text}\n")
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import pytest
 from cluster.manifests import container, pod_spec, service, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import TEXT, a_planned
+from support import TEXT, a_workload
 
 pytestmark = pytest.mark.both
 
@@ -42,9 +40,7 @@ STATES = st.sampled_from(["unhealthy", "not serving", "serving"])
 def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     def make(row):
         ref = tool.ObjectRef("Deployment", *row[2:])
-        return a_planned(
-            tool, ref=ref, pods=row[1], state=tool.State(row[0]), oldest_pod=datetime.min
-        )
+        return a_workload(tool, ref=ref, total_pods=row[1], state=tool.State(row[0]))
 
     plan = [make(row) for row in rows]
     mixed = list(plan)
@@ -52,7 +48,7 @@ def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     ordered = tool.in_rollout_order(plan)
     assert ordered == tool.in_rollout_order(mixed)
     assert sorted(map(id, ordered)) == sorted(map(id, plan))
-    ranks = [(list(tool.State).index(one.state), one.pods) for one in ordered]
+    ranks = [(list(tool.State).index(one.state), one.total_pods) for one in ordered]
     assert ranks == sorted(ranks)
     for rank in set(ranks):
         names = [one.ref.namespace for one, its in zip(ordered, ranks, strict=True) if its == rank]
@@ -95,7 +91,7 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
 def test_without_the_permission_to_endpoint_slices_all_count_as_serving(letters, run):
     rules = [
         {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
-        {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["*"]},
+        {"verbs": ["get", "list"], "apiGroups": ["apps"], "resources": ["*"]},
     ]
     ended = run(letters.kubeconfig_of("viewer", rules))
     assert {r["state"] for r in ended.of("plan")} == {"serving"}

@@ -19,7 +19,7 @@ from support import (
     SCRIPT,
     TEXT,
     Terminal,
-    a_planned,
+    a_workload,
     command,
     counts,
     unchecked,
@@ -145,7 +145,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     ],
 )
 def test_the_numbers_of_pods_add_up_to_that_of_the_plan(a_report, tool, capsys, numbers, shown):
-    planned = a_planned(tool, pods_to_replace=3)
+    planned = a_workload(tool, pods_to_replace=3)
     report = a_report(CONFIRM)
     counted = tool.PodCounts(*numbers)
     report.finish(tool.Result(planned, tool.Outcome.SUCCEEDED, counts=counted))
@@ -155,7 +155,9 @@ def test_the_numbers_of_pods_add_up_to_that_of_the_plan(a_report, tool, capsys, 
 
 def test_what_could_not_be_verified_is_counted_as_kubectl_says(a_report, tool, capsys):
     report = a_report(CONFIRM)
-    report.finish(tool.Result(a_planned(tool), tool.Outcome.SUCCEEDED, "could not verify its Pods"))
+    report.finish(
+        tool.Result(a_workload(tool), tool.Outcome.SUCCEEDED, "could not verify its Pods")
+    )
     report.print_counts(1.0)
     assert capsys.readouterr().out.endswith("\nPods: 1 of 1 updated and ready.\n")
 

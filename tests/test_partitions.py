@@ -9,14 +9,15 @@ from cluster.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
 
 
-def test_a_partition_leaves_old_pods_and_is_incomplete(cluster, run):
+def test_a_partition_leaves_old_pods_and_the_result_says_how_many(cluster, run):
     partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
     cluster.create("shop", workload("StatefulSet", "db", replicas=3, updateStrategy=partition))
     cluster.settle()
     ended = run(cluster, CONFIRM, "--include-statefulset")
     (result,) = ended.of("result")
-    assert (ended.code, result["outcome"]) == (1, "incomplete")
-    assert result["message"] == "2 of 3 Pods not updated: StatefulSet partition is 2"
+    assert (ended.code, result["outcome"]) == (0, "succeeded")
+    kept = "2 of 3 Pods are below partition 2 and keep the old sidecar"
+    assert result["message"] == kept
     assert ended.summary["pods"] == counts(1, 1, 1, 1)
 
 
@@ -32,9 +33,7 @@ def partitioned(cluster):
     return cluster
 
 
-KEPT = (
-    "1 of 3 Pods is below partition 1 and keeps the old sidecar; lower the partition or use --evict"
-)
+KEPT = "1 of 3 Pods is below partition 1 and keeps the old sidecar"
 
 
 def test_a_partition_does_not_hide_that_the_new_pods_differ(partitioned, run):
@@ -69,14 +68,13 @@ def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run
     ]
     first = run(partitioned, *given)
     assert {r["name"]: r["pods_to_replace"] for r in first.of("plan")} == {"db": 2, "mq": 1}
-    # The known limit of a partition does not count for --max-failures.
-    assert first.outcomes == {"shop/db": "incomplete", "shop/mq": "succeeded"}
-    assert messages(first)["db"] == "1 of 3 Pods not updated: StatefulSet partition is 1"
+    assert first.outcomes == {"shop/db": "succeeded", "shop/mq": "succeeded"}
+    assert messages(first)["db"] == KEPT
     uids = {found["metadata"]["uid"] for found in partitioned.pods("shop")}
     second = run(partitioned, *given)
     assert second.code == 0
     assert second.planned == []
-    assert second.skipped == {"StatefulSet shop/db": KEPT}
+    assert second.skipped == {"StatefulSet shop/db": f"{KEPT}; lower the partition"}
     assert {found["metadata"]["uid"] for found in partitioned.pods("shop")} == uids
 
 

@@ -50,7 +50,7 @@ def test_the_audits_roles_suffice_for_it(guarded, run):
     ended = run(kubeconfig, *arguments("audit.yaml"))
     assert ended.code == 1
     verdicts = sorted(r["verdict"] for r in ended.of("drift"))
-    assert verdicts == [*["drifted"] * 3, "rejected"]
+    assert verdicts == ["drifted"] * 3
 
 
 def test_each_rule_has_a_comment_on_why():
@@ -107,13 +107,13 @@ def what_works(cluster: EmbeddedCluster, run, rules: list[dict], *only: str) -> 
         "plan": sorted((r["name"], r["state"]) for r in plan.of("plan"))
         if plan.code == 0
         else plan.code,
-        "broken": plan.skipped.get("StatefulSet shop/broken", "")[-29:],
+        "broken": plan.skipped.get("StatefulSet shop/broken", ""),
         "drift": sorted(r["verdict"] for r in drift.of("drift")) if drift.code == 0 else drift.code,
         "rollout": done.summary["outcomes"] if done.code != 3 else 3,
     }
 
 
-BROKEN = 'serviceaccount "gone" not found'[-29:]
+BROKEN = "no Pods since its last rollout"
 
 
 PLANNED = [("daemonset", "not_serving"), ("deployment", "serving"), ("statefulset", "not_serving")]
@@ -122,7 +122,7 @@ PLANNED = [("daemonset", "not_serving"), ("deployment", "serving"), ("statefulse
 EVERYTHING = {
     "plan": PLANNED,
     "broken": BROKEN,
-    "drift": [*["drifted"] * 3, "rejected"],
+    "drift": ["drifted"] * 3,
     "rollout": {"succeeded": 3},
 }
 
@@ -180,21 +180,27 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
 
 def test_everything_else_is_forbidden(cluster):
     workloads = ("deployments", "statefulsets", "daemonsets")
-    plan = {"list pods", "get replicasets", "list endpointslices", "get namespaces", "list events"}
+    plan = {"list pods", "get replicasets", "list endpointslices", "get namespaces"}
     plan |= {f"{verb} {resource}" for verb in ("get", "list") for resource in workloads}
     assert allowed(cluster, rules_of(*PLAN)) == plan
     rollout = plan | {f"{verb} {resource}" for verb in ("patch", "watch") for resource in workloads}
+    rollout.add("list events")
     assert allowed(cluster, rules_of(*ROLLOUT)) == rollout
-    drift = rollout | {"create pods", "get configmaps", "get secrets"}
+    drift = rollout | {"create pods", "get configmaps", "get secrets", "get replicationcontrollers"}
     assert allowed(cluster, rules_of(*DRIFT)) == drift
     team = allowed(cluster, rules_of("sidecar-rollout-team", kind="Role"))
     assert team == drift
-    evict = {"create pods/eviction", "get replicationcontrollers", "list controllerrevisions"}
+    evict = {"create pods/eviction"}
     assert allowed(cluster, rules_of("sidecar-rollout-evict")) == evict
     assert allowed(cluster, rules_of("sidecar-rollout-in-place")) == {"patch pods"}
 
 
-@pytest.mark.parametrize("number", range(len(rules_of(*DRIFT))))
+# They name a reason, and are for kinds that are not selected; other tests miss them.
+OPTIONAL = (["events"], ["replicationcontrollers"])
+REQUIRED = [n for n, r in enumerate(rules_of(*DRIFT)) if r["resources"] not in OPTIONAL]
+
+
+@pytest.mark.parametrize("number", REQUIRED)
 def test_without_any_one_rule_something_does_not_work(guarded, run, number):
     rules = rules_of(*DRIFT)
     del rules[number]
@@ -213,7 +219,7 @@ def test_a_team_rolls_out_its_own_namespace_and_no_other(guarded, run):
     assert run(kubeconfig).code == 3
 
 
-EVICT = (*ROLLOUT, "sidecar-rollout-evict")
+EVICT = (*DRIFT, "sidecar-rollout-evict")
 
 
 @pytest.fixture
@@ -237,7 +243,7 @@ def test_the_evict_role_suffices_for_evictions(without_rollouts, run):
 def test_without_any_rule_of_the_evict_role_nothing_is_evicted(without_rollouts, run, number):
     rules = rules_of("sidecar-rollout-evict")
     del rules[number]
-    kubeconfig = without_rollouts.kubeconfig_of("somebody", rules_of(*ROLLOUT) + rules)
+    kubeconfig = without_rollouts.kubeconfig_of("somebody", rules_of(*DRIFT) + rules)
     assert run(kubeconfig, *BOTH, CONFIRM, "--evict").code == 3
 
 

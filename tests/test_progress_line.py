@@ -9,7 +9,7 @@ from support import (
     CONFIRM,
     TEXT,
     Terminal,
-    a_planned,
+    a_workload,
 )
 
 
@@ -22,28 +22,23 @@ def test_the_progress_line(two):
     assert re.fullmatch(r"2/2 finished, 1 failed, \d+s, 0 in progress", seen.progress[-1])
 
 
-def test_the_progress_line_estimates_the_time_left_and_shows_what_takes_longest(
-    a_report, tool, monkeypatch
-):
+def test_the_progress_line_shows_what_takes_longest(a_report, tool, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
     report = a_report(CONFIRM)
 
-    def shown(*in_progress, is_paused: bool = False) -> str:
-        report.show_progress(in_progress, "paused" if is_paused else "")
+    def shown(*in_progress) -> str:
+        report.show_progress(in_progress)
         return report.progress.text
 
-    younger = tool.InProgress(tool.Task(a_planned(tool, "b")), 1002.0, "B")
-    older = tool.InProgress(tool.Task(a_planned(tool, "a")), 1001.0, "Waiting")
+    younger = tool.Task(a_workload(tool, "b"), None, 1002.0, "B")
+    older = tool.Task(a_workload(tool, "a"), None, 1001.0, "Waiting")
     clock[0] += 12
     assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
     report.outcomes[tool.Outcome.SUCCEEDED] = 2
     assert shown() == "2/10 finished, 12s, 0 in progress"
     report.outcomes[tool.Outcome.TIMED_OUT] = 1
-    assert (
-        shown(is_paused=True)
-        == "3/10 finished, 1 failed, 12s, about 28s left, paused, 0 in progress"
-    )
+    assert shown() == "3/10 finished, 1 failed, 12s, 0 in progress"
 
 
 def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
@@ -55,7 +50,7 @@ def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
     with caplog.at_level("INFO", "sidecar-rollout"):
         for seconds in (59, 2, 58, 2):
             clock[0] += seconds
-            report.show_progress([], "")
+            report.show_progress([])
     assert [r.getMessage() for r in caplog.records] == [
         "0/10 finished, 1m1s, 0 in progress",
         "0/10 finished, 2m1s, 0 in progress",

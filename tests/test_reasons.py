@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from types import SimpleNamespace
-
 import pytest
 from cluster.kubelet import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, options_of, unchecked
+from support import CONFIRM, a_rollout, a_workload, unchecked
 
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
@@ -112,10 +109,9 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
         "metadata": {"name": "web-2"},
         "status": {"containerStatuses": [waiting("ErrImagePull")]},
     }
-    cluster = SimpleNamespace(workload=lambda ref: {})
-    rollout = tool.Rollout(cluster, None, None, options_of(tool), datetime.now(timezone.utc))
-    snapshot = tool.PodSnapshot([], [slow, stuck], [], tool.PodCounts(2))
-    assert rollout.reasons(None, snapshot) == ["web-2: container app: ErrImagePull"]
+    rollout = a_rollout(tool, None)
+    snapshot = tool.Snapshot([], [slow, stuck], [], tool.PodCounts(2))
+    assert rollout.reasons(a_workload(tool), snapshot) == ["web-2: container app: ErrImagePull"]
 
 
 def test_no_pod_is_to_be_deleted_that_is_only_slow(cluster, run):

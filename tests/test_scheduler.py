@@ -1,8 +1,9 @@
-"""The scheduler without a cluster: limits, reasons to stop, pauses, for any plan."""
+"""The scheduler without a cluster: limits and reasons to stop, for any plan."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import NoInterrupts, a_planned, options_of
+from support import a_rollout, a_workload, options_of
 
 
 class FakeCluster:
@@ -27,13 +28,13 @@ class FakeCluster:
     def failed_create(self, ref, obj) -> str:
         return ""
 
-    def workload(self, ref, quick=False) -> dict:
+    def workload(self, ref, retries=None) -> dict:
         return {
             "metadata": {"resourceVersion": "2"},
             "spec": {"template": {"spec": {"containers": []}}},
         }
 
-    def pod_today(self, planned, obj) -> dict:
+    def pod_today(self, workload, obj, sample) -> dict:
         return obj["spec"]["template"]
 
     def patch_template(self, ref, annotations, version) -> dict:
@@ -65,7 +66,7 @@ class FakeKubectl:
         self.changed = threading.Condition()
         self.stop = threading.Event()
 
-    def rollout_status(self, ref, seconds, tell, look) -> tuple[int, str]:
+    def rollout_status(self, ref, seconds, tell) -> tuple[int, str]:
         tell("Waiting")
         with self.changed:
             self.in_progress += 1
@@ -82,21 +83,21 @@ class Silent:
     """A report that only books."""
 
     def __init__(self) -> None:
+        self.began = time.monotonic()
         self.results: list = []
         self.most_in_progress = 0
 
     def finish(self, result) -> None:
         self.results.append(result)
 
-    def show_progress(self, in_progress, hold) -> None:
+    def show_progress(self, in_progress) -> None:
         self.most_in_progress = max(self.most_in_progress, len(in_progress))
 
 
 def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
     """The results of a plan."""
-    now = datetime.now(timezone.utc)
-    settings = options_of(tool, "--timeout=1s", *options)
-    rollout = tool.Rollout(cluster, kubectl, NoInterrupts(), settings, began=now)
+    rollout = a_rollout(tool, cluster, "--timeout=1s", *options)
+    object.__setattr__(rollout, "rollout_status", kubectl.rollout_status)
     report = Silent()
     tool.Scheduler(rollout, report, workers).run(plan)
     assert report.most_in_progress <= workers
@@ -115,7 +116,7 @@ OUTCOMES = st.sampled_from(["succeeded", "succeeded", "failed", "timed_out"])
 def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
     outcomes = {f"w{number}": outcome for number, (outcome, _) in enumerate(workloads)}
     plan = [
-        a_planned(tool, f"w{number}", unhealthy_reason="0 of 1 available" if was_unhealthy else "")
+        a_workload(tool, f"w{number}", unhealthy_reason="0 of 1 available" if was_unhealthy else "")
         for number, (_, was_unhealthy) in enumerate(workloads)
     ]
     cluster, kubectl = FakeCluster(), FakeKubectl(outcomes, workers)
@@ -124,8 +125,8 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
 
     assert kubectl.most <= workers  # never more than N in progress
     assert set(cluster.patched.values()) <= {1}  # each patched at most once
-    assert sorted(r.planned.ref.name for r in results) == sorted(outcomes)  # each in one outcome
-    ended = {r.planned.ref.name: r.outcome.snake_case for r in results}
+    assert sorted(r.workload.ref.name for r in results) == sorted(outcomes)  # each in one outcome
+    ended = {r.workload.ref.name: r.outcome.snake_case for r in results}
     started = [name for name, outcome in ended.items() if outcome != "not_started"]
     assert sorted(started) == sorted(cluster.patched)
     assert all(ended[name] == outcomes[name] for name in started)
@@ -150,7 +151,7 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
 )
 def test_what_is_left_when_a_run_stops_is_no_success(tool, options, reason):
     """Also if those that failed are complete when they are rechecked."""
-    plan = [a_planned(tool, f"w{number}") for number in range(7)]
+    plan = [a_workload(tool, f"w{number}") for number in range(7)]
     kubectl = FakeKubectl({f"w{number}": "failed" for number in range(7)}, 1)
     results = run_all(tool, FakeCluster(), kubectl, plan, 1, *options)
     left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
@@ -167,45 +168,14 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
                 raise tool.ApiError(status, "no use")
             return super().patch_template(ref, annotations, version)
 
-    plan = [a_planned(tool, f"w{number}") for number in range(4)]
+    plan = [a_workload(tool, f"w{number}") for number in range(4)]
     kubectl = FakeKubectl(dict.fromkeys(["w0", "w2", "w3"], "succeeded"), 1)
     results = run_all(tool, Lost(), kubectl, plan, 1)
-    ended = {r.planned.ref.name: (r.outcome.snake_case, r.message) for r in results}
+    ended = {r.workload.ref.name: (r.outcome.snake_case, r.message) for r in results}
     rest = ("not_started", "no use") if status in (0, 401) else ("succeeded", "")
     # Without a response, it may have been patched.
     outcome = "not_started" if status == 401 else "failed"
     assert ended == {"w0": ("succeeded", ""), "w1": (outcome, "no use"), "w2": rest, "w3": rest}
-
-
-def test_a_run_that_is_resumed_at_any_moment_goes_on(tool):
-    """The pause may end between two looks at it."""
-
-    class Resumed(NoInterrupts):
-        looks = 0
-
-        @property
-        def is_paused(self) -> bool:
-            self.looks += 1
-            return self.looks in (2, 3)  # while the second workload waits for its turn
-
-        @is_paused.setter
-        def is_paused(self, value: bool) -> None:
-            pass
-
-    plan = [a_planned(tool, name) for name in ("a", "b", "c")]
-    kubectl = FakeKubectl(dict.fromkeys("abc", "succeeded"), 1)
-    for looks in range(8):
-        Resumed.looks = looks - 4
-        rollout = tool.Rollout(
-            cluster=FakeCluster(),
-            kubectl=kubectl,
-            interrupts=Resumed(),
-            options=options_of(tool),
-            began=datetime.now(timezone.utc),
-        )
-        report = Silent()
-        tool.Scheduler(rollout, report, 1).run(plan)
-        assert [r.outcome.snake_case for r in report.results] == ["succeeded"] * 3
 
 
 def test_a_success_after_the_stop_does_not_start_anything_again(tool):
@@ -218,7 +188,7 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
     )
 
     def count(outcome, **fields) -> str:
-        result = tool.Result(a_planned(tool, **fields), outcome)
+        result = tool.Result(a_workload(tool, **fields), outcome)
         tool.Scheduler.count(scheduler, result)
         return scheduler.stop_reason
 

@@ -211,8 +211,10 @@ def test_arguments_that_look_like_secrets_are_masked(tool):
     live["spec"]["containers"][0]["args"] = ["--api-token=abc", "--level=1"]
     fresh["spec"]["containers"][0]["args"] = ["--api-token=def", "--level=2"]
     assert differences(tool, live, fresh) == [
-        "mesh-proxy  args  --api-token=<redacted> -> --api-token=<redacted>",
-        "mesh-proxy  args  --level=1 -> --level=2",
+        "mesh-proxy  args  --api-token=<redacted> -> <none>",
+        "mesh-proxy  args  --level=1 -> <none>",
+        "mesh-proxy  args  <none> -> --api-token=<redacted>",
+        "mesh-proxy  args  <none> -> --level=2",
     ]
 
 
@@ -235,8 +237,9 @@ def test_a_secret_in_an_argument_of_its_own_is_masked(tool):
         "--x",
     ]
     assert differences(tool, live, fresh) == [
-        "mesh-proxy  args  --password=<redacted> -> --password=<redacted>",
+        "mesh-proxy  args  --password=<redacted> -> <none>",
         "mesh-proxy  args  1 -> <none>",
+        "mesh-proxy  args  <none> -> --password=<redacted>",
         "mesh-proxy  args  <none> -> 2",
     ]
 
@@ -246,7 +249,8 @@ def test_a_flag_that_comes_more_than_once_loses_no_difference(tool):
     live["spec"]["containers"][0]["args"] = ["-x=1", "-y=1"]
     fresh["spec"]["containers"][0]["args"] = ["-x=2", "-x=3", "-y=1"]
     assert differences(tool, live, fresh) == [
-        "mesh-proxy  args  -x=1 -> -x=2",
+        "mesh-proxy  args  -x=1 -> <none>",
+        "mesh-proxy  args  <none> -> -x=2",
         "mesh-proxy  args  <none> -> -x=3",
     ]
 

@@ -123,8 +123,8 @@ def places_in(value, path=()):
 
 def test_a_real_pod_is_read(tool):
     filters = options_of(tool, sidecars=[REAL_NAME], only_drifted=True)
-    candidates, census = tool.read_candidates([REAL_POD], filters)
-    assert len(candidates) == 1
+    owners, census = tool.read_pods([REAL_POD], filters)
+    assert len(owners) == 1
     assert census.pods == 1
 
 
@@ -137,7 +137,7 @@ def test_no_real_pod_with_something_else_in_one_place_makes_the_reading_crash(
     inner[path[-1]] = value
     filters = options_of(tool, sidecars=[REAL_NAME], only_drifted=only_drifted)
     try:
-        tool.read_candidates([pod], filters)
+        tool.read_pods([pod], filters)
     except tool.ApiError as error:
         assert str(error).startswith("unexpected response: not a Pod: ")
 
@@ -155,66 +155,54 @@ def test_no_pod_makes_the_reading_crash(tool, value):
     spec = {"containers": [{"name": "istio-proxy", "image": "x"}], "initContainers": value}
     for status in ({"phase": "Running"}, value):
         try:
-            tool.read_candidates(
-                [{"metadata": metadata, "spec": spec, "status": status}, value], filters
-            )
+            tool.read_pods([{"metadata": metadata, "spec": spec, "status": status}, value], filters)
         except tool.ApiError as error:
             assert str(error).startswith("unexpected response: not a Pod: ")
-
-
-def reader(tool, *deployments: dict, **filters):
-    """A WorkloadReader that has listed these Deployments."""
-
-    class Cluster:
-        def workloads(self, kind, namespaces):
-            for obj in deployments:
-                yield (
-                    tool.ObjectRef(kind, "shop", obj["metadata"]["name"], "apps"),
-                    copy.deepcopy(obj),
-                )
-
-    now = datetime.now(timezone.utc)
-    found = tool.WorkloadReader(Cluster(), options_of(tool, cutoff=now, sidecars=["x"], **filters))
-    wanted = {
-        tool.ObjectRef("Deployment", "shop", obj["metadata"]["name"], "apps") for obj in deployments
-    }
-    found.take_list("Deployment", wanted)
-    return found
 
 
 def a_deployment(name: str, **labels: str) -> dict:
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{" * 4000, "team": "shop"}
     spec = {"selector": {"matchLabels": labels}, "template": {"spec": {"containers": ["x" * 4000]}}}
-    return {"metadata": {"name": name, "annotations": annotations}, "spec": spec, "status": {}}
+    metadata = {"name": name, "annotations": annotations, "managedFields": [{}]}
+    return {"metadata": metadata, "spec": spec, "status": {}}
 
 
 def test_a_workload_is_kept_without_what_is_not_needed(tool):
-    (kept,) = reader(tool, a_deployment("web", app="web")).objects.values()
-    assert json.loads(kept) == {
+    assert tool.reduced(a_deployment("web", app="web"), options_of(tool)) == {
         "metadata": {"name": "web", "annotations": {"team": "shop"}},
         "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {}},
-        "status": {"conditions": []},
+        "status": {},
     }
-    (kept,) = reader(tool, a_deployment("web", app="web"), only_drifted=True).objects.values()
-    assert json.loads(kept)["spec"]["template"] == {"spec": {"containers": ["x" * 4000]}}
+    kept = tool.reduced(a_deployment("web", app="web"), options_of(tool, only_drifted=True))
+    assert kept["spec"]["template"] == {"spec": {"containers": ["x" * 4000]}}
 
 
-def test_a_deployment_is_known_by_its_hash_only_if_no_other_selects_the_pods(tool):
-    """A ReplicaSet may have been adopted, and keep a name that another Deployment would have given it."""
+@pytest.mark.parametrize(
+    ("selected", "is_asked"),
+    [
+        ({"app": "web"}, False),
+        ({"app": "web", "tier": "x"}, False),
+        ({"app": "web", "tier": "y"}, True),
+        ({}, True),
+        (None, True),  # there is no such Deployment
+    ],
+)
+def test_a_deployment_is_known_by_its_name_only_if_it_selects_the_pods(tool, selected, is_asked):
+    """A ReplicaSet may have been adopted, or have lost its Deployment, and keep its name."""
     labels = {"app": "web", "tier": "x", "pod-template-hash": "7d"}
     replica_set = tool.ObjectRef("ReplicaSet", "shop", "web-7d", "apps")
-    guess = tool.deployment_by_name(replica_set, labels)
-    assert guess == tool.ObjectRef("Deployment", "shop", "web", "apps")
-    web, api = a_deployment("web", app="web"), a_deployment("api", tier="x")
-    assert reader(tool, web).is_only_selector(guess, labels)
-    assert not reader(tool, web, api).is_only_selector(guess, labels)
-    assert not reader(tool, api).is_only_selector(guess, labels)
-    assert not reader(tool, web, a_deployment("all")).is_only_selector(
-        guess, labels
-    )  # no labels: any
-    assert reader(tool, web, a_deployment("old", app="web", tier="y")).is_only_selector(
-        guess, labels
-    )
+    web = tool.ObjectRef("Deployment", "shop", "web", "apps")
+    asked = []
+
+    class Cluster:
+        def controller_of(self, ref):
+            asked.append(ref)
+
+    objects = {} if selected is None else {web: tool.packed(a_deployment("web", **selected))}
+    owners = {replica_set: tool.Workload(replica_set, labels)}
+    found = tool.find_controllers(Cluster(), owners, objects, options_of(tool))
+    assert found == {replica_set: None if is_asked else web}
+    assert asked == ([replica_set] if is_asked else [])
 
 
 # For real
@@ -510,8 +498,8 @@ def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
 def test_replica_sets_are_read_one_by_one_as_metadata_and_never_listed(cluster, run):
     for name in ("web", "api"):
         cluster.create("shop", workload("Deployment", name, replicas=3))
+        cluster.delete("Deployment", "shop", name, orphan=True)  # else their names tell
     cluster.settle()
-    cluster.fault(path=r"/deployments\?", status=403)  # else their names tell
     run(cluster)
     asked = [r for r in cluster.server.requests if "/replicasets" in r.path]
     assert sorted(r.path for r in asked) == sorted(
@@ -544,21 +532,14 @@ def test_a_namespace_that_holds_no_pod_logs_a_warning(three_namespaces, run):
 
 
 @pytest.mark.embedded("it expects requests for a whole cluster")
-def test_where_workloads_may_not_be_listed_they_are_read_one_by_one(cluster, run):
-    names = [f"web-{number}" for number in range(5)]
-    for name in names:
-        cluster.create("shop", workload("Deployment", name))
-    cluster.settle()
+def test_the_permission_to_list_the_selected_kinds_is_required(cluster, run):
     rules = [
         {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
         {"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments", "replicasets"]},
     ]
     ended = run(cluster.kubeconfig_of("viewer", rules))
-    assert ended.code == 0
-    assert sorted(ended.planned) == sorted(f"shop/{name}" for name in names)
-    asked = [r.path for r in cluster.server.requests if "/deployments" in r.path]
-    assert asked[0] == "/apis/apps/v1/deployments"
-    assert len(asked) > len(names)
+    assert (ended.code, ended.stdout) == (3, "")
+    assert "missing permissions: list deployments.apps in all namespaces; see" in ended.stderr
 
 
 def test_a_cutoff_in_the_future_logs_a_warning(cluster, run):

@@ -210,7 +210,7 @@ def test_a_traceback_only_at_debug_level(cluster, run, start):
 PLAN_RULES = [
     {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
     {
-        "verbs": ["get"],
+        "verbs": ["get", "list"],
         "apiGroups": ["apps"],
         "resources": ["replicasets", "deployments", "statefulsets", "daemonsets"],
     },
@@ -218,7 +218,7 @@ PLAN_RULES = [
 ROLLOUT_RULES = [
     *PLAN_RULES,
     {
-        "verbs": ["patch", "list", "watch"],
+        "verbs": ["patch", "watch"],
         "apiGroups": ["apps"],
         "resources": ["deployments", "statefulsets", "daemonsets"],
     },
@@ -232,7 +232,7 @@ def test_a_dry_run_needs_no_patch_permission(cluster, run):
     assert run(viewer, *BOTH).planned == ["shop/web"]
     said = only_error(run(viewer, TEXT, CONFIRM))
     assert said == (
-        "missing permissions: list deployments.apps in all namespaces, patch deployments.apps in all namespaces, "
+        "missing permissions: patch deployments.apps in all namespaces, "
         'watch deployments.apps in all namespaces; see "Permissions" in the README, '
         "or select your namespaces with --include-namespace"
     )
@@ -391,13 +391,12 @@ def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
 
 
 def test_a_permission_that_only_kubectl_needs_is_requested(cluster, run):
-    """An older kubectl lists before it watches."""
     rules = [
-        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "list"]}
+        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "watch"]}
         for rule in ROLLOUT_RULES[1:]
     ]
     said = only_error(run(cluster.kubeconfig_of("x", [*PLAN_RULES, *rules]), TEXT, CONFIRM))
-    assert said.startswith("missing permissions: list deployments.apps in all namespaces; see ")
+    assert said.startswith("missing permissions: watch deployments.apps in all namespaces; see ")
 
 
 def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):

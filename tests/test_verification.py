@@ -32,7 +32,7 @@ def take_away(cluster, name: str, manager: str) -> None:
 
 
 @pytest.mark.embedded("managedFields cannot be written by hand")
-def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start):
+def test_an_annotation_that_is_taken_away_is_told(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     cluster.kubelet.ready_after = 1.0
@@ -44,45 +44,24 @@ def test_an_annotation_that_is_taken_away_is_told_with_who_did_it(cluster, start
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     assert (
         result["message"]
-        == "2 of 2 Pods not updated: the rollout annotation was removed by field manager argocd-controller"
+        == "2 of 2 Pods not updated: the rollout annotation was removed, perhaps by an operator or a "
+        "GitOps tool; let that keep annotations of the Pod template, or restart the workload there"
     )
 
 
 EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
 
 
-OURS = {"manager": "sidecar-rollout", "time": PATCH}
-
-
 @pytest.mark.parametrize(
-    ("edits", "told"),
-    [
-        ([OURS], "the rollout annotation was removed"),
-        (
-            [OURS, {"manager": "argocd", "time": LATER}],
-            "the rollout annotation was removed by field manager argocd",
-        ),
-        (
-            [OURS, {"manager": "argocd", "time": PATCH}],
-            "the rollout annotation was removed by field manager argocd",
-        ),
-        (
-            [OURS, {"manager": "status", "time": LATER, "subresource": "status"}],
-            "the rollout annotation was removed",
-        ),
-        ([{"manager": "old", "time": EARLIER}, OURS], "the rollout annotation was removed"),
-    ],
+    ("created", "stamp", "is_old"),
+    [(EARLIER, "", True), (PATCH, "", True), (LATER, "", False), (EARLIER, PATCH, False)],
 )
-def test_who_removed_the_annotation(tool, edits, told):
-    def workload_with(edits: list, **annotations: str) -> dict:
-        template = {"metadata": {"annotations": annotations}}
-        return {"metadata": {"managedFields": edits}, "spec": {"template": template}}
-
-    before = [edit for edit in edits if edit["time"] == EARLIER]
-    patched = tool.patched_at(workload_with([*before, OURS], stamp=PATCH), PATCH)
-    assert patched.time == tool.parse_time(PATCH)
-    assert tool.removed_by(workload_with(edits, stamp=PATCH), patched) == ""
-    assert tool.removed_by(workload_with(edits), patched) == told
+def test_which_pods_are_from_before_a_patch(tool, created, stamp, is_old):
+    """The API server's clock dates the patch; its stamp is the tool's."""
+    edits = [{"manager": "sidecar-rollout", "time": PATCH}, {"manager": "argocd", "time": LATER}]
+    attempt = tool.patched_at({"metadata": {"managedFields": edits}}, PATCH)
+    found = {"metadata": {"creationTimestamp": created, "annotations": {"a": stamp}}}
+    assert (attempt.is_old(found), attempt.is_new(found)) == (is_old, not is_old)
 
 
 @pytest.mark.embedded("a kubectl of the test names the namespace")
@@ -135,9 +114,7 @@ def test_completed_late_is_verified_as_well(cluster, start):
     take_away(cluster, "web", "flux")
     ended = running.finish()
     assert ended.of("result")[0]["outcome"] == "incomplete"
-    assert ended.of("result")[0]["message"].endswith(
-        "the rollout annotation was removed by field manager flux"
-    )
+    assert "the rollout annotation was removed, perhaps" in ended.of("result")[0]["message"]
 
 
 def test_the_numbers_count_all_of_the_plan(letters, run):
@@ -163,15 +140,24 @@ def test_the_numbers_are_those_after_a_failure(cluster, run):
     assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=2)
 
 
-def test_a_rollout_costs_four_requests_besides_kubectls(letters, run):
+def test_the_requests_of_a_rollout_besides_kubectls(letters, run):
+    """For each list of its Pods, each ReplicaSet among their owners is asked for its Deployment."""
     run(letters, CONFIRM, "--max-rollouts=1")
     ours = [
         r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")
     ]
     first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
-    assert [(r.method, r.path.rpartition("/")[2]) for r in ours[first - 2 :]] == [
-        ("GET", "a"),
-        ("POST", "pods"),
-        ("PATCH", "a"),
-        ("GET", "pods"),
-    ]
+    assert (
+        [(r.method, r.path.split("/")[-1].split("-")[0]) for r in ours[first - 4 :]]
+        == [
+            ("GET", "a"),
+            ("POST", "pods"),
+            ("GET", "pods"),
+            ("GET", "a"),
+            ("PATCH", "a"),
+            ("GET", "pods"),
+            ("GET", "a"),
+            ("GET", "a"),  # of the old Pod, while it terminates
+        ][: len(ours) - first + 4]
+    )
+    assert len(ours) - first in (3, 4)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import signal
 
 import pytest
-from cluster import is_ready
 from cluster.manifests import replicated, workload
 from support import CONFIRM, let_ready, options_of
 
@@ -73,17 +71,6 @@ def test_a_window_that_is_long_enough_changes_nothing(cluster, run):
     cluster.settle()
     ended = run(cluster, CONFIRM, "--max-duration=1h")
     assert (ended.code, ended.outcomes) == (0, {"shop/a": "succeeded"})
-
-
-def test_it_ends_a_pause(slow, start):
-    running = start(slow, CONFIRM, "--max-duration=10s", "--parallel-rollouts=1")
-    slow.wait_for(lambda: any(not is_ready(p) for p in slow.pods("shop")))
-    running.signal(signal.SIGUSR1)
-    running.wait_for_log("paused: no new rollouts will start")
-    let_ready(slow)
-    ended = running.finish()
-    assert ended.code == 0
-    assert list(ended.outcomes.values()) == ["succeeded", "not_started", "not_started"]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1h30m", 5400), ("250ms", 0.25)])

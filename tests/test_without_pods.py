@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, unchecked
@@ -36,30 +34,20 @@ def test_a_workload_that_a_rollout_broke_is_reported_by_the_next_runs(cluster, r
         reasons = ended.skipped
         assert reasons.keys() == {"Deployment shop/web", "StatefulSet shop/db"}
         for reason in reasons.values():
-            assert reason.startswith("no Pods since its last rollout: ")
-            assert reason.endswith(CAUSE)
+            assert reason.startswith("no Pods since its last rollout")
+        assert reasons["Deployment shop/web"].endswith(CAUSE)  # by a condition
     shown = run(cluster, TEXT, *given).stdout
-    assert "\nWithout Pods:\n  no Pods since its last rollout: " in shown
+    assert "\nWithout Pods:\n  no Pods since its last rollout" in shown
 
 
-def test_a_broken_workload_is_compared_like_the_others(cluster, run):
+def test_a_broken_workload_fails_an_audit_and_is_not_compared(cluster, run):
     break_by_rollout(cluster, run)
     given = ["--include-statefulset", "--timeout=1s", DRIFTED]
     for options, code in (([CONFIRM], 1), (["--fail-on-drift"], 1), ([], 0)):
         ended = run(cluster, *given, *options)
-        assert ended.code == code
-        assert {r["name"]: r["verdict"] for r in ended.of("drift")} == {
-            "web": "rejected",
-            "db": "rejected",
-        }
-        assert all(CAUSE in r["message"] for r in ended.of("drift"))
-    # The cause is mended, but the Pods have not come yet.
-    cluster.controllers.injector = dataclasses.replace(cluster.injector, state="denies")
-    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "web"}})
-    again = run(cluster, *given, "--fail-on-drift")
-    assert again.code == 1
-    assert again.of("drift") == []
-    assert again.skipped.keys() == {"Deployment shop/web", "StatefulSet shop/db"}
+        assert (ended.code, ended.of("drift")) == (code, [])
+        assert ended.skipped.keys() == {"Deployment shop/web", "StatefulSet shop/db"}
+        assert ended.summary["without_pods"] == 2
 
 
 @pytest.mark.parametrize(
@@ -82,33 +70,6 @@ def test_which_broken_workloads_are_reported(cluster, run, options, found):
     cluster.create("shop", workload("Deployment", "wants-none", annotations=stamp, replicas=0))
     cluster.settle()
     assert run(cluster, *options).skipped.keys() == found
-
-
-def test_without_the_permission_to_list_events_it_is_reported_all_the_same(cluster, run):
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
-    spec = pod_spec(container("app"), serviceAccountName="gone")
-    cluster.create("shop", workload("StatefulSet", "db", spec, annotations=stamp))
-    cluster.wait_for(lambda: cluster.store.list("events", "shop"))
-    resources = ["pods", "replicasets", "deployments", "statefulsets", "endpointslices"]
-    rules = [{"verbs": ["get", "list"], "apiGroups": ["*"], "resources": resources}]
-    ended = run(cluster.kubeconfig_of("viewer", rules), "--include-statefulset")
-    assert ended.code == 0
-    assert ended.skipped["StatefulSet shop/db"].startswith(
-        "no Pods since its last rollout: cannot read its events: 403 events is forbidden"
-    )
-
-
-def test_events_that_cannot_be_read_do_not_end_the_run(cluster, run):
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
-    spec = pod_spec(container("app"), serviceAccountName="gone")
-    cluster.create("shop", workload("StatefulSet", "db", spec, annotations=stamp))
-    cluster.create("shop", workload("Deployment", "web"))
-    cluster.wait_for(lambda: cluster.store.list("events", "shop"))
-    cluster.wait_for(lambda: cluster.pods("shop", "web"))
-    cluster.fault(path="/events", status=500, times=99, body={"message": "etcd leader changed"})
-    ended = run(cluster, CONFIRM, "--include-statefulset")
-    assert ended.outcomes == {"shop/web": "succeeded"}
-    assert "etcd leader changed" in ended.skipped["StatefulSet shop/db"]
 
 
 def test_a_workload_that_is_just_being_scaled_up_is_not_broken(cluster, run):

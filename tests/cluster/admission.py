@@ -10,6 +10,7 @@ import dataclasses
 import secrets
 import time
 
+from .quantities import canonical_resources
 from .store import Store
 
 DEFAULT_TOLERATIONS = [
@@ -253,7 +254,7 @@ def mount_token(spec: dict) -> None:
 def set_template_defaults(spec: dict) -> None:
     """What the API server fills in, in a Pod template as in a Pod."""
     for container in spec["containers"] + spec.get("initContainers", []):
-        container.setdefault("resources", {})
+        container["resources"] = canonical_resources(container.get("resources", {}))
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         container.setdefault("terminationMessagePolicy", "File")
         tagged = ":" in container["image"].rpartition("/")[2] and not container["image"].endswith(
