@@ -26,7 +26,7 @@ SCRIPT = "sidecar-rollout.py"
 
 class Mutation(NamedTuple):
     name: str
-    tests: str  # files in tests/, without test_ and .py
+    tests: str  # files in a folder of tests/, without test_ and .py
     old: str  # occurs once in the script
     new: str
 
@@ -386,7 +386,8 @@ def mutated(text: str, mutation: Mutation) -> str:
 
 def run_tests(folder: Path, names: str, *more: str) -> bool:
     """Return whether the tests pass in a folder."""
-    files = [f"tests/test_{name}.py" for name in names.split()]
+    found = [path for name in names.split() for path in TOP.glob(f"tests/*/test_{name}.py")]
+    files = [str(path.relative_to(TOP)) for path in found]
     options = ["-q", "-x", "-n", "2", "-p", "no:cacheprovider", "--timeout=60", *more]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],

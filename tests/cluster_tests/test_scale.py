@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from cluster.manifests import workload
+from support import TOP
 
-BENCHMARK = Path(__file__).parent / "benchmark.py"
+BENCHMARK = TOP / "tests" / "benchmark.py"
 
 
 @pytest.mark.timeout(600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
@@ -12,8 +11,9 @@ from cluster.quantities import canonical
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
+from support import TOP
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = TOP / "tests" / "recorded"
 WRITTEN = {  # what a manifest has, and what the API server makes of it
     "1000m": "1",
     "0.1": "100m",

@@ -13,7 +13,8 @@ def test_a_mutation_fits_the_script(mutation):
     changed = mutations.mutated(text, mutation)
     assert changed != text
     compile(changed, str(SCRIPT), "exec")
-    assert all((TOP / "tests" / f"test_{name}.py").exists() for name in mutation.tests.split())
+    for name in mutation.tests.split():
+        assert list(TOP.glob(f"tests/*/test_{name}.py")), name
 
 
 def test_a_mutation_that_does_not_fit_is_named():

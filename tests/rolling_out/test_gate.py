@@ -20,6 +20,7 @@ from cluster.manifests import workload
 from support import (
     CONFIRM,
     TEXT,
+    TOP,
     Finished,
     Running,
     Terminal,
@@ -29,8 +30,6 @@ from support import (
     no_signals,
     options_of,
 )
-
-TOP = Path(__file__).parent.parent
 
 
 @pytest.fixture
