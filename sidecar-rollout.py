@@ -4590,6 +4590,7 @@ class Scheduler:
             self.timed_out.append(news)
         else:
             self.report.finish(news)
+            task.workload.pods, task.workload.stored = [], b""  # there may be thousands
 
     def count(self, result: Result) -> None:
         """Count failures; without --max-failures, a few in a row stop the run."""

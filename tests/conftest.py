@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from support import (
     command,
     config,
     options_of,
-    restore,
+    run_here,
 )
 
 FOLDER = pytest.StashKey[Path]()  # of the control plane
@@ -191,24 +190,15 @@ def cluster(request: pytest.FixtureRequest, shared: Shared | None) -> Iterator[C
 
 
 @pytest.fixture
-def run():
-    """run(cluster or kubeconfig, *options, **environment): the tool as a process, to its end."""
+def run(tool):
+    """run(cluster or kubeconfig, *options, **environment): the tool to its end, in this process."""
 
     def run_tool(where: Cluster | str | None, *options: str, **environment: str) -> Finished:
         kubeconfig = where.kubeconfig if isinstance(where, Cluster) else where
         words, base = command(kubeconfig, *options)
-        environment = {**base, **environment}
-        ended = subprocess.run(
-            words,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        ended = run_here(tool, words, {**base, **environment})
         assert "Traceback" not in ended.stderr or "--log-level=debug" in options, ended.stderr
-        stdout, stderr = (restore(environment, text) for text in (ended.stdout, ended.stderr))
-        return Finished(ended.returncode, stdout, stderr)
+        return ended
 
     return run_tool
 

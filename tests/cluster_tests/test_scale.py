@@ -23,7 +23,7 @@ BENCHMARK = TOP / "tests" / "benchmark.py"
 @pytest.mark.timeout(600)
 def test_the_benchmark_works_at_a_small_size():
     """Whether its targets are met is not a test's to say: at this size they mean nothing."""
-    words = [sys.executable, str(BENCHMARK), "--json", "--pods=500", "--workloads=5", "--rounds=1"]
+    words = [sys.executable, str(BENCHMARK), "--json", "--pods=100", "--workloads=5", "--rounds=1"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
     assert ended.returncode == (0 if all(row["met"] for row in rows) else 1), ended.stderr
@@ -81,7 +81,7 @@ def test_a_long_run_stays_flat(cluster, start, request):
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": count})
     under_way = [s for s in samples if s.threads > workers]
     middle = len(under_way) // 2
-    for measure, slack in (("memory", 1.15), ("threads", 1.1), ("files", 1.1)):
+    for measure, slack in (("memory", 1.15), ("threads", 1.1), ("files", 1.25)):
         early, late = (
             statistics.fmean(getattr(s, measure) for s in part)
             for part in (under_way[:middle], under_way[middle:])

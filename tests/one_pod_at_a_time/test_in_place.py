@@ -185,7 +185,7 @@ def test_an_image_that_does_not_start_is_put_back(shop, run, image, reason):
     assert reason in message
     assert message.endswith("; old image restored (0 of 3 Pods changed)")
     assert set(images(shop)) == {OLD}
-    assert all(is_ready(p) for p in shop.pods("shop", "web"))
+    shop.wait_for(lambda: all(is_ready(p) for p in shop.pods("shop", "web")))
     touched = {r.path for r in shop.server.requests if r.method == "PATCH"}
     assert len(touched) == 1  # no other Pod
 
