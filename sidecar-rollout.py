@@ -2220,7 +2220,8 @@ def gone(workload: Workload, options: Options) -> str:
     if workload.obj:
         return ""
     is_required = is_workload(workload.ref)  # the permission to read it
-    return "no longer exists" if is_required else "its controller no longer exists, or is forbidden"
+    hint = "its controller no longer exists, or there is no permission to read it"
+    return "no longer exists" if is_required else hint
 
 
 def being_deleted(workload: Workload, options: Options) -> str:

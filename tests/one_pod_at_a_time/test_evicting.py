@@ -159,7 +159,7 @@ def test_a_replica_set_that_is_gone_is_skipped(cluster, run):
     )
     cluster.settle()
     assert run(cluster, *EVICT).skipped == {
-        "ReplicaSet shop/gone": "its controller no longer exists, or is forbidden"
+        "ReplicaSet shop/gone": "its controller no longer exists, or there is no permission to read it"
     }
 
 

@@ -48,7 +48,9 @@ def test_what_is_missing_for_kinds_that_are_not_selected_is_noted(cluster, run):
     assert ended.code == 0
     text = "no permission to get replicationcontrollers in all namespaces: Pods of "
     assert f"WARNING {text}ReplicationControllers are skipped" in ended.stderr
-    assert "its controller no longer exists, or is forbidden:\n" in ended.stdout
+    assert (
+        "its controller no longer exists, or there is no permission to read it:\n" in ended.stdout
+    )
     assert "StatefulSet shop/y: eviction succeeded" in ended.stderr
     assert evictions(cluster) == ["y-0"]
 

@@ -495,6 +495,7 @@ def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
     assert ended.of("plan")[0]["pods_to_replace"] == tool.PAGE + 20
 
 
+@pytest.mark.embedded("the audit log has no headers")
 def test_replica_sets_are_read_one_by_one_as_metadata_and_never_listed(cluster, run):
     for name in ("web", "api"):
         cluster.create("shop", workload("Deployment", name, replicas=3))
