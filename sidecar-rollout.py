@@ -59,10 +59,10 @@ Contents, in the order in which the data flows:
    7. Selecting           read_pods -> Workloads by the owner of their Pods
    8. Rules               reasons to skip a workload: reason_to_skip
    9. The plan            find_workloads, make_plan -> Plan
-  10. Comparing           what Pods would be like today: compare_all, compare
-  11. Rolling out         one workload, in a worker: Rollout -> Result
+  10. Comparing           for the plan, what Pods would be like today: compare_all, compare
+  11. Rolling out         one workload, in a worker: Signals, Gate, Rollout -> Result
   12. One Pod at a time   OneByOne: Eviction, ImageChange
-  13. Scheduler           the main thread during the rollouts; Gate, Signals
+  13. Scheduler           the whole plan, by the main thread: Scheduler
   14. Report              plan, progress, results, summary
   15. Main                the stages in their order: main -> exit code
 """
@@ -147,7 +147,7 @@ class Kind(NamedTuple):
     group: str
     plural: str
     counts: tuple[str, ...]  # where Pods are counted: desired, available, current, updated
-    option: str = ""  # how it is selected; empty: it has no rollouts
+    how_to_select: str = ""  # empty: it has no rollouts
 
     @property
     def path(self) -> str:
@@ -178,8 +178,8 @@ KINDS = {
     "ReplicaSet": Kind("apps", "replicasets", REPLICAS),
     "ReplicationController": Kind("", "replicationcontrollers", REPLICAS),
 }
-WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.option)
-OWNED = tuple(name for name in KINDS if name not in WORKLOADS)  # by a workload or custom resource
+WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)
+OWNED = tuple(name for name in KINDS if name not in WORKLOADS)  # Pods can only be evicted
 
 
 class Sidecar(NamedTuple):
@@ -327,10 +327,12 @@ class Workload:
 
     # The plan
     method: Method = Method.RESTART
-    old_pods: tuple[str, ...] = ()  # names of those to replace; a worker looks again
-    pods_to_replace: int = 0
+    old_pods: tuple[
+        str, ...
+    ] = ()  # names, also of those that a partition keeps; a worker looks again
+    pods_to_replace: int = 0  # without those that a partition keeps
     total_pods: int = 0
-    ready: int = 0  # of the Pods to replace
+    ready: int = 0  # Pods, at most those to replace
     is_planned: bool = False
 
     @property
@@ -422,7 +424,7 @@ FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INCOMPLETE, Outcome.STILL
 
 
 class PodCounts(NamedTuple):
-    """A workload's Pods that have a named sidecar."""
+    """Counts of a workload's Pods, by the named sidecars."""
 
     matched: int
     updated: int = 0
@@ -434,7 +436,7 @@ class PodCounts(NamedTuple):
 class Attempt(NamedTuple):
     """What was begun for a workload, to verify it later."""
 
-    obj: Json  # the workload as it was then
+    obj: Json  # the workload after the patch; empty if it was not patched
     is_old: Callable[[Json], bool]  # whether a Pod is still to be replaced or changed
     is_new: Callable[[Json], bool]  # whether it came, or was changed, since
     stamp: str = ""  # the value of the timestamp annotation, if it was restarted
@@ -814,7 +816,7 @@ class Option(NamedTuple):
     default: Any = None
     repeatable: bool = False
     required: bool = False
-    requires: str = ""  # an option without which it has no meaning
+    requires: str = ""  # an option without which it has no meaning; then, the default is false
 
 
 def switch(flags: str, help: str, default: bool | None = False, requires: str = "") -> Option:
@@ -906,8 +908,7 @@ OPTIONS = {
         ),
         switch(
             "--include-missing",
-            "Also workloads whose Pods lack the sidecar but would get it if they were created now "
-            "(requires --only-drifted)",
+            "Also workloads whose Pods lack the sidecar but would get it if they were created now",
             requires="--only-drifted",
         ),
         switch(
@@ -1063,6 +1064,7 @@ def build_parser() -> ArgumentParser:
 
 def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     help = f"* {option.help}" if option.repeatable else option.help
+    help += f" (requires {option.requires})" if option.requires else ""
     settings: Json = {"type": option.type, "metavar": option.metavar, "default": option.default}
     if not option.flags.startswith("-"):
         group.add_argument(option.flags, nargs="*", help=help, **settings)
@@ -1154,12 +1156,9 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if given.fail_on_drift and (given.confirm or given.confirm_each):
         return "--fail-on-drift cannot be used with --confirm"
     for option in ALL_OPTIONS:
-        if (
-            option.requires
-            and value_of(given, option.flags)
-            and not value_of(given, option.requires)
-        ):
-            return f"{option.flags} requires {option.requires}"
+        flag, needed = option.flags.split()[0], option.requires
+        if needed and value_of(given, flag) and not value_of(given, needed):
+            return f"{flag} requires {needed}"
     return ""
 
 
@@ -2056,7 +2055,7 @@ def is_workload(ref: ObjectRef) -> bool:
 
 
 def is_terminating(pod: Json) -> bool:
-    """Return whether a Pod is being deleted (and may still be ready) or has ended."""
+    """Return whether a Pod has ended, or is being deleted (it may still be ready)."""
     return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))
 
 
@@ -2172,7 +2171,7 @@ def waiting_reason(pod: Json) -> str:
 # 8. Rules: reasons to skip a workload, in the plan and again before each write -------------------
 #
 # A rule returns why to skip a workload and what to do, or an empty text. It stands in the list of
-# the stage in which it knows enough.
+# the stage in which it knows enough; the first rule that applies counts.
 
 Rule = Callable[[Workload, Options], str]
 
@@ -2213,7 +2212,7 @@ def without_rollouts(workload: Workload, options: Options) -> str:
 def kind_not_selected(workload: Workload, options: Options) -> str:
     kind = workload.ref.kind
     is_other = is_workload(workload.ref) and kind not in options.kinds
-    return f"not selected; {KINDS[kind].option}" if is_other else ""
+    return f"not selected; {KINDS[kind].how_to_select}" if is_other else ""
 
 
 def gone(workload: Workload, options: Options) -> str:
@@ -2267,7 +2266,7 @@ def not_paused(workload: Workload, options: Options) -> str:
     return "no longer paused; rerun this command to restart it" if is_resumed else ""
 
 
-def rolled_out_by_another_run(workload: Workload, options: Options) -> str:
+def rolling_out_by_another_run(workload: Workload, options: Options) -> str:
     since = workload.rolling_out_since
     return f"being rolled out by another run since {since}" if since else ""
 
@@ -2317,7 +2316,7 @@ def changed_template(workload: Workload, options: Options) -> str:
     return f"replacing its Pods would also roll out {change}" if is_rolled_out else ""
 
 
-# When the owner of its Pods is known
+# When the owner of its Pods is known: in the plan
 OWNER_RULES: tuple[Rule, ...] = (
     without_controller,
     static_pod,
@@ -2325,7 +2324,7 @@ OWNER_RULES: tuple[Rule, ...] = (
     without_rollouts,
     kind_not_selected,
 )
-# When the object was read
+# When the object was read: in the plan, and each time a worker reads it
 OBJECT_RULES: tuple[Rule, ...] = (
     gone,
     being_deleted,
@@ -2334,16 +2333,18 @@ OBJECT_RULES: tuple[Rule, ...] = (
     excluded,
     not_included,
 )
-# When it is known how its Pods would be replaced
+# When it is known how its Pods would be replaced, and what a dry run says: in the plan, and before
+# the first write
 ROLLOUT_RULES: tuple[Rule, ...] = (
     in_terminating_namespace,
     paused,
     on_delete,
     not_paused,
-    rolled_out_by_another_run,
+    rolling_out_by_another_run,
     unhealthy,
 )
-# When it is known which Pods are to be replaced
+# When it is known which Pods are to be replaced: in the plan, if there are any, and before the
+# first write
 POD_RULES: tuple[Rule, ...] = (
     restarted_by_another_run,
     without_sidecar,
@@ -2422,7 +2423,7 @@ def is_below_partition(workload: Json, pod: str) -> bool:
 
 
 def pods_below_partition(workload: Workload) -> list[str]:
-    """Return the names of the Pods to replace that a rollout leaves alone."""
+    """Return the names of the old Pods that a rollout does not replace."""
     return [name for name in workload.old_pods if is_below_partition(workload.obj, name)]
 
 
@@ -2529,7 +2530,10 @@ def read_lists(
 
 
 def reduced(obj: Json, options: Options) -> Json:
-    """Return a workload without what the plan does not need."""
+    """Remove what the plan does not need from a workload, and return it.
+
+    Without --only-drifted, the spec of the Pod template is removed: no rule may depend on it.
+    """
     obj["metadata"].pop("managedFields", None)
     annotations_of(obj).pop(LAST_APPLIED, None)
     if not options.only_drifted:
@@ -3433,7 +3437,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Rollout:
-    """How a worker replaces the Pods of one workload."""
+    """Rolls out workloads, one for each call of carry_out. All workers share it."""
 
     cluster: Cluster
     kubectl: Sequence[str]  # the command, with how to reach the cluster
@@ -3477,6 +3481,7 @@ class Rollout:
         return earlier or Result(workload, Outcome.INTERRUPTED, message)
 
     def restart(self, workload: Workload, tell: Tell) -> Result:
+        """Check and patch a workload, wait for its rollout, and verify its Pods."""
         attempt = self.patch(workload)
         code, error = self.wait(workload, tell)
         if code == 0:
@@ -3532,7 +3537,7 @@ class Rollout:
             workload.old_pods, _ = compare_pods(old, workload)
 
     def patch(self, workload: Workload) -> Attempt:
-        """Patch the workload as it is now. SkipError if that is not needed.
+        """Check the workload again and patch it, as it is now. SkipError if that is not needed.
 
         The patch includes the resourceVersion that was checked, so concurrent runs do not restart
         a workload twice, and a patch whose response was lost is recognized by its timestamp.
@@ -4064,10 +4069,11 @@ class OneByOne:
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def obstacle(self, pod: Json) -> str:
-        """Return what must come first: another Pod of the owner is gone, or ready; or nothing.
+        """Return what the next Pod waits for; nothing if it may be taken now.
 
-        A Pod that was not ready before all this is not waited for, unless it is so recent that
-        another run may wait for it.
+        That is another Pod that terminates, is missing or not ready, or the owner's controller,
+        which has not observed its latest spec. A Pod that was not ready before all this is not
+        waited for, unless it is so recent that another run may wait for it.
         """
         if has_template(self.owner) and not is_observed(self.obj):
             return "waiting for its spec update to be observed"
@@ -4075,9 +4081,10 @@ class OneByOne:
         for other in self.pods:
             if is_terminating(other):
                 return f"waiting for Pod {name_of(other)} to terminate"
-            is_new = uid_of(other) not in self.unready
-            is_new |= uid_of(other) not in self.todo | self.taken and created_at(other) >= oldest
-            if other is not pod and not is_ready(other) and (is_new or self.is_ordered()):
+            uid = uid_of(other)
+            is_recent = uid not in self.todo | self.taken and created_at(other) >= oldest
+            must_be_ready = is_recent or uid not in self.unready or self.is_ordered()
+            if other is not pod and must_be_ready and not is_ready(other):
                 return f"waiting for a Pod to be ready: {pod_problem(other) or name_of(other)}"
         missing = counts_of(self.owner, self.obj)[0] - len(self.pods)
         return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
@@ -4169,9 +4176,10 @@ class Eviction(OneByOne):
         return "", 0.0
 
     def look(self, pod: Json) -> str:
-        """Wait until a Pod is gone, its replacement is ready, and as many are ready as before.
+        """Return what a Pod still waits for; nothing if it is gone and its replacement is ready.
 
-        If the owner was scaled down, as many as it asks for. SkipError if it is gone.
+        As many must be ready as before, or as the owner asks for if it was scaled down. SkipError
+        if the owner no longer exists, UnsuccessfulError if a new Pod is not as it should be.
         """
         waiting = f"waiting for the replacement of Pod {name_of(pod)}"
         before = set(map(uid_of, self.pods))
@@ -4300,7 +4308,10 @@ class ImageChange(OneByOne):
         return "", 0.0
 
     def look(self, pod: Json) -> str:
-        """Wait until the containers were restarted and are ready, or somebody replaced the Pod."""
+        """Return what a Pod still waits for; nothing if its containers run with the new images.
+
+        Nothing either if somebody replaced it. UnsuccessfulError if one does not start.
+        """
         images = self.images_to_change(pod)
         now = self.cluster.pod(pod)
         if not now or is_restarted(pod, now, images):
@@ -4414,10 +4425,10 @@ def replaces(owner: ObjectRef, new: Json, old: Json) -> bool:
 
 @dataclass(eq=False)
 class Task:
-    """What a worker carries out: a rollout, or a last check of one that timed out."""
+    """What a worker carries out: a rollout, or a last check of one that was not complete."""
 
     workload: Workload
-    earlier: Result | None = None  # the one that timed out
+    earlier: Result | None = None  # timed out, or beyond its progress deadline
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
 
@@ -4437,7 +4448,7 @@ class Scheduler:
         self.workers = workers
         self.ask = rollout.options.confirm_each  # until the answer is "all"
         self.in_progress: dict[ObjectRef, Task] = {}
-        self.timed_out: list[Result] = []
+        self.to_recheck: list[Result] = []
         self.failures = self.failures_in_a_row = 0
         self.stop_reason = ""  # of a result, or quit: why nothing else may start
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -4466,7 +4477,7 @@ class Scheduler:
         for task in waiting:
             result = Result(task.workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
             self.report.finish(result)
-        rechecks = deque(Task(result.workload, result) for result in self.timed_out)
+        rechecks = deque(Task(result.workload, result) for result in self.to_recheck)
         self.drain(rechecks)
         for task in rechecks:
             self.report.finish(self.rollout.interrupted(task.workload, task.earlier))
@@ -4588,7 +4599,7 @@ class Scheduler:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
         if reason and news.attempt and not task.earlier:
             log.info("rollout %s; will recheck at the end", reason, extra=extra)
-            self.timed_out.append(news)
+            self.to_recheck.append(news)
         else:
             self.report.finish(news)
             task.workload.pods, task.workload.stored = [], b""  # there may be thousands
