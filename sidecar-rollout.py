@@ -2025,7 +2025,8 @@ def new_workload(owner: ObjectRef, pod: Json, options: Options) -> Workload:
 
 
 def live_pod(pod: Json, view: bytes) -> LivePod:
-    return LivePod(name_of(pod), created_at(pod), is_ready(pod), view, resized_containers(pod))
+    resized = resized_containers(pod) if view else ()  # needed only by the comparison
+    return LivePod(name_of(pod), created_at(pod), is_ready(pod), view, resized)
 
 
 @functools.cache
