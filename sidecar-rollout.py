@@ -2273,8 +2273,9 @@ def rolling_out_by_another_run(workload: Workload, options: Options) -> str:
 
 
 def unhealthy(workload: Workload, options: Options) -> str:
-    is_skipped = options.skip_unhealthy and workload.unhealthy_reason
-    return f"unhealthy: {workload.unhealthy_reason}" if is_skipped else ""
+    # It may have become so since the plan.
+    reason = workload.unhealthy_reason or shortage_of(workload.ref, workload.obj)
+    return f"unhealthy: {reason}" if options.skip_unhealthy and reason else ""
 
 
 def restarted_by_another_run(workload: Workload, options: Options) -> str:
@@ -3280,11 +3281,13 @@ def follow(
         start_new_session=True,
     )
     with child.stdout as output:  # type: ignore[union-attr]
+        poller = select.poll()  # select() takes no descriptor above 1023
+        poller.register(output, select.POLLIN)
         try:
             while True:
                 code = child.poll()  # first: what it has written by now is read below
                 data = b""
-                if select.select([output], [], [], POLL if code is None else 0)[0]:
+                if poller.poll(POLL * 1000 if code is None else 0):
                     data = os.read(output.fileno(), 65536)
                 *lines, unfinished = (unfinished + data).split(b"\n")
                 for line in lines if code is None or data else [*lines, unfinished]:
@@ -3354,9 +3357,7 @@ class Signals:
         return bool(self.received)
 
     def require_running(self, *reasons: str) -> None:
-        """Raise if no rollout may start anymore: StoppedWaiting or UnsuccessfulError."""
-        if len(self.received) > 1:
-            raise StoppedWaiting
+        """Raise UnsuccessfulError if no rollout may start anymore."""
         if self.received or self.stop_starting.is_set():
             message = "; ".join(filter(None, (self.reason or "interrupted", *reasons)))
             raise UnsuccessfulError(Outcome.NOT_STARTED, message)
@@ -3497,7 +3498,6 @@ class Rollout:
         """
         ref, options = workload.ref, self.options
         workload.obj = obj
-        workload.unhealthy_reason = workload.unhealthy_reason or shortage_of(ref, obj)
         oldest = self.cluster.now() - timedelta(seconds=options.timeout)
         workload.rolling_out_since = rolling_out_since(ref, obj, oldest)
         stamps = timestamps_of(obj)
@@ -3517,6 +3517,7 @@ class Rollout:
             if error.status in UNAVAILABLE:  # which says nothing about the Pod
                 raise
             workload.causes = error.causes
+            require_not_skipped(workload, self.options, [in_terminating_namespace])
             return error
         if not missing_sidecars(workload, expected, self.options):
             workload.view = view_of(expected, self.options.sidecars)
@@ -3531,7 +3532,8 @@ class Rollout:
     def set_pods(self, workload: Workload, pods: Iterable[Json]) -> None:
         """Set the Pods of a workload, and which of them are to be replaced now."""
         names = self.options.sidecars
-        workload.pods = [live_pod(pod, view_of(pod, names)) for pod in pods]
+        is_compared = self.options.only_drifted
+        workload.pods = [live_pod(p, view_of(p, names) if is_compared else b"") for p in pods]
         old = [pod for pod in workload.pods if pod.created < self.options.cutoff]
         workload.old_pods = tuple(pod.name for pod in old)
         if self.options.only_drifted:
@@ -3556,7 +3558,7 @@ class Rollout:
             try:
                 return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
             except ApiError as error:
-                if error.status == 0:  # it may have been patched
+                if error.status in (0, 502, 503):  # it may have been patched
                     raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
                 is_gone = error.status == 404 and not self.cluster.workload(ref)
                 if error.status != 409 and not is_gone:
@@ -3613,8 +3615,11 @@ class Rollout:
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
         stop = self.signals.stop_waiting
-        # With one thread, kubectl takes 0.88 of the wall time with 10 rollouts at a time.
-        return follow(command, seconds + KUBECTL_GRACE, stop, tell, GOMAXPROCS="1")
+        try:
+            # With one thread, kubectl takes 0.88 of the wall time with 10 rollouts at a time.
+            return follow(command, seconds + KUBECTL_GRACE, stop, tell, GOMAXPROCS="1")
+        except OSError as error:  # for example too many processes; the workload was patched
+            return 1, f"cannot run kubectl: {innermost_cause(error)}"
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
@@ -3688,8 +3693,8 @@ class Rollout:
             for pod in self.with_sidecar(filter(attempt.is_old, pods))
             if not is_below_partition(attempt.obj, name_of(pod))
         ]
-        missing = workload.total_pods - len(pods)
-        if missing > 0 and is_workload(workload.ref):  # unless it was scaled down
+        missing = workload.total_pods - len(pods) if is_workload(workload.ref) else 0
+        if missing > 0:  # unless it was scaled down
             desired, *_ = counts_of(workload.ref, self.cluster.workload(workload.ref))
             missing = min(workload.total_pods, desired) - len(pods)
         counts = PodCounts(
@@ -3758,8 +3763,9 @@ class Rollout:
                 break
             try:
                 pods = list(filter(attempt.is_new, self.pods_of(workload)))
-            except ApiError as error:  # the next look may succeed
+            except ApiError as error:  # the next look may succeed, if there is one
                 log.debug("cannot read its Pods", extra={"error": str(error)})
+                unready.clear()
                 continue
             for pod in pods:
                 restart = restart_of(before.get(uid_of(pod), {}), pod)
@@ -4005,8 +4011,6 @@ class OneByOne:
         self.total = len(self.todo)
         self.rollout.set_pods(workload, matched)
         workload.old_pods = tuple(name_of(pod) for pod in matched if uid_of(pod) in self.todo)
-        ref = workload.ref
-        workload.unhealthy_reason = workload.unhealthy_reason or shortage_of(ref, workload.obj)
         require_not_skipped(workload, options, (*ROLLOUT_RULES, *POD_RULES))
 
     def is_outdated(self, pod: Json) -> bool:
@@ -4170,7 +4174,10 @@ class Eviction(OneByOne):
                 cause = re.sub(r"^The disruption budget (\S+)", text, cause).rstrip(".")
                 return cause or str(error), error.retry_after
             if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
-                return str(error), 0.0
+                if self.cluster.pod(pod):
+                    return str(error), 0.0
+                self.taken.add(uid_of(pod))  # it was evicted all the same
+                return "", 0.0
             if error.status not in (404, 409):
                 message = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise UnsuccessfulError(Outcome.FAILED, message) from None
@@ -4215,8 +4222,8 @@ class Eviction(OneByOne):
             raise UnsuccessfulError(outcome, message, stop_reason)
 
     def give_up(self, pod: Json, problem: str) -> NoReturn:
-        self.read()
-        obj, pods = self.obj, self.pods
+        obj = self.cluster.owner(self.owner, pod)
+        pods = self.cluster.pods_of(self.owner, obj)
         text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
         reason = next(filter(None, map(pod_problem, filter(self.is_new, pods))), "")
         reason = reason or next(filter(None, map(pod_problem, pods)), "") or failure_condition(obj)

@@ -81,6 +81,12 @@ MUTATIONS = (
         "return time.monotonic() < self.open_until",
         "return True",
     ),
+    Mutation(
+        "limits: workloads that become unhealthy later do not count as failures",
+        "scheduler",
+        "        workload.obj = obj\n        oldest",
+        "        workload.obj = obj\n        workload.unhealthy_reason = shortage_of(ref, obj)\n        oldest",
+    ),
     # Order
     Mutation(
         "order: the state does not count",
@@ -242,6 +248,12 @@ MUTATIONS = (
         "                restart = restart_of(before.get(uid_of(pod), {}), pod)\n",
         '                restart = ""\n',
     ),
+    Mutation(
+        "verification: an API server that stays away prolongs the soak",
+        "soak",
+        "                unready.clear()\n",
+        "",
+    ),
     # Signals
     Mutation(
         "signals: the first one stops waiting",
@@ -297,6 +309,12 @@ MUTATIONS = (
         "evicting_stops",
         "        if signals.received or signals.stop_starting.is_set():\n",
         "        if False:\n",
+    ),
+    Mutation(
+        "evict: one that took place despite its answer is not waited for",
+        "evicting_answers",
+        "                if self.cluster.pod(pod):\n",
+        "                if True:\n",
     ),
     # In place
     Mutation(

@@ -6,6 +6,7 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
+from cluster import server
 from cluster.manifests import budget, replicated
 from support import APP, CONFIRM, EVICT, OWNERS, evictions
 
@@ -127,3 +128,27 @@ def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
     running.wait_for_log("allows no disruption", times=2)
     cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
     assert running.finish().outcomes == {"shop/x": "succeeded"}
+
+
+@pytest.mark.embedded("it puts an answer into the API server's mouth")
+def test_an_eviction_that_took_place_despite_its_answer_is_waited_for(cluster, run):
+    """Else the run would end before the replacement exists."""
+    cluster.create("shop", replicated("ReplicaSet", "x", APP))
+    cluster.settle()
+    cluster.kubelet.ready_after = 3.0
+    seen = []
+
+    def chaos(method: str, target: str, agent: str):
+        if method == "POST" and target.endswith("/eviction") and not seen:
+            seen.append(target.split("/")[-2])
+            cluster.delete("Pod", "shop", seen[0])
+            body = {"kind": "Status", "message": "etcdserver: request timed out"}
+            return server.Fault(status=500, body=body)
+        return None
+
+    cluster.server.chaos = chaos
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert ended.summary["pods"]["updated_and_ready"] == 1
+    (found,) = cluster.pods("shop")
+    assert found["metadata"]["name"] != seen[0]

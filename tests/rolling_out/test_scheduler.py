@@ -158,6 +158,22 @@ def test_what_is_left_when_a_run_stops_is_no_success(tool, options, reason):
     assert [result.stop_reason for result in left] == [reason] * 2
 
 
+def test_what_becomes_unhealthy_after_the_plan_counts_as_a_failure(tool):
+    """A bad sidecar in one workload may be why the next one is short of Pods."""
+
+    class Short(FakeCluster):
+        def workload(self, ref, retries=None) -> dict:
+            found = super().workload(ref)
+            found["spec"]["replicas"] = 2  # none is available
+            return found
+
+    plan = [a_workload(tool, f"w{number}") for number in range(7)]
+    kubectl = FakeKubectl({f"w{number}": "failed" for number in range(7)}, 1)
+    results = run_all(tool, Short(), kubectl, plan, 1)
+    left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
+    assert [result.stop_reason for result in left] == ["5 rollouts failed in a row"] * 2
+
+
 @pytest.mark.parametrize("status", [0, 401, 403, 500])
 def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     """What is about one workload alone stops nothing."""

@@ -260,6 +260,15 @@ def test_a_look_that_fails_is_made_up_for_by_the_next(tool):
     assert "container app restarted" in watch(tool, cluster, "--soak=20s")
 
 
+def test_an_api_server_that_stays_away_does_not_prolong_it(tool):
+    """Also if a Pod was not ready at the last look: it cannot be looked at again."""
+    cluster = FakeCluster(ready_pod())
+    cluster.then = {2: UNREADY}
+    cluster.fails = dict.fromkeys(range(3, 99), tool.ApiError(0, "cannot connect"))
+    assert watch(tool, cluster, "--soak=20s") == ""
+    assert cluster.clock[0] == 1020
+
+
 def test_it_is_no_failure_of_the_run_if_the_workload_was_unhealthy_before(tool):
     """As for any other failure."""
     failed = tool.Result(a_workload(tool, unhealthy_reason="0 of 1 available"), tool.Outcome.FAILED)
