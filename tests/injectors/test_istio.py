@@ -115,7 +115,8 @@ def test_an_upgrade_is_found_exactly_and_rolled_out(istio, mesh, until, run):
     assert sorted(ended.planned) == company
     for name in (reference.partition("/")[2] for reference in company):
         assert lines(ended, name) == [
-            "istio-proxy.args: --proxyLogLevel=warning -> --proxyLogLevel=info",
+            "istio-proxy.args: --proxyLogLevel=warning -> None",
+            "istio-proxy.args: None -> --proxyLogLevel=info",
             "istio-proxy.env.EXTRA: None -> 1",
             "istio-proxy.env.PROXY_CONFIG.proxyMetadata: None -> {'EXTRA': '1'}",
             f"istio-proxy.image: {PROXY}:{OLD} -> {PROXY}:{NEW}",
