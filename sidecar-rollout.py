@@ -327,17 +327,14 @@ class Workload:
 
     # The plan
     method: Method = Method.RESTART
-    old_pods: tuple[
-        str, ...
-    ] = ()  # names, also of those that a partition keeps; a worker looks again
+    old_pods: Names = ()  # also of Pods that a partition keeps; a worker looks again
     pods_to_replace: int = 0  # without those that a partition keeps
     total_pods: int = 0
     ready: int = 0  # Pods, at most those to replace
-    is_planned: bool = False
 
     @property
     def obj(self) -> Json:
-        """The object in the cluster, not to be changed; empty if it does not exist."""
+        """Return the object in the cluster, not to be changed; empty if it does not exist."""
         return stored_object(self.stored)
 
     @obj.setter
@@ -358,24 +355,24 @@ class Workload:
 
     @property
     def removed(self) -> list[Difference]:
-        """The containers that new Pods would not have."""
+        """Return the containers that new Pods would not have."""
         return [d for d in self.differences if len(d.path) == 1 and d.expected is None]
 
     @property
     def added(self) -> list[str]:
-        """The names of the sidecars that new Pods would get in addition."""
+        """Return the names of the sidecars that new Pods would get in addition."""
         found = [d for d in self.differences if len(d.path) == 1 and isinstance(d.expected, dict)]
         return [difference.path[0] for difference in found]
 
     @property
     def has_downtime(self) -> bool:
-        """Whether all its Pods stop before new ones start."""
+        """Return whether all its Pods stop before new ones start."""
         is_recreated = dig(self.obj, "spec.strategy.type") == "Recreate"
         return is_recreated and self.method is Method.RESTART
 
     @property
     def controller(self) -> ObjectRef | None:
-        """The owner of a workload, such as a Prometheus, which may revert changes."""
+        """Return the owner of a workload, such as a Prometheus, which may revert changes."""
         return controller_of(self.obj) if is_workload(self.ref) else None
 
 
@@ -436,7 +433,6 @@ class PodCounts(NamedTuple):
 class Attempt(NamedTuple):
     """What was begun for a workload, to verify it later."""
 
-    obj: Json  # the workload after the patch; empty if it was not patched
     is_old: Callable[[Json], bool]  # whether a Pod is still to be replaced or changed
     is_new: Callable[[Json], bool]  # whether it came, or was changed, since
     stamp: str = ""  # the value of the timestamp annotation, if it was restarted
@@ -454,7 +450,7 @@ class Result:
 
     @property
     def is_failure(self) -> bool:
-        """Whether it counts as a failure of the run: it was healthy before."""
+        """Return whether it counts as a failure of the run: it was healthy before."""
         return self.outcome in FAILURES and not self.workload.unhealthy_reason
 
 
@@ -1349,6 +1345,7 @@ class Cluster:
         self.timeout = 10  # seconds; more once it has responded
         self.clock_skew = timedelta(0)  # of the API server's clock against the local one
         self.credentials = Credentials(connection)
+        self.deployments: dict[ObjectRef, ObjectRef | None] = {}  # by ReplicaSet, see pods_of
         self.open_connections(REQUESTS_AT_A_TIME)
 
     def open_connections(self, count: int) -> None:
@@ -1468,14 +1465,13 @@ class Cluster:
 
         Its labels may select Pods of others, too.
         """
-        deployments: dict[ObjectRef, ObjectRef | None] = {}
         found = []
         for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
             controller = controller_of(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
-                if controller not in deployments:
-                    deployments[controller] = self.controller_of(controller)
-                controller = deployments[controller]
+                if controller not in self.deployments:
+                    self.deployments[controller] = self.controller_of(controller)
+                controller = self.deployments[controller]
             if controller == owner and not has_ended(pod):
                 found.append(pod)
         return found
@@ -2198,7 +2194,7 @@ def running_to_completion(workload: Workload, options: Options) -> str:
 
 
 def without_rollouts(workload: Workload, options: Options) -> str:
-    """Of an owner that has no rollouts, the Pods can only be evicted."""
+    # The Pods of an owner that has no rollouts can only be evicted.
     ref = workload.ref
     if options.evict or is_workload(ref):
         return ""
@@ -2273,7 +2269,7 @@ def rolling_out_by_another_run(workload: Workload, options: Options) -> str:
 
 
 def unhealthy(workload: Workload, options: Options) -> str:
-    # It may have become so since the plan.
+    # It may have become unhealthy since the plan.
     reason = workload.unhealthy_reason or shortage_of(workload.ref, workload.obj)
     return f"unhealthy: {reason}" if options.skip_unhealthy and reason else ""
 
@@ -2297,14 +2293,15 @@ def up_to_date(workload: Workload, options: Options) -> str:
 
 
 def below_partition(workload: Workload, options: Options) -> str:
-    """A rollout leaves these Pods alone, and an evicted one would come back as it was."""
+    # A rollout leaves these Pods alone, and an evicted one would come back as it was.
+    if workload.method is Method.IN_PLACE:
+        return ""
     is_kept = len(pods_below_partition(workload)) == len(workload.old_pods)
-    is_kept &= workload.method is not Method.IN_PLACE
     return f"{kept_pods(workload)}; lower the partition" if is_kept else ""
 
 
 def split_by_partition(workload: Workload, options: Options) -> str:
-    """A Pod below a partition may have another template than the one that is asked about."""
+    # A Pod below a partition may have another template than the one that is asked about.
     status = dig(workload.obj, "status")
     is_split = status.get("currentRevision") != status.get("updateRevision")
     if workload.method is Method.IN_PLACE and is_split and pods_below_partition(workload):
@@ -2335,10 +2332,8 @@ OBJECT_RULES: tuple[Rule, ...] = (
     excluded,
     not_included,
 )
-# When it is known how its Pods would be replaced, and what a dry run says: in the plan, and before
-# the first write
+# When it is known how its Pods would be replaced: in the plan, and before the first write
 ROLLOUT_RULES: tuple[Rule, ...] = (
-    in_terminating_namespace,
     paused,
     on_delete,
     not_paused,
@@ -2698,10 +2693,9 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             skips.append(Skip(workload.ref, reason))
             continue
         compared.append(workload)
-        workload.is_planned = bool(workload.old_pods) and (
-            options.allow_removal or not removes_sidecar(workload, options.sidecars)
-        )
-        planned += [workload] if workload.is_planned else []
+        is_allowed = options.allow_removal or not removes_sidecar(workload, options.sidecars)
+        if workload.old_pods and is_allowed:
+            planned.append(workload)
     planned = in_rollout_order(planned)
     broken: list[Skip] = []
     for workload in without_pods:
@@ -3505,7 +3499,7 @@ class Rollout:
         require_not_skipped(workload, options, OBJECT_RULES)
         expected = self.ask_again(workload, obj, unpacked(workload.sample))
         require_not_skipped(workload, options, ROLLOUT_RULES)
-        self.set_pods(workload, self.with_sidecar(not_terminating(self.cluster.pods_of(ref, obj))))
+        self.set_pods(workload, self.with_sidecar(self.pods_of(workload)))
         require_not_skipped(workload, options, POD_RULES)
         self.require_possible(workload, expected, "patched")
 
@@ -3688,11 +3682,7 @@ class Rollout:
         new = [pod for pod in pods if attempt.is_new(pod)]
         lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
         updated = [pod for pod in self.with_sidecar(new) if pod not in lacking]
-        old = [
-            pod
-            for pod in self.with_sidecar(filter(attempt.is_old, pods))
-            if not is_below_partition(attempt.obj, name_of(pod))
-        ]
+        old = self.with_sidecar(filter(attempt.is_old, pods))
         missing = workload.total_pods - len(pods) if is_workload(workload.ref) else 0
         if missing > 0:  # unless it was scaled down
             desired, *_ = counts_of(workload.ref, self.cluster.workload(workload.ref))
@@ -3800,9 +3790,10 @@ def restart_of(before: Json, pod: Json) -> str:
 
 
 def patched_at(obj: Json, stamp: str) -> Attempt:
-    """Return the attempt of a patch: old Pods are without its stamp, and not created later.
+    """Return the attempt of a patch: new Pods have its stamp, or were created later.
 
-    managedFields have the time of the patch, by the API server's clock.
+    Others are old, except those that a partition keeps. managedFields have the time of the patch,
+    by the API server's clock.
     """
     times = [
         parse_time(entry["time"])
@@ -3811,10 +3802,13 @@ def patched_at(obj: Json, stamp: str) -> Attempt:
     ]
     patched = max(times, default=parse_time(stamp))
 
-    def is_old(pod: Json) -> bool:
-        return stamp not in annotations_of(pod).values() and created_at(pod) <= patched
+    def is_new(pod: Json) -> bool:
+        return stamp in annotations_of(pod).values() or created_at(pod) > patched
 
-    return Attempt(obj, is_old, lambda pod: not is_old(pod), stamp)
+    def is_old(pod: Json) -> bool:
+        return not is_new(pod) and not is_below_partition(obj, name_of(pod))
+
+    return Attempt(is_old, is_new, stamp)
 
 
 def failure_of(workload: Workload, error: Exception) -> Result:
@@ -3849,8 +3843,8 @@ def problem_with(expected: Json | ApiError, workload: Workload, options: Options
 
 
 REVERTED = (
-    "the rollout annotation was removed, perhaps by an operator or a GitOps tool; let that keep "
-    "annotations of the Pod template, or restart the workload there"
+    "the rollout annotation was removed, perhaps by an operator or a GitOps tool; configure it to "
+    "ignore annotations of the Pod template"
 )
 
 
@@ -3922,12 +3916,12 @@ class OneByOne:
     form = "{progress}; {message}"
 
     # What differs. Each takes a Pod, except that the first takes those that are to be taken.
-    check_today: ClassVar[Any]  # asks what new Pods would be like, before the first is taken
-    is_wanted: ClassVar[Any]  # whether a Pod is to be taken as it is now
-    is_new: ClassVar[Any]  # whether a Pod is the result
-    act: ClassVar[Any]  # replaces or changes it; returns what is in the way, and seconds to wait
-    look: ClassVar[Any]  # returns what it still waits for; empty: nothing
-    give_up: ClassVar[Any]  # raises UnsuccessfulError, as it took too long
+    check_today: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
+    is_new: ClassVar[Callable[..., bool]]  # whether a Pod is the result
+    # Replaces or changes a Pod; returns what is in the way, and seconds to wait
+    act: ClassVar[Callable[..., tuple[str, float]]]
+    look: ClassVar[Callable[..., str]]  # returns what a Pod still waits for; empty: nothing
+    give_up: ClassVar[Callable[..., NoReturn]]  # raises UnsuccessfulError: it took too long
 
     @property
     def cluster(self) -> Cluster:
@@ -3939,7 +3933,7 @@ class OneByOne:
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
-        """The owners whose Pods are taken, one after the other."""
+        """Return the owners whose Pods are taken, one after the other."""
         return self.workload.owners
 
     def carry_out(self) -> Result:
@@ -3974,7 +3968,7 @@ class OneByOne:
         def is_old(pod: Json) -> bool:
             return uid_of(pod) in self.todo
 
-        return Attempt({}, is_old, self.is_new)
+        return Attempt(is_old, self.is_new)
 
     @property
     def progress(self) -> str:
@@ -3988,6 +3982,10 @@ class OneByOne:
             with suppress(ApiError):
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
         return Result(self.workload, outcome, message, counts=counts, stop_reason=stop_reason)
+
+    def is_wanted(self, pod: Json) -> bool:
+        """Return whether a Pod is still to be taken, as it is now."""
+        return True
 
     def why_left(self) -> str:
         """Return why Pods that were to be taken are left; empty if it is not known."""
@@ -4004,9 +4002,10 @@ class OneByOne:
             self.unready |= {uid_of(pod) for pod in self.pods if not is_ready(pod)}
             with_sidecar = self.rollout.with_sidecar(not_terminating(self.pods))
             old = [pod for pod in self.selected(with_sidecar) if created_at(pod) < options.cutoff]
-            if any(map(self.is_outdated, old)):
-                self.check_today(list(filter(self.is_outdated, old)))
-            self.todo |= {uid_of(pod) for pod in old if self.is_outdated(pod)}
+            outdated = list(filter(self.is_outdated, old))
+            if outdated:
+                self.check_today(outdated)  # from here on, others may differ
+            self.todo |= set(map(uid_of, filter(self.is_outdated, old)))
             matched += with_sidecar
         self.total = len(self.todo)
         self.rollout.set_pods(workload, matched)
@@ -4112,7 +4111,7 @@ class OneByOne:
                 break
             self.tell(f"{self.progress}; {problem}")
             if time.monotonic() > deadline:
-                self.give_up(pod, problem)
+                self.give_up(pod)
         self.todo.discard(uid_of(pod))
         self.state = ""
 
@@ -4125,9 +4124,6 @@ class Eviction(OneByOne):
 
     def is_new(self, pod: Json) -> bool:
         return uid_of(pod) not in self.known
-
-    def is_wanted(self, pod: Json) -> bool:
-        return True
 
     def check_today(self, pods: Sequence[Json]) -> None:
         """Check a replacement by a dry run.
@@ -4159,28 +4155,25 @@ class Eviction(OneByOne):
         template = dig(self.obj, "spec.template")
         if template != self.templates.get(self.owner, template):
             raise SkipError("its Pod template was changed; rerun this command")
-        self.taken.add(uid_of(pod))
         try:
             self.cluster.evict(pod)
         except ApiError as error:
-            if error.status in UNAVAILABLE and error.status != 429:
-                raise  # it may have been evicted
-            if error.status not in (404, 409):
-                self.taken.discard(uid_of(pod))
-            cause = error.causes.get("DisruptionBudget", "")
             if error.status == 429:
+                cause = error.causes.get("DisruptionBudget", "")
                 budget = rf"PodDisruptionBudget {self.workload.ref.namespace}/\1"
                 text = f"{budget} allows no disruption: it"
                 cause = re.sub(r"^The disruption budget (\S+)", text, cause).rstrip(".")
                 return cause or str(error), error.retry_after
+            if error.status in UNAVAILABLE:
+                self.taken.add(uid_of(pod))  # it may have been evicted
+                raise
             if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
-                if self.cluster.pod(pod):
+                if self.cluster.pod(pod):  # else it was evicted all the same
                     return str(error), 0.0
-                self.taken.add(uid_of(pod))  # it was evicted all the same
-                return "", 0.0
-            if error.status not in (404, 409):
+            elif error.status not in (404, 409):
                 message = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise UnsuccessfulError(Outcome.FAILED, message) from None
+        self.taken.add(uid_of(pod))
         return "", 0.0
 
     def look(self, pod: Json) -> str:
@@ -4221,7 +4214,7 @@ class Eviction(OneByOne):
         if outcome is not Outcome.SUCCEEDED:
             raise UnsuccessfulError(outcome, message, stop_reason)
 
-    def give_up(self, pod: Json, problem: str) -> NoReturn:
+    def give_up(self, pod: Json) -> NoReturn:
         obj = self.cluster.owner(self.owner, pod)
         pods = self.cluster.pods_of(self.owner, obj)
         text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
@@ -4245,6 +4238,7 @@ class ImageChange(OneByOne):
     verb = "changed"
     form = "{message} ({progress})"
     not_running: str = ""  # the name of a Pod that was to be changed
+    problem: str = ""  # why the Pod in progress is not ready, or its name
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
@@ -4325,19 +4319,18 @@ class ImageChange(OneByOne):
         if not now or is_restarted(pod, now, images):
             return ""
         problem = pod_problem(now) or name_of(now)
+        self.problem = problem.removeprefix(f"{name_of(now)}: ")
         self.state = f"Pod {problem}: has the new image, but is not restarted and ready yet; "
         reason = why_not_started(pod, now, images)
         if reason:
             self.give_up(pod, reason)
         return f"waiting for Pod {problem}"
 
-    def give_up(self, pod: Json, problem: str) -> NoReturn:
-        """Put the old images back, and raise UnsuccessfulError."""
+    def give_up(self, pod: Json, reason: str = "") -> NoReturn:
+        """Put the old images back, and raise UnsuccessfulError. No reason: it took too long."""
         name = name_of(pod)
-        if problem.startswith("waiting"):
-            seconds = self.options.timeout
-            problem = problem.removeprefix(f"waiting for Pod {name}").removeprefix(": ")
-            problem = f"not restarted and ready after {seconds:g}s: {problem or name}"
+        late = f"not restarted and ready after {self.options.timeout:g}s: {self.problem}"
+        problem = reason or late
         names = self.images_to_change(pod)
         old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
@@ -4862,7 +4855,7 @@ class Report:
                 "would lose the sidecar (not restarted without --allow-removal; check that the "
                 "injector is healthy)"
             )
-            if group[0].is_planned:
+            if group[0].ref in self.places:
                 meaning = "with these differences"
             table = self.plan_lines(group)
             self.print(f"{count_of(len(group), 'workload')} {meaning}:")
@@ -4954,8 +4947,7 @@ class Report:
         self.count_pods(result)
         level = logging.INFO
         if outcome not in SUCCESSES:
-            attempt = result.attempt and result.attempt._replace(obj={})  # which may be large
-            self.unsuccessful.append(replace(result, attempt=attempt))
+            self.unsuccessful.append(result)
             is_surprising = outcome is Outcome.FAILED and not workload.unhealthy_reason
             level = logging.ERROR if is_surprising else logging.WARNING
         if outcome is Outcome.NOT_STARTED:

@@ -215,8 +215,8 @@ MUTATIONS = (
     Mutation(
         "verification: old Pods do not matter",
         "verification",
-        "for pod in self.with_sidecar(filter(attempt.is_old, pods))",
-        "for pod in ()",
+        "        old = self.with_sidecar(filter(attempt.is_old, pods))\n",
+        "        old: list[Json] = []\n",
     ),
     Mutation(
         "verification: a lost sidecar does not stop the run",
@@ -295,8 +295,8 @@ MUTATIONS = (
     Mutation(
         "evict: a budget that allows nothing is a failure",
         "evicting_answers",
-        "            if error.status == 429:\n                budget",
-        "            if error.status == 0:\n                budget",
+        "            if error.status == 429:\n                cause",
+        "            if error.status == 0:\n                cause",
     ),
     Mutation(
         "evict: a pending template is rolled out",
@@ -313,7 +313,7 @@ MUTATIONS = (
     Mutation(
         "evict: one that took place despite its answer is not waited for",
         "evicting_answers",
-        "                if self.cluster.pod(pod):\n",
+        "                if self.cluster.pod(pod):  # else it was evicted all the same\n",
         "                if True:\n",
     ),
     # In place

@@ -301,7 +301,6 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
         "pods_to_replace": 1,
         "total_pods": 1,
         "ready": 1,
-        "is_planned": True,
     }
     for field, value in {**values, **fields}.items():
         setattr(found, field, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.manifests import container, native, pod_spec, workload
 from control_plane.remote import RemoteCluster
+from support import verdicts
 
 PROBES = {
     "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}},
@@ -25,6 +26,26 @@ RESTRICTED = {
     "runAsUser": 1000,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+def stay_up_to_date(
+    injector, cluster: RemoteCluster, until, run, condition, *options: str, **annotations: str
+):
+    """Create workloads whose Pods do not drift, nor when their injector is started again.
+
+    Return their verdicts. `condition` tells of a Pod whether it has the sidecar.
+    """
+    injector.start()
+    for name in ("shop", "bank"):
+        cluster.namespace(name)
+    until(condition, **annotations)
+    found = dict.fromkeys(create_company(cluster, **annotations), "up_to_date")
+    assert verdicts(run(cluster, *options)) == found
+    injector.renew_certificate()
+    injector.start()
+    until(condition, **annotations)
+    assert verdicts(run(cluster, *options)) == found
+    return found
 
 
 def create_company(cluster: RemoteCluster, **annotations: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster.manifests import workload
-from company import create_company
+from company import stay_up_to_date
 from control_plane.injectors import Dapr
 from control_plane.remote import Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
@@ -35,17 +35,7 @@ def has(image: str):
 
 def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(dapr, mesh, until, run):
     dapr.image = OLD
-    dapr.start()
-    for name in ("shop", "bank"):
-        mesh.namespace(name)
-    until(has(OLD), **WANTED)
-    company = create_company(mesh, **WANTED)
-    up_to_date = dict.fromkeys(company, "up_to_date")
-    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
-    dapr.renew_certificate()
-    dapr.start()
-    until(has(OLD), **WANTED)
-    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+    company = stay_up_to_date(dapr, mesh, until, run, has(OLD), *OPTIONS, **WANTED)
 
     dapr.image = NEW
     dapr.start()
@@ -55,7 +45,7 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(dapr, mesh, unti
         assert lines(ended, name) == [f"daprd.image: {OLD} -> {NEW}"]
     confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
     assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
-    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+    assert verdicts(run(mesh, *OPTIONS)) == company
     assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))
 
 

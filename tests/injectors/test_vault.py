@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from company import create_company
+from company import stay_up_to_date
 from control_plane.injectors import Vault
 from control_plane.remote import Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
@@ -38,17 +38,7 @@ def has(image: str):
 
 
 def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(vault, mesh, until, run):
-    vault.start()
-    for name in ("shop", "bank"):
-        mesh.namespace(name)
-    until(has(OLD), **WANTED)
-    company = create_company(mesh, **WANTED)
-    up_to_date = dict.fromkeys(company, "up_to_date")
-    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
-    vault.renew_certificate()
-    vault.start()
-    until(has(OLD), **WANTED)
-    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+    company = stay_up_to_date(vault, mesh, until, run, has(OLD), *OPTIONS, **WANTED)
 
     vault.start(f"-image={NEW}", "-cpu-limit=1")
     until(has(NEW), **WANTED)
@@ -61,5 +51,5 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(vault, mesh, unt
         ]
     confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
     assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
-    assert verdicts(run(mesh, *OPTIONS)) == up_to_date
+    assert verdicts(run(mesh, *OPTIONS)) == company
     assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))

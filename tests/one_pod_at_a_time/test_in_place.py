@@ -393,7 +393,8 @@ def test_selector_and_cutoff_limit_it(shop, run):
     assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
 
 
-def test_it_is_asked_again_what_would_be_injected(shop, start):
+def start_and_hold(shop, start):
+    """A run that is about to read its workload again, and what releases it."""
     held = shop.fault(
         method="GET",
         path="shop/deployments/web",
@@ -402,6 +403,11 @@ def test_it_is_asked_again_what_would_be_injected(shop, start):
     )
     running = start(shop, *IN_PLACE, CONFIRM)
     assert held.reached.wait(20)
+    return running, held
+
+
+def test_it_is_asked_again_what_would_be_injected(shop, start):
+    running, held = start_and_hold(shop, start)
     shop.injector.container["args"] = ["new"]
     held.release.set()
     ended = running.finish()
@@ -561,14 +567,7 @@ def test_the_summary_names_the_pod_also_if_a_request_hangs(shop, start):
 
 
 def test_nothing_to_change_by_now(shop, start):
-    held = shop.fault(
-        method="GET",
-        path="shop/deployments/web",
-        user_agent="sidecar-rollout",
-        release=threading.Event(),
-    )
-    running = start(shop, *IN_PLACE, CONFIRM)
-    assert held.reached.wait(20)
+    running, held = start_and_hold(shop, start)
     upgrade(shop, OLD)  # the injector was rolled back
     held.release.set()
     ended = running.finish()

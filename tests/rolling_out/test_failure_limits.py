@@ -25,10 +25,12 @@ def test_after_n_failures_nothing_new_starts(letters, run):
 
 
 def test_what_is_in_progress_is_waited_for_after_the_last_failure(letters, start):
-    refuse(letters, "b")
+    forbidden = {"status": 403, "body": {"message": "no"}, "release": threading.Event()}
+    letters.fault(method="PATCH", path="deployments/b", **forbidden)
     held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
     running = start(letters, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
     assert held.reached.wait(20)
+    forbidden["release"].set()  # only now: no patch is sent after the failure
     running.wait_for_log(
         "--max-failures=1 reached: no new rollouts will start; waiting for 1 in progress"
     )

@@ -173,7 +173,7 @@ def watch(tool, cluster, *options: str) -> str:
     """Which Pod fails during a soak whose waits take no time."""
     ref = tool.ObjectRef("StatefulSet", "shop", "web", "apps")
     rollout = a_rollout(tool, cluster, *options)
-    attempt = tool.Attempt({}, lambda pod: False, lambda pod: True)
+    attempt = tool.Attempt(lambda pod: False, lambda pod: True)
 
     def came_within(seconds: float) -> bool:
         cluster.clock[0] += seconds
