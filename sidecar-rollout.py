@@ -217,6 +217,7 @@ class Options:
     skip_unhealthy: bool
     only_drifted: bool
     include_missing: bool
+    include_config: bool
     ignore_config: list[str]
     allow_removal: bool
     fail_on_drift: bool
@@ -318,7 +319,7 @@ class Workload:
     message: str = ""  # why it is rejected or unknown
     causes: Collection[str] = ()  # of the error of its latest dry run
     view: bytes = b""  # the sidecars that would be injected today
-    configs: dict[ObjectRef, bool] = field(default_factory=dict)  # whether each is required
+    configs: dict[ObjectRef, bool] = field(default_factory=dict)  # is it required?
     config_changes: dict[ObjectRef, datetime] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     other_changes: tuple[str, ...] = ()
@@ -894,13 +895,18 @@ OPTIONS = {
             "--only-drifted",
             "Only workloads whose Pods would get a different sidecar if they were created now",
         ),
+        switch(
+            "--include-config",
+            "Also if a ConfigMap or Secret of the sidecar changed after its Pods were created",
+            requires="--only-drifted",
+        ),
         Option(
             "--ignore-config",
             config_pattern,
             "NAME",
             "Ignore changes to this ConfigMap or Secret, for example if the sidecar reloads it",
             repeatable=True,
-            requires="--only-drifted",
+            requires="--include-config",
         ),
         switch(
             "--include-missing",
@@ -3219,8 +3225,9 @@ def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiErro
         workload.injected_changes = tuple(name for name in changes if name not in of_template)
         if options.evict:
             workload.template_change = template_change(sample, pod, template, names)
-        configs = configs_of(pod, workload.ref.namespace, names).items()
-        workload.configs = {c: required for c, required in configs if not matches(c.name, ignored)}
+        if options.include_config:
+            found = configs_of(pod, workload.ref.namespace, names).items()
+            workload.configs = {c: needed for c, needed in found if not matches(c.name, ignored)}
     except ApiError as error:
         return error
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -138,7 +138,7 @@ def test_an_injector_that_breaks_stops_the_run():
 def test_the_sample_company_has_drifted_in_half(run):
     with EmbeddedCluster("demo") as cluster:
         demo.fill(cluster)
-        ended = run(cluster, "--only-drifted", *ALL)
+        ended = run(cluster, "--only-drifted", "--include-config", *ALL)
         verdicts = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in ended.of("drift")}
         assert ended.code == 0
         assert [name for name, verdict in verdicts.items() if verdict == "rejected"] == [
@@ -156,6 +156,7 @@ def test_the_sample_company_has_drifted_in_half(run):
         done = run(
             cluster,
             "--only-drifted",
+            "--include-config",
             *ALL,
             "--confirm=true",
             "--parallel-rollouts=5",

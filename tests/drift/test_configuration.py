@@ -28,6 +28,9 @@ from support import (
 RECORDED = exchanges("config-changes")
 
 
+CONFIG = (DRIFTED, "--include-config")
+
+
 def clock(text: str) -> datetime:
     return datetime.fromisoformat(f"2026-11-21T{text}+00:00")
 
@@ -87,7 +90,7 @@ def drift(ended) -> str:
 @pytest.mark.parametrize("verb", ["annotate", "label"])
 def test_an_annotation_or_a_label_is_no_change(shop, run, verb):
     kubectl(shop, verb, "configmap", "settings", "x=1")
-    assert drift(run(shop, DRIFTED)) == ""
+    assert drift(run(shop, *CONFIG)) == ""
 
 
 @pytest.mark.parametrize(
@@ -103,15 +106,25 @@ def test_an_annotation_or_a_label_is_no_change(shop, run, verb):
 )
 def test_what_is_said_of_a_change(shop, run, patch, said):
     kubectl(shop, "patch", "configmap", "settings", "--type=merge", "-p", json.dumps(patch))
-    assert drift(run(shop, DRIFTED)) == said
+    assert drift(run(shop, *CONFIG)) == said
+
+
+def test_configuration_counts_only_on_request(mesh, run):
+    for found in mesh.pods("shop"):
+        mesh.backdate(found, 3 * 86400 + 60)
+    mesh.delete("ConfigMap", "shop", "proxy-config")
+    mesh.server.requests.clear()
+    assert set(verdicts(run(mesh, DRIFTED, *BOTH)).values()) == {"up_to_date"}
+    asked = [r.path for r in mesh.server.requests]
+    assert [path for path in asked if "/configmaps" in path or "/secrets" in path] == []
 
 
 def test_configuration_that_changed_after_the_pods_were_created(mesh, run):
     for found in mesh.pods("shop"):
         mesh.backdate(found, 3 * 86400 + 60)
-    assert set(verdicts(run(mesh, DRIFTED, *BOTH)).values()) == {"drifted"}
+    assert set(verdicts(run(mesh, *CONFIG, *BOTH)).values()) == {"drifted"}
     mesh.server.requests.clear()
-    ended = run(mesh, DRIFTED, *BOTH, TEXT)
+    ended = run(mesh, *CONFIG, *BOTH, TEXT)
     assert (
         "  ConfigMap shop/proxy-config changed 3d after the oldest Pod was created\n"
         in ended.stdout
@@ -125,21 +138,21 @@ def test_configuration_that_changed_after_the_pods_were_created(mesh, run):
 def test_configuration_that_the_sidecar_reloads_by_itself_is_left_out(mesh, run):
     for found in mesh.pods("shop"):
         mesh.backdate(found, 3 * 86400 + 60)
-    ended = run(mesh, DRIFTED, *BOTH, "--ignore-config=istio-*", "--ignore-config=proxy-*")
+    ended = run(mesh, *CONFIG, *BOTH, "--ignore-config=istio-*", "--ignore-config=proxy-*")
     assert set(verdicts(ended).values()) == {"up_to_date"}
 
 
 def test_after_a_rollout_for_its_configuration_a_workload_is_up_to_date(mesh, run):
     for found in mesh.pods("shop", "web"):
         mesh.backdate(found, 3 * 86400 + 60)
-    ended = run(mesh, DRIFTED, CONFIRM)
+    ended = run(mesh, *CONFIG, CONFIRM)
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
-    assert run(mesh, DRIFTED, CONFIRM).planned == []
+    assert run(mesh, *CONFIG, CONFIRM).planned == []
 
 
 def test_configuration_that_is_missing_is_rejected(mesh, run):
     mesh.delete("ConfigMap", "shop", "proxy-config")
-    ended = run(mesh, DRIFTED, CONFIRM, *BOTH)
+    ended = run(mesh, *CONFIG, CONFIRM, *BOTH)
     assert ended.code == 1
     assert ended.planned == []
     assert patched(mesh) == []
@@ -152,7 +165,7 @@ def test_configuration_that_is_missing_is_rejected(mesh, run):
 def test_no_content_of_a_secret_is_ever_read(mesh, run):
     mesh.injector.also = {"volumes": [{"name": "proxy-config", "secret": {"secretName": "certs"}}]}
     mesh.create("shop", config("certs", "Secret"))
-    ended = run(mesh, DRIFTED, "--log-level=debug")
+    ended = run(mesh, *CONFIG, "--log-level=debug")
     asked = [r for r in mesh.server.requests if "/secrets/certs" in r.path]
     assert asked
     assert all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)

@@ -193,7 +193,7 @@ def test_one_dry_run_a_workload_and_one_look_at_each_configuration(cluster, run)
     for number in range(40):
         cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
     cluster.settle()
-    ended = run(cluster, DRIFTED)
+    ended = run(cluster, DRIFTED, "--include-config")
     assert Counter(verdicts(ended).values()) == {"up_to_date": 40}
     counts = Counter((r.method, r.path) for r in cluster.server.requests)
     assert counts["POST", "/api/v1/namespaces/shop/pods"] == 40

@@ -176,7 +176,7 @@ def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(m
 
 def test_configuration_that_may_not_be_read_is_unknown(mesh, run):
     rules = [VIEW[0], VIEW[2], {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"]}]
-    ended = run(mesh.kubeconfig_of("blind", rules), DRIFTED)
+    ended = run(mesh.kubeconfig_of("blind", rules), DRIFTED, "--include-config")
     assert set(verdicts(ended).values()) == {"unknown"}
     assert ended.of("drift")[0]["message"].startswith(
         "cannot read ConfigMap shop/proxy-config: 403 configmaps"

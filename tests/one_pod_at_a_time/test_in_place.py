@@ -125,7 +125,9 @@ def test_changed_configuration_means_a_restart(cluster, run):
     for found in cluster.pods("shop"):
         cluster.backdate(found, 3600)
     upgrade(cluster)
-    assert [r["method"] for r in run(cluster, *IN_PLACE).of("plan")] == ["restart"]
+    assert [r["method"] for r in run(cluster, *IN_PLACE).of("plan")] == ["in_place"]
+    ended = run(cluster, *IN_PLACE, "--include-config")
+    assert [r["method"] for r in ended.of("plan")] == ["restart"]
 
 
 def natively(cluster, node: str) -> None:

@@ -98,7 +98,7 @@ def test_changed_configuration_is_no_difference_of_a_pod_without_the_sidecar(lat
     late.create("late", {"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {}})
     for found in late.store.list("pods"):
         late.backdate(found, 3600)
-    (drift,) = run(late, *MISSING, "-n=late").of("drift")
+    (drift,) = run(late, *MISSING, "--include-config", "-n=late").of("drift")
     assert [d["path"] for d in drift["differences"]] == [["istio-proxy"]]
 
 

@@ -113,7 +113,11 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
             'invalid value "2026-05-01": must be TYPE/NAME, such as deployment/web or sts/*',
         ),
         ([NAME, "--allow-removal"], "--allow-removal requires --only-drifted"),
-        ([NAME, "--ignore-config=x"], "--ignore-config requires --only-drifted"),
+        ([NAME, "--include-config"], "--include-config requires --only-drifted"),
+        (
+            [NAME, "--only-drifted", "--ignore-config=x"],
+            "--ignore-config requires --include-config",
+        ),
         (
             [NAME, "--fail-on-drift"],
             "--fail-on-drift requires --only-drifted",
@@ -143,9 +147,10 @@ def test_a_wrong_command_line_is_reported_with_what_is_wrong(refused, options, m
 
 
 def test_a_configs_name_may_have_dots_and_no_capitals(refused, tool):
-    found = tool.parse_args([NAME, "--only-drifted", "--ignore-config=a.b-*"])
+    given = [NAME, "--only-drifted", "--include-config"]
+    found = tool.parse_args([*given, "--ignore-config=a.b-*"])
     assert found.ignore_config == ["a.b-*"]
-    told = refused(NAME, "--only-drifted", "--ignore-config=A_b")
+    told = refused(*given, "--ignore-config=A_b")
     assert told.startswith(
         'argument --ignore-config: invalid value "A_b": must be one name with lowercase letters, '
     )

@@ -186,7 +186,7 @@ def test_everything_else_is_forbidden(cluster):
     rollout = plan | {f"{verb} {resource}" for verb in ("patch", "watch") for resource in workloads}
     rollout.add("list events")
     assert allowed(cluster, rules_of(*ROLLOUT)) == rollout
-    drift = rollout | {"create pods", "get configmaps", "get secrets", "get replicationcontrollers"}
+    drift = rollout | {"create pods", "get replicationcontrollers"}
     assert allowed(cluster, rules_of(*DRIFT)) == drift
     team = allowed(cluster, rules_of("sidecar-rollout-team", kind="Role"))
     assert team == drift
