@@ -250,11 +250,11 @@ class Word(enum.Enum):
 
 
 class State(Word):
-    """How risky a rollout is, in rollout order."""
+    """How risky a rollout is, in rollout order. What is broken already may take all the time."""
 
-    UNHEALTHY = "unhealthy"
     NOT_SERVING = "not serving"  # none of its Pods is a ready endpoint of a Service
     SERVING = "serving"
+    UNHEALTHY = "unhealthy"
 
 
 class Method(Word):
@@ -284,11 +284,14 @@ class Difference(NamedTuple):
 
 
 class LivePod(NamedTuple):
-    """A Pod with the sidecar, reduced to what the plan and the comparison need."""
+    """A Pod, reduced to what the plan, the comparison and the census need."""
 
     name: str
     created: datetime
     is_ready: bool
+    sidecars: frozenset[Sidecar]
+    problem: str = ""  # for example CrashLoopBackOff
+    stuck: tuple[str, ...] = ()  # containers that do not start
     view: bytes = b""  # its sidecars, see view_of; only with --only-drifted
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
 
@@ -304,14 +307,12 @@ class Workload:
     owners: list[ObjectRef] = field(default_factory=list)  # the controllers of the Pods
     pods: list[LivePod] = field(default_factory=list)
     sidecars: frozenset[Sidecar] = frozenset()  # empty with --include-missing: none has one
-    unhealthy_reason: str = ""  # for example CrashLoopBackOff
     runs_to_completion: bool = False  # one of the Pods is not restarted when it ends
 
     # The object; a worker reads it again
     stored: bytes = b""  # see obj
     namespace: Json = field(default_factory=dict)  # its metadata, if it is needed
-    rolling_out_since: str = ""  # when another run restarted it
-    restarts_by_others: Sequence[str] = ()  # timestamps of other runs, since this one began
+    unhealthy_reason: str = ""  # for example CrashLoopBackOff
     state: State = State.SERVING
 
     # The comparison
@@ -321,12 +322,17 @@ class Workload:
     view: bytes = b""  # the sidecars that would be injected today
     configs: dict[ObjectRef, bool] = field(default_factory=dict)  # is it required?
     config_changes: dict[ObjectRef, datetime] = field(default_factory=dict)
+    ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
     differences: tuple[Difference, ...] = ()
     other_changes: tuple[str, ...] = ()
     injected_changes: tuple[str, ...] = ()  # those that are not of its template
     template_change: str = ""  # what else replacing a Pod would roll out, if not by a rollout
+    drifted_pods: Names = ()
 
     # The plan
+    lacking: Names = ()  # Pods without a sidecar that others have, and new ones would get
+    reason: str = ""  # why it is not in the plan
+    left: str = ""  # why Pods are not up to date, see LEFT; only with --only-drifted
     method: Method = Method.RESTART
     old_pods: Names = ()  # also of Pods that a partition keeps; a worker looks again
     pods_to_replace: int = 0  # without those that a partition keeps
@@ -347,8 +353,22 @@ class Workload:
         self.owners += other.owners
         self.pods += other.pods
         self.sidecars |= other.sidecars
-        self.unhealthy_reason = self.unhealthy_reason or other.unhealthy_reason
+        self.sample = self.sample or other.sample
         self.runs_to_completion |= other.runs_to_completion
+
+    @property
+    def subjects(self) -> list[ObjectRef]:
+        """Return what is named if it is skipped: it, or the Pods of an owner that was not read."""
+        if is_workload(self.ref) or self.stored:
+            return [self.ref]
+        return [ObjectRef("Pod", self.ref.namespace, pod.name) for pod in self.pods]
+
+    @property
+    def shown_as_lacking(self) -> str:
+        """Return `1 of 2 Pods has no sidecar`, or an empty text."""
+        verb = "has" if len(self.lacking) == 1 else "have"
+        total = count_of(len(self.pods), "Pod")
+        return f"{len(self.lacking)} of {total} {verb} no sidecar" if self.lacking else ""
 
     @property
     def oldest_pod(self) -> datetime:
@@ -401,12 +421,14 @@ class Plan:
     skips: Sequence[Skip] = ()
     without_pods: Sequence[Skip] = ()  # since their last rollout
     compared: Sequence[Workload] = ()  # with --only-drifted
+    found: Sequence[Workload] = ()  # all owners of Pods, also those that are skipped
     scan: Scan = field(default_factory=Scan)
 
 
 class Outcome(Word):
     SUCCEEDED = "succeeded"
     COMPLETED_LATE = "completed late"
+    LOST_SIDECAR = "lost sidecar"
     FAILED = "failed"
     TIMED_OUT = "timed out"
     INCOMPLETE = "incomplete"
@@ -418,7 +440,13 @@ class Outcome(Word):
 
 
 SUCCESSES = (Outcome.SUCCEEDED, Outcome.COMPLETED_LATE)
-FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INCOMPLETE, Outcome.STILL_DRIFTED)
+FAILURES = (
+    Outcome.LOST_SIDECAR,
+    Outcome.FAILED,
+    Outcome.TIMED_OUT,
+    Outcome.INCOMPLETE,
+    Outcome.STILL_DRIFTED,
+)
 
 
 class PodCounts(NamedTuple):
@@ -447,6 +475,7 @@ class Result:
     seconds: float = 0.0
     attempt: Attempt | None = None  # of a restart
     counts: PodCounts | None = None  # None: its Pods were not read again
+    undo_to: str = ""  # the revision whose Pods still run
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
 
     @property
@@ -1180,7 +1209,7 @@ def command_line() -> list[str]:
 NOT_REPEATED = ("--confirm", "--fail-on-drift")  # in the command that applies a dry run
 
 
-def command_to_apply(command: Sequence[str], cutoff: datetime) -> str:
+def command_to_apply(command: Sequence[str], cutoff: datetime, context: str) -> str:
     """Return the whole command that applies what this one has shown, or resumes it.
 
     `command` is the program with its options as they were given.
@@ -1193,9 +1222,27 @@ def command_to_apply(command: Sequence[str], cutoff: datetime) -> str:
             kept.append(word)
     if "--confirm-each" not in kept:
         kept.append("--confirm=true")
-    if not any(word.startswith("--only-started-before") for word in kept):
-        kept.append(f"--only-started-before={format_time(cutoff)}")
+    added = {"--only-started-before": format_time(cutoff), "--context": context}
+    for flag, value in added.items():
+        if value and not any(word.startswith(flag) for word in kept):
+            kept.append(f"{flag}={value}")
     return shlex.join(kept)
+
+
+def command_to_replace(refs: Sequence[ObjectRef], options: Options, context: str) -> str:
+    """Return the command that replaces the Pods of workloads that have lost their sidecar."""
+    words = command_line()[: 1 - len(sys.argv)]
+    given: dict[str, Sequence[str]] = {
+        "--sidecar-container-name": options.sidecars,
+        "--include-namespace": sorted({ref.namespace for ref in refs}),
+        "--kubeconfig": [options.kubeconfig] if options.kubeconfig else [],
+        "--context": [context] * bool(context),
+        "--kubectl": [options.kubectl] * (options.kubectl != "kubectl"),
+    }
+    words += [f"{flag}={value}" for flag, values in given.items() for value in values]
+    words += ["--only-drifted", "--include-missing", *["--evict"] * options.evict]
+    words += ["--confirm=true", *dict.fromkeys(ref.argument for ref in refs)]
+    return shlex.join(words)
 
 
 # 4. Logging --------------------------------------------------------------------------------------
@@ -1329,6 +1376,7 @@ class Connection:
     configuration: Any  # the client's
     context: str = ""  # empty: the service account of the Pod
     kubectl_flags: tuple[str, ...] = ()
+    environment: str = ""  # what a shell needs before a command: the window may be another one
     impersonation: Sequence[tuple[str, str]] = ()  # headers; a name may be repeated
     reload: Callable[[], object] = bool  # reads the credentials again; by default nothing
 
@@ -1339,7 +1387,7 @@ class Connection:
     def kubectl_command(self, ref: ObjectRef, *words: str) -> str:
         """Return a command about an object for a person to copy."""
         target = [ref.argument, "--namespace", ref.namespace]
-        return shlex.join(["kubectl", *words, *target, *self.kubectl_flags])
+        return self.environment + shlex.join(["kubectl", *words, *target, *self.kubectl_flags])
 
 
 class Cluster:
@@ -1505,6 +1553,14 @@ class Cluster:
     def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
         """Return the controller of an object, from its metadata alone; None if it has none."""
         return controller_of(self.find(path_of(ref), (403, 404), accept=METADATA_ONLY))
+
+    def revision_of(self, pods: Sequence[Json]) -> str:
+        """Return the revision of the ReplicaSet of these Pods; empty if they have none."""
+        owner = controller_of(pods[0]) if pods else None
+        if not owner or owner.kind != "ReplicaSet":
+            return ""
+        found = self.find(path_of(owner), (403, 404), accept=METADATA_ONLY)
+        return annotations_of(found).get("deployment.kubernetes.io/revision", "")
 
     def workloads(self, kind: str, namespaces: Names) -> Iterator[tuple[ObjectRef, Json]]:
         """Yield all workloads of a kind, as the API server has them."""
@@ -1824,6 +1880,8 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
     connection.kubectl_flags = (*flags, "--context", connection.context)
+    if "KUBECONFIG" in os.environ and not kubeconfig:
+        connection.environment = f"KUBECONFIG={shlex.quote(os.environ['KUBECONFIG'])} "
     connection.impersonation = impersonation_headers(user)
     connection.reload = lambda: load_user(read_kubeconfig(view), connection, kubeconfig)
     configuration = connection.configuration
@@ -1977,58 +2035,59 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
 
 
 def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, Workload], Scan]:
-    """Return the matching Pods by their owner, and what else was seen. ApiError for an odd Pod."""
+    """Return the Pods of the selected namespaces by their owner, and what else was seen.
+
+    Pods without a sidecar count if they are replaceable. ApiError for an odd Pod.
+    """
     owners: dict[ObjectRef, Workload] = {}
     scan = Scan()
     for pod in pods:
         scan.pods += 1
         try:
-            sidecars = frozenset(map(as_sidecar, named_containers(pod, options.sidecars)))
-            if not is_selected(pod, sidecars, options, scan):
-                continue
             metadata = pod["metadata"]
-            owner = controller_of(pod) or ObjectRef("", metadata["namespace"], metadata["name"])
-            if owner not in owners:
-                owners[owner] = new_workload(owner, pod, options)
-            workload = owners[owner]
-            view = share(view_of(pod, options.sidecars)) if options.only_drifted else b""
-            workload.pods.append(live_pod(pod, view))
-            workload.sidecars = share(workload.sidecars | sidecars)
-            workload.unhealthy_reason = workload.unhealthy_reason or waiting_reason(pod)
-            workload.runs_to_completion |= runs_to_completion(pod)
+            scan.namespaces.add(metadata["namespace"])
+            scan.containers |= {container["name"] for _, container in containers_of(pod)}
+            if is_terminating(pod) or not is_included(metadata["namespace"], options):
+                continue
+            live = live_pod(pod, options)
+            if live.sidecars or is_replaceable(pod):
+                scan.after_cutoff += bool(live.sidecars) and live.created >= options.cutoff
+                owner = controller_of(pod) or ObjectRef("", metadata["namespace"], name_of(pod))
+                if owner.kind == "Node":  # a static Pod
+                    owner = owner._replace(name=name_of(pod))
+                if owner not in owners:
+                    owners[owner] = Workload(owner, owners=[owner])
+                add_pod(owners[owner], pod, live, options)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
     return owners, scan
 
 
-def is_selected(pod: Json, sidecars: Collection[Sidecar], options: Options, scan: Scan) -> bool:
-    """Return whether a Pod matches the options; count it in `scan`."""
-    namespace = pod["metadata"]["namespace"]
-    scan.namespaces.add(namespace)
-    scan.containers |= {container["name"] for _, container in containers_of(pod)}
-    is_candidate = sidecars or (options.include_missing and is_replaceable(pod))
-    if not is_candidate or is_terminating(pod) or not is_included(namespace, options):
-        return False
-    is_old = created_at(pod) < options.cutoff
-    scan.after_cutoff += not is_old
-    return is_old
-
-
-def new_workload(owner: ObjectRef, pod: Json, options: Options) -> Workload:
-    """Return a workload of which this is the first Pod."""
+def add_pod(workload: Workload, pod: Json, live: LivePod, options: Options) -> None:
     metadata = pod["metadata"]
-    labels = {sys.intern(key): value for key, value in dig(metadata, "labels").items()}
-    workload = Workload(owner, labels, owners=[owner])
-    if options.only_drifted or options.confirm or options.evict:
+    is_asked = options.only_drifted or options.confirm or options.evict
+    is_mixed = live.sidecars != workload.sidecars if workload.pods else False
+    if not workload.sample and (is_asked and live.sidecars or options.include_missing or is_mixed):
         sample = {"metadata": without(metadata, "managedFields"), "spec": pod["spec"]}
         workload.sample = packed(sample)
-    return workload
+    if not workload.labels:
+        labels = dig(metadata, "labels").items()
+        workload.labels = {sys.intern(key): value for key, value in labels}
+    workload.pods.append(live)
+    workload.sidecars = share(workload.sidecars | live.sidecars)
+    workload.runs_to_completion |= runs_to_completion(pod)
 
 
-def live_pod(pod: Json, view: bytes) -> LivePod:
-    resized = resized_containers(pod) if view else ()  # needed only by the comparison
-    return LivePod(name_of(pod), created_at(pod), is_ready(pod), view, resized)
+def live_pod(pod: Json, options: Options) -> LivePod:
+    names = options.sidecars
+    sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
+    stuck = tuple(name for name, _ in stuck_containers(pod))
+    parts = name_of(pod), created_at(pod), is_ready(pod), sidecars, waiting_reason(pod), stuck
+    if not options.only_drifted:
+        return LivePod(*parts)
+    view = share(view_of(pod, names)) if sidecars else NO_SIDECARS
+    return LivePod(*parts, view, resized_containers(pod))
 
 
 @functools.cache
@@ -2184,6 +2243,10 @@ def reason_to_skip(workload: Workload, options: Options, rules: Iterable[Rule]) 
     return next(filter(None, (rule(workload, options) for rule in rules)), "")
 
 
+def not_named(workload: Workload, options: Options) -> str:
+    return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME"
+
+
 def without_controller(workload: Workload, options: Options) -> str:
     hint = "not managed by a controller; delete and recreate it manually"
     return "" if workload.ref.kind else hint
@@ -2221,7 +2284,7 @@ def kind_not_selected(workload: Workload, options: Options) -> str:
 def gone(workload: Workload, options: Options) -> str:
     if workload.obj:
         return ""
-    is_required = is_workload(workload.ref)  # the permission to read it
+    is_required = workload.ref.kind in options.kinds  # the permission to read it
     hint = "its controller no longer exists, or there is no permission to read it"
     return "no longer exists" if is_required else hint
 
@@ -2269,9 +2332,31 @@ def not_paused(workload: Workload, options: Options) -> str:
     return "no longer paused; rerun this command to restart it" if is_resumed else ""
 
 
-def rolling_out_by_another_run(workload: Workload, options: Options) -> str:
-    since = workload.rolling_out_since
-    return f"being rolled out by another run since {since}" if since else ""
+def incomplete_rollout(workload: Workload, options: Options) -> str:
+    # In the middle of a bad release, a restart would bury the Pods that still serve. Only what is
+    # stuck because of a named sidecar is to be repaired.
+    obj = workload.obj
+    stuck = [name for pod in workload.pods if pod.created < options.cutoff for name in pod.stuck]
+    if is_on_delete(obj) or is_paused(obj) or any(matches(n, options.sidecars) for n in stuck):
+        return ""
+    *_, current, updated = counts_of(workload.ref, obj)
+    if not is_observed(obj):
+        return "its rollout is not complete: its latest spec has not been observed"
+    status = dig(obj, "status")
+    revision = status.get("currentRevision")  # of a StatefulSet
+    is_done = revision and revision == status.get("updateRevision")
+    if not is_workload(workload.ref) or is_done or current - updated <= partition_of(obj):
+        return ""
+    cause = failure_condition(obj) or next(filter(None, (pod.problem for pod in workload.pods)), "")
+    text = f"its rollout is not complete: {count_of(current - updated, 'old Pod')} left"
+    return f"{text}: {short_reason(cause)}" if cause else text
+
+
+def degraded(workload: Workload, options: Options) -> str:
+    if not is_degraded(workload) or workload.method is not Method.RESTART:
+        return ""
+    hint = "Use --evict, which replaces unready Pods first, or repair the unready Pod"
+    return f"{shortage_of(workload.ref, workload.obj)}; a restart would stop another Pod. {hint}"
 
 
 def unhealthy(workload: Workload, options: Options) -> str:
@@ -2280,17 +2365,18 @@ def unhealthy(workload: Workload, options: Options) -> str:
     return f"unhealthy: {reason}" if options.skip_unhealthy and reason else ""
 
 
-def restarted_by_another_run(workload: Workload, options: Options) -> str:
-    stamps = workload.restarts_by_others
-    return f"already restarted by another run at {stamps[0]}" if stamps else ""
-
-
 def without_sidecar(workload: Workload, options: Options) -> str:
-    return "" if workload.pods else "its Pods no longer have the sidecar"
+    has_any = options.include_missing or any(pod.sidecars for pod in workload.pods)
+    return "" if has_any else "its Pods no longer have the sidecar"
+
+
+def lacking_in_vain(workload: Workload, options: Options) -> str:
+    return "" if workload.old_pods or options.only_drifted else workload.message
 
 
 def after_cutoff(workload: Workload, options: Options) -> str:
-    is_newer = all(pod.created >= options.cutoff for pod in workload.pods)
+    found = workload.drifted_pods if options.only_drifted else workload.pods
+    is_newer = found and not workload.old_pods
     return "all its Pods were created after the cutoff" if is_newer else ""
 
 
@@ -2323,19 +2409,23 @@ def changed_template(workload: Workload, options: Options) -> str:
 
 # When the owner of its Pods is known: in the plan
 OWNER_RULES: tuple[Rule, ...] = (
+    not_named,
     without_controller,
     static_pod,
     running_to_completion,
+)
+# Likewise; with --only-drifted, Pods are compared all the same
+SELECTION_RULES: tuple[Rule, ...] = (
     without_rollouts,
     kind_not_selected,
 )
 # When the object was read: in the plan, and each time a worker reads it
 OBJECT_RULES: tuple[Rule, ...] = (
+    excluded,
     gone,
     being_deleted,
     in_terminating_namespace,
     in_excluded_namespace,
-    excluded,
     not_included,
 )
 # When it is known how its Pods would be replaced: in the plan, and before the first write
@@ -2343,20 +2433,29 @@ ROLLOUT_RULES: tuple[Rule, ...] = (
     paused,
     on_delete,
     not_paused,
-    rolling_out_by_another_run,
+    incomplete_rollout,
+    degraded,
     unhealthy,
 )
 # When it is known which Pods are to be replaced: in the plan, if there are any, and before the
 # first write
 POD_RULES: tuple[Rule, ...] = (
-    restarted_by_another_run,
     without_sidecar,
+    lacking_in_vain,
     after_cutoff,
     up_to_date,
     below_partition,
     split_by_partition,
     changed_template,
 )
+LEFT = {  # why Pods are not up to date, by the rule that leaves their workload out
+    not_named: "not selected",
+    excluded: "excluded",
+    in_excluded_namespace: "excluded",
+    not_included: "excluded",
+    static_pod: "static Pod",
+    running_to_completion: "Pod of a Job",
+}
 # When kubectl has ended. The annotations of its template are our own by then.
 ENDED_RULES: tuple[Rule, ...] = (gone, being_deleted, paused)
 
@@ -2391,14 +2490,12 @@ def is_since(moment: datetime, stamp: str) -> bool:
         return False
 
 
-def rolling_out_since(ref: ObjectRef, obj: Json, moment: datetime) -> str:
-    """Return when a run restarted a workload after a moment, if that is not complete; or empty."""
-    stamps = timestamps_of(obj) if is_rolling_out(ref, obj) else []
-    return next((stamp for stamp in stamps if is_since(moment, stamp)), "")
-
-
-def annotations_to_match(workload: Workload) -> tuple[Labels, Labels]:
-    return annotations_of(workload.obj), template_annotations(workload.obj)
+def annotations_to_match(workload: Workload) -> list[Labels]:
+    """Return the annotations that options are about; without a readable owner, those of a Pod."""
+    obj = workload.obj
+    if not obj and workload.sample:
+        return [annotations_of(unpacked(workload.sample))]
+    return [annotations_of(obj), template_annotations(obj)]
 
 
 def is_paused(workload: Json) -> bool:
@@ -2455,15 +2552,14 @@ def is_observed(workload: Json) -> bool:
     return (dig(workload, "status.observedGeneration") or 0) >= generation
 
 
-def is_rolling_out(workload: ObjectRef, obj: Json) -> bool:
-    """Return whether a rollout is in progress, as kubectl sees it, and has not failed."""
-    if failure_condition(obj):
-        return False
-    conditions = dig(obj, "status.conditions")
-    is_complete = any(c.get("reason") == "NewReplicaSetAvailable" for c in conditions)
-    desired, available, current, updated = counts_of(workload, obj)
-    is_updated = updated >= desired - partition_of(obj) and current <= desired
-    return not (is_observed(obj) and is_updated and (is_complete or available >= desired))
+def is_degraded(workload: Workload) -> bool:
+    """Return whether a StatefulSet has Pods that are available, and some that are not.
+
+    With podManagementPolicy Parallel, a restart takes a second Pod, whatever its
+    PodDisruptionBudget says.
+    """
+    desired, available, *_ = counts_of(workload.ref, workload.obj)
+    return workload.ref.kind == "StatefulSet" and 0 < available < desired
 
 
 def failure_condition(workload: Json) -> str:
@@ -2488,47 +2584,56 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a cop
 
 def find_workloads(
     cluster: Cluster, owners: Mapping[ObjectRef, Workload], options: Options
-) -> tuple[list[Workload], list[Workload], list[Skip]]:
-    """Return the workloads of the owners of Pods, those without Pods, and what is skipped."""
-    guesses = [deployment_by_name(ref, owners[ref].labels) for ref in owners]
-    objects, without_pods = read_lists(cluster, {*owners, *guesses}, options)
+) -> tuple[list[Workload], list[Workload]]:
+    """Return the workloads of the owners of Pods, some with a reason, and those without Pods."""
+    families = {deployment_by_name(ref, owners[ref].labels): owners[ref] for ref in owners}
+    if not options.include_missing:  # then, those without a sidecar belong to one that has it
+        having = {deployment_by_name(ref, w.labels) for ref, w in owners.items() if w.sidecars}
+        families = {ref: families[ref] for ref in having}
+        owners = {r: w for r, w in owners.items() if deployment_by_name(r, w.labels) in having}
+    objects, without_pods = read_lists(cluster, {*owners, *families}, options)
     controllers = find_controllers(cluster, owners, objects, options)
     found: dict[ObjectRef, Workload] = {}
-    skips: set[Skip] = set()
     for owner, workload in owners.items():
         ref = workload.ref = controllers.get(owner) or owner
-        if not is_named(ref, options):
-            continue
-        reason = reason_to_skip(workload, options, OWNER_RULES)
-        if reason:
-            pods = [ObjectRef("Pod", ref.namespace, pod.name) for pod in workload.pods]
-            subjects = [ref] if is_workload(ref) else pods
-            if workload.sidecars:  # else they may not be meant to have it
-                skips |= {Skip(subject, reason) for subject in subjects}
-        elif ref in found:
+        if ref in found:
             found[ref].merge(workload)
         else:
             found[ref] = workload
-    read = partial(read_object, cluster, objects)
-    for workload, stored in in_parallel(found.values(), read):
+    rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, *SELECTION_RULES)
+    for workload in found.values():
+        workload.reason = reason_to_skip(workload, options, rules)
+        if workload.reason:
+            workload.reason = excluded(workload, options) or workload.reason
+    workloads = [w for w in found.values() if w.sidecars or options.include_missing]
+    selected = [w for w in workloads if not w.reason]
+    for workload, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         workload.stored = stored
-    return list(found.values()), without_pods, list(skips)
+    return workloads, without_pods
 
 
 def read_lists(
     cluster: Cluster, wanted: Collection[ObjectRef], options: Options
 ) -> tuple[dict[ObjectRef, bytes], list[Workload]]:
-    """Return the wanted workloads of the selected kinds, packed, and those without Pods."""
+    """Return the wanted workloads, packed, and those of the selected kinds without Pods.
+
+    With --only-drifted, also those of other kinds, as far as that is permitted.
+    """
     objects = {}
     without_pods = []
-    for kind in sorted(options.kinds):
-        for ref, obj in cluster.workloads(kind, namespaces_to_list(options)):
-            if ref in wanted:
-                objects[ref] = packed(reduced(obj, options))
-            elif is_without_pods(ref, obj, options):
-                workload = Workload(ref)
-                workload.obj = reduced(obj, options)
-                without_pods.append(workload)
+    kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds
+    for kind in sorted(kinds):
+        try:
+            for ref, obj in cluster.workloads(kind, namespaces_to_list(options)):
+                if ref in wanted:
+                    objects[ref] = packed(reduced(obj, options))
+                elif kind in options.kinds and is_without_pods(ref, obj, options):
+                    workload = Workload(ref)
+                    workload.obj = reduced(obj, options)
+                    without_pods.append(workload)
+        except ApiError as error:
+            if error.status != 403 or kind in options.kinds:
+                raise
     return objects, without_pods
 
 
@@ -2579,7 +2684,7 @@ def find_controllers(
             unknown.append(ref)
         elif (ref.kind, ref.group) != ("ReplicaSet", "apps"):
             continue
-        elif "Deployment" in options.kinds:
+        elif options.only_drifted or "Deployment" in options.kinds:
             unknown.append(ref)
         elif guess.name != ref.name:  # only shown as skipped; needs no permission
             found[ref] = guess
@@ -2603,8 +2708,8 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], workload: 
     """Return a workload, packed; for a custom resource, the owner of its Pods; or nothing."""
     if workload.ref in objects:
         return objects[workload.ref]
-    if is_workload(workload.ref):
-        obj = cluster.workload(workload.ref)
+    if is_workload(workload.ref):  # of another kind than the selected ones, perhaps forbidden
+        obj = cluster.find(path_of(workload.ref), (403, 404))
     else:
         obj = cluster.owner(workload.owners[0], unpacked(workload.sample))
     return packed(obj) if obj else b""
@@ -2614,16 +2719,56 @@ def set_plan(workload: Workload, options: Options) -> None:
     """Set how the Pods of a workload are replaced, and how many."""
     obj = workload.obj
     is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(workload.ref)
-    kept = 0
     if options.in_place and only_images(workload.differences, workload.view):
         workload.method = Method.IN_PLACE
-    elif options.evict and is_manual:
+    elif options.evict and (is_manual or is_degraded(workload)):
         workload.method = Method.EVICT
-    else:
-        kept = len(pods_below_partition(workload))
+    set_old_pods(workload, options)
+    is_in_place = workload.method is Method.IN_PLACE
+    kept = 0 if is_in_place else len(pods_below_partition(workload))
     workload.pods_to_replace = len(workload.old_pods) - kept
     workload.total_pods = max(counts_of(workload.ref, obj)[2], len(workload.pods))
     workload.ready = min(sum(pod.is_ready for pod in workload.pods), workload.pods_to_replace)
+
+
+def set_old_pods(workload: Workload, options: Options) -> None:
+    """Set which Pods are to be replaced: old ones, and whatever their age those that lack one."""
+    workload.old_pods = tuple(
+        pod.name
+        for pod in workload.pods
+        if (pod.name in workload.drifted_pods or not options.only_drifted)
+        and (pod.created < options.cutoff or pod.name in workload.lacking)
+        and (pod.sidecars or options.include_missing or pod.name in workload.lacking)
+    )
+
+
+def pods_lacking(workload: Workload, options: Options) -> tuple[str, ...]:
+    """Return the Pods without a sidecar that others have, of those whose whole name is given.
+
+    One of several init containers, which `istio-*` names, may take the place of another.
+    """
+    names = {sidecar.name for pod in workload.pods for sidecar in pod.sidecars}
+    names &= set(options.sidecars)
+    if not all(map(has_template, workload.owners)):
+        return ()
+    return tuple(
+        pod.name for pod in workload.pods if names - {sidecar.name for sidecar in pod.sidecars}
+    )
+
+
+def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: Options) -> None:
+    """Set the Pods that lack a sidecar, if a new Pod would get it."""
+    for workload in workloads:
+        workload.lacking = pods_lacking(workload, options)
+    mixed = [workload for workload in workloads if workload.lacking]
+    for workload, stored in in_parallel(mixed, partial(read_object, cluster, {})):
+        workload.stored = stored  # with its template
+    for workload, error in in_parallel(mixed, partial(ask_today, cluster, options)):
+        names = {sidecar.name for sidecar in workload.sidecars} & set(options.sidecars)
+        if error or names - unpacked(workload.view).keys():
+            answer = short_reason(str(error)) if error else "a dry run does not return it"
+            workload.message = f"{workload.shown_as_lacking}: {answer}"
+            workload.lacking = ()
 
 
 def state_of(workload: Workload, serving: Collection[tuple[str, str]] | None) -> State:
@@ -2635,7 +2780,7 @@ def state_of(workload: Workload, serving: Collection[tuple[str, str]] | None) ->
     return State.SERVING if is_serving else State.NOT_SERVING
 
 
-def in_rollout_order(workloads: Iterable[Workload]) -> list[Workload]:
+def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
     """Return the workloads in rollout order: by state, then by number of Pods, fewest first.
 
     Among equals, the order alternates between namespaces to spread parallel rollouts across teams.
@@ -2650,72 +2795,83 @@ def in_rollout_order(workloads: Iterable[Workload]) -> list[Workload]:
     return sorted(workloads, key=lambda workload: order[workload.ref])
 
 
-def read_cluster(
-    cluster: Cluster, options: Options
-) -> tuple[list[Workload], list[Workload], list[Skip], Scan]:
-    """Return the workloads, those without Pods, what is skipped by now, and what was seen."""
+def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], list[Workload], Scan]:
+    """Return the workloads, those without Pods, and what was seen."""
     log.info("scanning Pods", extra={"created_before": format_time(options.cutoff)})
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
     owners, scan = read_pods(pods, options)
-    found, without_pods, skips = find_workloads(cluster, owners, options)
+    found, without_pods = find_workloads(cluster, owners, options)
     names = {workload.ref.namespace for workload in [*found, *without_pods]}
     needs_namespaces = options.exclude_annotation or options.confirm
     read = dict(in_parallel(names if needs_namespaces else (), cluster.namespace))
     serving = cluster.serving_pods(namespaces) if found else set()
-    oldest = cluster.now() - timedelta(seconds=options.timeout)
     for workload in [*found, *without_pods]:
-        ref, obj = workload.ref, workload.obj
-        workload.namespace = read.get(ref.namespace, {})
-        if workload.pods:
-            workload.rolling_out_since = rolling_out_since(ref, obj, oldest)
-            workload.unhealthy_reason = workload.unhealthy_reason or shortage_of(ref, obj)
-            workload.state = state_of(workload, serving)
-    return found, without_pods, skips, scan
+        problems = [pod.problem for pod in workload.pods if pod.problem]
+        workload.namespace = read.get(workload.ref.namespace, {})
+        shortage = shortage_of(workload.ref, workload.obj)
+        workload.unhealthy_reason = problems[0] if problems else shortage
+        workload.state = state_of(workload, serving)
+    return found, without_pods, scan
 
 
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster and return the plan."""
-    found, without_pods, skips, scan = read_cluster(cluster, options)
-    workloads = []
-    for workload in found:
-        reason = reason_to_skip(workload, options, OBJECT_RULES)
-        if reason and workload.sidecars:
-            skips.append(Skip(workload.ref, reason))
-        else:  # one without the sidecar may not be meant to have it: that is not known yet
-            workloads.append(workload)
+    found, without_pods, scan = read_cluster(cluster, options)
+    for workload in [*found, *without_pods]:
+        workload.reason = workload.reason or reason_to_skip(workload, options, OBJECT_RULES)
+    taken = [workload for workload in found if not workload.reason]
     if options.only_drifted:
-        compare_all(cluster, workloads, options, progress)
-    compared = []
-    planned = []
-    for workload in workloads:
-        if not options.only_drifted:
-            workload.old_pods = tuple(pod.name for pod in workload.pods)
-        set_plan(workload, options)
-        rules = (*OBJECT_RULES, *ROLLOUT_RULES)
-        rules += POD_RULES if workload.old_pods else ()
-        reason = reason_to_skip(workload, options, rules)
-        if reason and workload.verdict is not Verdict.NOT_INJECTED:
-            skips.append(Skip(workload.ref, reason))
-            continue
-        compared.append(workload)
-        is_allowed = options.allow_removal or not removes_sidecar(workload, options.sidecars)
-        if workload.old_pods and is_allowed:
-            planned.append(workload)
-    planned = in_rollout_order(planned)
-    broken: list[Skip] = []
-    for workload in without_pods:
-        reason = reason_to_skip(workload, options, OBJECT_RULES)
-        skipped = skips if reason else broken
-        skipped.append(Skip(workload.ref, reason or why_no_pods(workload)))
+        compare_all(cluster, taken, options, progress)
+    else:
+        ask_about_lacking(cluster, taken, options)
+    planned = in_rollout_order([w for w in taken if is_planned(w, options)])
+    for workload in found if options.only_drifted else ():
+        workload.left = "in the plan" if workload in planned else why_left(workload, options)
+    left_out = [w for w in [*found, *without_pods] if w.reason and not not_named(w, options)]
+    skips = [Skip(subject, w.reason) for w in left_out for subject in w.subjects]
+    broken = [Skip(w.ref, why_no_pods(w)) for w in without_pods if not w.reason]
+    compared = [w for w in taken if not w.reason] if options.only_drifted else ()
     return Plan(
         workloads=planned,
         selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
         skips=sorted(skips),
         without_pods=sorted(broken),
-        compared=in_rollout_order(compared) if options.only_drifted else (),
+        compared=in_rollout_order(compared),
+        found=found,
         scan=scan,
     )
+
+
+def is_planned(workload: Workload, options: Options) -> bool:
+    """Return whether a workload is rolled out. If not, set the reason, if a person wants it."""
+    set_plan(workload, options)
+    verdict = workload.verdict
+    reason = reason_to_skip(workload, options, OBJECT_RULES)  # a dry run may tell more
+    is_drifted = verdict in (Verdict.DRIFTED, Verdict.MISSING)
+    if verdict is Verdict.NOT_COMPARED and not workload.old_pods and not workload.message:
+        return False  # all its Pods were created after the cutoff
+    if is_drifted or verdict is Verdict.NOT_COMPARED:
+        rules = (*SELECTION_RULES, *ROLLOUT_RULES, *POD_RULES)
+        reason = reason or reason_to_skip(workload, options, rules)
+    workload.reason = f"{verdict.value}, but {reason}" if is_drifted and reason else reason
+    if workload.reason or not workload.old_pods:
+        return False
+    return options.allow_removal or not removes_sidecar(workload, options.sidecars)
+
+
+def why_left(workload: Workload, options: Options) -> str:
+    """Return why Pods of a workload are not up to date; empty: they are."""
+    words = {
+        Verdict.UP_TO_DATE: "",
+        Verdict.NOT_INJECTED: "",
+        Verdict.DRIFTED: "drifted",
+        Verdict.MISSING: "drifted",
+        Verdict.REJECTED: "rejected",
+        Verdict.UNKNOWN: "not checked",
+    }
+    rules = [word for rule, word in LEFT.items() if rule(workload, options)]
+    return words.get(workload.verdict, rules[0] if rules else "not checked")
 
 
 def why_no_pods(workload: Workload) -> str:
@@ -2987,6 +3143,7 @@ def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
 
 
 STATED = ("image", "command", "args")  # of containers; webhooks rewrite probes and others
+STATED_PATHS = [(field,) for field in STATED]
 
 
 def template_change(live: Json, today: Json, template: Json, names: Names) -> str:
@@ -3083,6 +3240,7 @@ def compare_pods(
     groups = group_by(pods, lambda pod: (pod.view, pod.resized))
     for (live, resized), group in sorted(groups.items()):
         found = sidecar_differences(live, workload.view, resized)
+        found = tuple(d for d in found if d.path not in workload.ignored)
         distinct |= {json.dumps(difference): difference for difference in found}
         drifted |= {pod.name for pod in group if found}
     for config, changed in sorted(workload.config_changes.items()):
@@ -3101,8 +3259,7 @@ def differences_of(
     """Return how Pods differ from what would be injected today; nothing without --only-drifted."""
     if not options.only_drifted:
         return ()
-    live_pods = [live_pod(pod, view_of(pod, options.sidecars)) for pod in pods]
-    return compare_pods(live_pods, workload)[1]
+    return compare_pods([live_pod(pod, options) for pod in pods], workload)[1]
 
 
 def removes_sidecar(workload: Workload, patterns: Names) -> bool:
@@ -3136,6 +3293,7 @@ def compare(
     workload: Workload,
     error: ApiError | None,
     last_changes: Mapping[ObjectRef, datetime | ApiError],
+    options: Options,
 ) -> None:
     """Set the verdict: do the Pods agree with what would be created today?"""
     if error:
@@ -3154,10 +3312,11 @@ def compare(
             workload.verdict = Verdict.REJECTED
             workload.message = f"would not start: {config} does not exist"
             return
-    drifted, workload.differences = compare_pods(workload.pods, workload)
+    workload.drifted_pods, workload.differences = compare_pods(workload.pods, workload)
+    lacking = pods_lacking(workload, options)
+    workload.lacking = tuple(name for name in lacking if name in workload.drifted_pods)
     has_sidecar = any(pod.view != NO_SIDECARS for pod in workload.pods)
     if workload.differences:
-        workload.old_pods = drifted
         workload.verdict = Verdict.DRIFTED if has_sidecar else Verdict.MISSING
     else:
         workload.verdict = Verdict.UP_TO_DATE if has_sidecar else Verdict.NOT_INJECTED
@@ -3206,7 +3365,38 @@ def compare_all(
     configs = sorted({config for workload in workloads for config in workload.configs})
     last_changes = dict(in_parallel(configs, cluster.last_change))
     for workload in workloads:
-        compare(workload, errors[workload.ref], last_changes)
+        compare(workload, errors[workload.ref], last_changes, options)
+    drifted = [workload for workload in workloads if workload.differences]
+    groups = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
+    ask = partial(ask_twice, cluster, options)
+    for (_, group), (message, ignored) in in_parallel(groups.items(), ask):
+        for workload in group:
+            if ignored:
+                workload.ignored = ignored
+                compare(workload, None, last_changes, options)
+            elif message:
+                workload.verdict, workload.message = Verdict.UNKNOWN, message
+                workload.differences = workload.drifted_pods = ()
+
+
+def ask_twice(
+    cluster: Cluster, options: Options, found: tuple[frozenset[tuple[str, ...]], list[Workload]]
+) -> tuple[str, frozenset[tuple[str, ...]]]:
+    """Ask again what would be created, for one of the workloads that differ in the same paths.
+
+    Return why that is not known, and the paths that have another value in each new Pod.
+    """
+    paths, (first, *_) = found
+    again = replace(first)
+    error = ask_today(cluster, options, again)
+    if error:
+        return str(error), frozenset()
+    changing = {d.path for d in find_differences(unpacked(first.view), unpacked(again.view))}
+    always = {d.path for d in compare_pods(first.pods, again)[1]} & paths
+    differing = {path for path in changing if path in always or path[:1] in always}
+    if differing == changing and not any(path[1:2] in STATED_PATHS for path in changing):
+        return "", frozenset(changing)
+    return "the injector gave two different answers; is it being upgraded?", frozenset()
 
 
 def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiError | None:
@@ -3255,6 +3445,7 @@ def with_template(cluster: Cluster, workload: Workload) -> Json:
 
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.2  # seconds until a signal is noticed
+SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the Pods
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
@@ -3430,11 +3621,13 @@ class Gate:
 
 
 class Snapshot(NamedTuple):
-    """A workload's Pods after a rollout; without those that a partition keeps."""
+    """A workload's Pods after a rollout."""
 
-    old: list[Json]  # still to be replaced, with a named sidecar
-    new: list[Json]  # with one or without
-    without_sidecar: list[Json]  # of the new ones
+    pods: list[Json]  # all, also those that a partition keeps
+    old: list[Json]  # still to be replaced
+    new: list[Json]
+    lacking: list[Json]  # of the new ones, those without the sidecar
+    missing: int  # how many it wants, but has not
     counts: PodCounts
 
 
@@ -3497,17 +3690,15 @@ class Rollout:
         SkipError if it is no longer to be restarted, UnsuccessfulError if its Pods would not come
         back or would lose the sidecar.
         """
-        ref, options = workload.ref, self.options
+        options = self.options
         workload.obj = obj
-        oldest = self.cluster.now() - timedelta(seconds=options.timeout)
-        workload.rolling_out_since = rolling_out_since(ref, obj, oldest)
-        stamps = timestamps_of(obj)
-        workload.restarts_by_others = [stamp for stamp in stamps if is_since(self.began, stamp)]
         require_not_skipped(workload, options, OBJECT_RULES)
+        since = [stamp for stamp in timestamps_of(obj) if is_since(self.began, stamp)]
+        if since:  # its Pods may be of the second in which this run began
+            raise SkipError(f"already restarted by another run at {since[0]}")
         expected = self.ask_again(workload, obj, unpacked(workload.sample))
-        require_not_skipped(workload, options, ROLLOUT_RULES)
-        self.set_pods(workload, self.with_sidecar(self.pods_of(workload)))
-        require_not_skipped(workload, options, POD_RULES)
+        self.set_pods(workload, self.pods_of(workload), isinstance(expected, dict))
+        require_not_skipped(workload, options, (*ROLLOUT_RULES, *POD_RULES))
         self.require_possible(workload, expected, "patched")
 
     def ask_again(self, workload: Workload, obj: Json, sample: Json) -> Json | ApiError:
@@ -3528,17 +3719,22 @@ class Rollout:
         """Raise UnsuccessfulError if no Pods should be replaced now, by a dry run."""
         problem = problem_with(expected, workload, self.options)
         if problem:
-            raise UnsuccessfulError(Outcome.FAILED, f"not {verb}: {problem}")
+            is_since_plan = isinstance(expected, dict) and self.options.only_drifted
+            stop_reason = f"new Pods of {workload.ref} would not have the sidecar"
+            found = Outcome.FAILED, f"not {verb}: {problem}", stop_reason * is_since_plan
+            raise UnsuccessfulError(*found)
 
-    def set_pods(self, workload: Workload, pods: Iterable[Json]) -> None:
-        """Set the Pods of a workload, and which of them are to be replaced now."""
-        names = self.options.sidecars
-        is_compared = self.options.only_drifted
-        workload.pods = [live_pod(p, view_of(p, names) if is_compared else b"") for p in pods]
-        old = [pod for pod in workload.pods if pod.created < self.options.cutoff]
-        workload.old_pods = tuple(pod.name for pod in old)
-        if self.options.only_drifted:
-            workload.old_pods, _ = compare_pods(old, workload)
+    def set_pods(self, workload: Workload, pods: Iterable[Json], is_known: bool = True) -> None:
+        """Set the Pods of a workload, and which of them are to be replaced now.
+
+        `is_known`: whether a dry run has told what new Pods would get.
+        """
+        options = self.options
+        workload.pods = [live_pod(pod, options) for pod in pods]
+        workload.lacking = pods_lacking(workload, options) if is_known else ()
+        if options.only_drifted:
+            workload.drifted_pods, _ = compare_pods(workload.pods, workload)
+        set_old_pods(workload, options)
 
     def patch(self, workload: Workload) -> Attempt:
         """Check the workload again and patch it, as it is now. SkipError if that is not needed.
@@ -3630,7 +3826,7 @@ class Rollout:
         ref = workload.ref
         outcome = Outcome.TIMED_OUT if TIMEOUT_TEXT in error else Outcome.FAILED
         messages = [error]
-        stop_reason, counts = "", None
+        stop_reason, undo_to, counts = "", "", None
         try:
             workload.obj = self.cluster.workload(ref, retries=0)
         except ApiError:  # unavailable: the result is unknown
@@ -3639,12 +3835,15 @@ class Rollout:
         try:
             snapshot = self.snapshot(workload, attempt)
             counts = snapshot.counts
-            *_, stop_reason = outcome_of(ref, snapshot, ())
+            if snapshot.lacking:
+                outcome, *lost, stop_reason = outcome_of(workload, snapshot, ())
+                messages = lost + messages
             messages += self.reasons(workload, snapshot)
+            undo_to = self.cluster.revision_of(snapshot.old)
         except ApiError:  # what kubectl says is enough
             log.debug("cannot read its Pods", exc_info=True, extra={"workload": str(ref)})
         message = "; ".join(messages)
-        return Result(workload, outcome, message, 0.0, attempt, counts, stop_reason)
+        return Result(workload, outcome, message, 0.0, attempt, counts, undo_to, stop_reason)
 
     def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
         """Return why a rollout does not complete: by a Pod, a condition, or an event."""
@@ -3658,7 +3857,7 @@ class Rollout:
             name = name_of(pods[0])
             problems.append(f"delete Pod {name} once the cause is fixed")
         condition = failure_condition(obj)
-        if not condition and snapshot.counts.lost > len(snapshot.without_sidecar):
+        if not condition and snapshot.missing > 0:
             condition = self.cluster.failed_create(workload.ref, obj)
         return [*problems, *filter(None, [condition])]
 
@@ -3677,52 +3876,63 @@ class Rollout:
             )
         ]
 
-    def with_sidecar(self, pods: Iterable[Json]) -> list[Json]:
-        """Return the Pods that have the sidecar, or with --include-missing may get it."""
-        options = self.options
-        is_any = options.include_missing
-        return [pod for pod in pods if is_any or any(named_containers(pod, options.sidecars))]
-
     def snapshot(self, workload: Workload, attempt: Attempt) -> Snapshot:
-        """Return the workload's Pods now."""
+        """Return the workload's Pods now. SkipError if it no longer exists."""
         pods = self.pods_of(workload)
-        new = [pod for pod in pods if attempt.is_new(pod)]
+        wanted = workload.total_pods  # of an owner that states no number, as before
+        if has_template(workload.ref):
+            obj = self.cluster.workload(workload.ref)
+            wanted = counts_of(workload.ref, obj)[0]
+            if not obj:
+                raise SkipError("no longer exists")
+        new = list(filter(attempt.is_new, pods))
         lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
-        updated = [pod for pod in self.with_sidecar(new) if pod not in lacking]
-        old = self.with_sidecar(filter(attempt.is_old, pods))
-        missing = workload.total_pods - len(pods) if is_workload(workload.ref) else 0
-        if missing > 0:  # unless it was scaled down
-            desired, *_ = counts_of(workload.ref, self.cluster.workload(workload.ref))
-            missing = min(workload.total_pods, desired) - len(pods)
+        updated = [pod for pod in new if pod not in lacking]
+        old = list(filter(attempt.is_old, pods))
+        missing = max(wanted - len(pods), 0)
         counts = PodCounts(
             matched=len(updated) + len(old),
             updated=len(updated),
             ready=sum(map(is_ready, [*updated, *old])),
             updated_and_ready=sum(map(is_ready, updated)),
-            lost=len(lacking) + max(missing, 0),
+            lost=len(lacking) + missing,
         )
-        return Snapshot(old, new, lacking, counts)
+        return Snapshot(pods, old, new, lacking, missing, counts)
 
     def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
-        """Return what the Pods say, after --soak. `cause` is why some may not be updated."""
-        try:
-            snapshot = self.snapshot(workload, attempt)
-            if snapshot.old and attempt.stamp:
-                now = self.cluster.workload(workload.ref)
-                cause = REVERTED if attempt.stamp not in template_annotations(now).values() else ""
-        except ApiError as error:
-            message = f"could not verify its Pods: {error}"
-            return Result(workload, Outcome.SUCCEEDED, message, attempt=attempt)
-        differences = differences_of(workload, snapshot.new, self.options)
-        ref, counts = workload.ref, snapshot.counts
-        outcome, message, stop_reason = outcome_of(ref, snapshot, differences, cause)
+        """Return what the Pods say, after --soak. `cause` is why some may not be updated.
+
+        Controllers and the kubelet may be a moment behind: it looks again for ten seconds.
+        """
+        since = self.cluster.now()
+        deadline = time.monotonic() + SETTLE
+        for pause in growing(0.5):
+            try:
+                snapshot = self.snapshot(workload, attempt)
+                if snapshot.old and attempt.stamp:
+                    stamps = template_annotations(self.cluster.workload(workload.ref)).values()
+                    cause = "" if attempt.stamp in stamps else REVERTED
+                judged = [pod for pod in snapshot.new if created_at(pod) <= since]
+                differences = differences_of(workload, judged, self.options)
+                late = [pod for pod in snapshot.new if pod not in judged]
+                found = outcome_of(workload, snapshot, differences, late, cause)
+            except ApiError as error:
+                message = f"could not verify its Pods: {error}"
+                return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt)
+            is_final = found[0] is not Outcome.INCOMPLETE or cause == REVERTED
+            if is_final or time.monotonic() > deadline:
+                break
+            tell(f"verifying: {found[1]}")
+            if self.signals.stop_waiting.wait(pause):
+                raise StoppedWaiting
+        outcome, message, stop_reason = found
         if outcome is Outcome.SUCCEEDED:
             if workload.method is Method.RESTART and pods_below_partition(workload):
                 message = kept_pods(workload)
             crash = self.soak(workload, attempt, snapshot.new, tell)
             if crash:
                 outcome, message = Outcome.FAILED, f"failed during the soak: {crash}"
-        return Result(workload, outcome, message, 0.0, attempt, counts, stop_reason)
+        return Result(workload, outcome, message, 0.0, attempt, snapshot.counts, "", stop_reason)
 
     def recheck(self, earlier: Result, tell: Tell) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
@@ -3827,11 +4037,13 @@ def failure_of(workload: Workload, error: Exception) -> Result:
 
 
 def missing_sidecars(workload: Workload, pod: Json, options: Options) -> list[str]:
-    """Return the sidecars, as the options name them, that a Pod should have and has not."""
-    if options.allow_removal:
-        return []
+    """Return the sidecars, as the options name them, that a Pod should have and has not.
+
+    With --allow-removal, those that the plan said would be removed may be missing.
+    """
     names = [container["name"] for _, container in containers_of(pod)]
-    before = [*workload.added, *(sidecar.name for sidecar in workload.sidecars)]
+    allowed = [d.path[0] for d in workload.removed] if options.allow_removal else []
+    before = {*workload.added, *(sidecar.name for sidecar in workload.sidecars)}.difference(allowed)
     return [
         pattern
         for pattern in options.sidecars
@@ -3856,26 +4068,37 @@ REVERTED = (
 
 
 def outcome_of(
-    ref: ObjectRef, snapshot: Snapshot, differences: Sequence[Difference], cause: str = ""
+    workload: Workload,
+    snapshot: Snapshot,
+    differences: Sequence[Difference],
+    late: Sequence[Json] = (),
+    cause: str = "",
 ) -> tuple[Outcome, str, str]:
     """Return the outcome of what seems to be a success, by the Pods, with a message.
 
-    The last is why no other rollout may start: this one has lost its sidecar.
+    Late Pods, such as those of an autoscaler, need not be ready. The last text is why no other
+    rollout may start: this one has lost its sidecar.
     """
-    old = len(snapshot.old)
-    lost = len(snapshot.without_sidecar)
+    lost = len(snapshot.lacking)
     if lost:
         verb = "has" if lost == 1 else "have"
         message = f"{lost} of {count_of(len(snapshot.new), 'new Pod')} {verb} no sidecar"
-        hint = "check that the injector is healthy"
-        outcome = Outcome.STILL_DRIFTED if differences else Outcome.INCOMPLETE
-        return outcome, f"{message}; {hint}", f"new Pods of {ref} have no sidecar; {hint}"
+        stop_reason = f"new Pods of {workload.ref} have no sidecar"
+        return Outcome.LOST_SIDECAR, f"{message}; check that the injector is healthy", stop_reason
     if differences:
         texts = "; ".join(map(difference_text, differences))
         return Outcome.STILL_DRIFTED, f"the new Pods still differ: {texts}", ""
-    if old:
-        message = f"{old} of {count_of(old + snapshot.counts.updated, 'Pod')} not updated"
-        return Outcome.INCOMPLETE, f"{message}: {cause}" if cause else message, ""
+    unready = [pod for pod in snapshot.pods if not is_ready(pod) and pod not in late]
+    problems = {
+        "not updated": (len(snapshot.old), cause),
+        "missing": (snapshot.missing, ""),
+        "not ready": (len(unready), pod_problem(unready[0]) if unready else ""),
+    }
+    total = count_of(len(snapshot.pods) + snapshot.missing, "Pod")
+    for problem, (count, reason) in problems.items():
+        if count:
+            message = f"{count} of {total} {problem}"
+            return Outcome.INCOMPLETE, f"{message}: {reason}" if reason else message, ""
     return Outcome.SUCCEEDED, "", ""
 
 
@@ -3924,7 +4147,6 @@ class OneByOne:
 
     # What differs. Each takes a Pod, except that the first takes those that are to be taken.
     check_today: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
-    is_new: ClassVar[Callable[..., bool]]  # whether a Pod is the result
     # Replaces or changes a Pod; returns what is in the way, and seconds to wait
     act: ClassVar[Callable[..., tuple[str, float]]]
     look: ClassVar[Callable[..., str]]  # returns what a Pod still waits for; empty: nothing
@@ -3975,7 +4197,11 @@ class OneByOne:
         def is_old(pod: Json) -> bool:
             return uid_of(pod) in self.todo
 
-        return Attempt(is_old, self.is_new)
+        def is_new(pod: Json) -> bool:
+            uid = uid_of(pod)
+            return uid not in self.todo and (uid in self.taken or uid not in self.known)
+
+        return Attempt(is_old, is_new)
 
     @property
     def progress(self) -> str:
@@ -4000,28 +4226,37 @@ class OneByOne:
 
     def prepare(self) -> None:
         """Find the Pods to take. SkipError if there are none."""
-        workload, options = self.workload, self.options
-        matched: list[Json] = []
+        workload, rollout = self.workload, self.rollout
+        pods: list[Json] = []
         for owner in self.owners:
             self.owner = owner
             self.read()
             self.known |= set(map(uid_of, self.pods))
             self.unready |= {uid_of(pod) for pod in self.pods if not is_ready(pod)}
-            with_sidecar = self.rollout.with_sidecar(not_terminating(self.pods))
-            old = [pod for pod in self.selected(with_sidecar) if created_at(pod) < options.cutoff]
-            outdated = list(filter(self.is_outdated, old))
+            found = not_terminating(self.pods)
+            outdated = self.outdated(found)
             if outdated:
                 self.check_today(outdated)  # from here on, others may differ
-            self.todo |= set(map(uid_of, filter(self.is_outdated, old)))
-            matched += with_sidecar
+            self.todo |= set(map(uid_of, self.outdated(found)))
+            pods += found
         self.total = len(self.todo)
-        self.rollout.set_pods(workload, matched)
-        workload.old_pods = tuple(name_of(pod) for pod in matched if uid_of(pod) in self.todo)
-        require_not_skipped(workload, options, (*ROLLOUT_RULES, *POD_RULES))
+        rollout.set_pods(workload, pods)
+        workload.old_pods = tuple(name_of(pod) for pod in pods if uid_of(pod) in self.todo)
+        require_not_skipped(workload, self.options, (*ROLLOUT_RULES, *POD_RULES))
 
-    def is_outdated(self, pod: Json) -> bool:
-        has_differences = differences_of(self.workload, [pod], self.options)
-        return bool(has_differences) or not self.options.only_drifted
+    def outdated(self, pods: Sequence[Json]) -> list[Json]:
+        """Return the Pods to replace or change: of an owner, those that match --selector.
+
+        A rollout replaces all of them.
+        """
+        self.rollout.set_pods(self.workload, pods)
+        names = set(self.workload.old_pods)
+        if self.workload.method is Method.EVICT:
+            names -= set(pods_below_partition(self.workload))
+        if self.options.selector:
+            query = [self.workload.ref.namespace], self.options.selector
+            names &= set(map(name_of, self.cluster.items(CORE, "pods", *query)))
+        return [pod for pod in pods if name_of(pod) in names]
 
     def read(self) -> None:
         """Read the owner and its Pods. SkipError if they are no longer to be taken."""
@@ -4032,15 +4267,6 @@ class OneByOne:
             workload.obj = self.cluster.workload(workload.ref)
         require_not_skipped(workload, self.options, (*OBJECT_RULES, not_paused))
         self.pods = self.cluster.pods_of(self.owner, self.obj)
-
-    def selected(self, pods: Sequence[Json]) -> Sequence[Json]:
-        """Return the Pods that match --selector: unlike a rollout, this leaves the others."""
-        selector = self.options.selector
-        if not selector:
-            return pods
-        found = self.cluster.items(CORE, "pods", [self.workload.ref.namespace], selector)
-        uids = set(map(uid_of, found))
-        return [pod for pod in pods if uid_of(pod) in uids]
 
     def take_next(self) -> bool:
         """Take the next Pod and wait for it; return False if none is left.
@@ -4129,9 +4355,6 @@ class Eviction(OneByOne):
 
     templates: dict[ObjectRef, Json] = field(default_factory=dict)  # as they were at the start
 
-    def is_new(self, pod: Json) -> bool:
-        return uid_of(pod) not in self.known
-
     def check_today(self, pods: Sequence[Json]) -> None:
         """Check a replacement by a dry run.
 
@@ -4147,7 +4370,7 @@ class Eviction(OneByOne):
         if isinstance(expected, ApiError):
             reason = short_reason(str(expected))
             raise SkipError(f"cannot check what else replacing its Pods would change: {reason}")
-        for pod in filter(self.is_outdated, pods):
+        for pod in self.outdated(pods):
             self.workload.template_change = template_change(
                 pod, expected, template, self.options.sidecars
             )
@@ -4213,19 +4436,17 @@ class Eviction(OneByOne):
     def verify_new(self, new: list[Json]) -> None:
         """Raise UnsuccessfulError if new Pods lack the sidecar, or still differ."""
         lacking = [pod for pod in new if missing_sidecars(self.workload, pod, self.options)]
-        snapshot = Snapshot([], new, lacking, PodCounts(len(new)))
+        snapshot = Snapshot(new, [], new, lacking, 0, PodCounts(len(new)))
         differences = differences_of(self.workload, new, self.options)
-        outcome, message, stop_reason = outcome_of(self.workload.ref, snapshot, differences)
-        if lacking:  # a rerun does not find it
-            message += f"; delete Pod {name_of(lacking[0])} once the cause is fixed"
-        if outcome is not Outcome.SUCCEEDED:
-            raise UnsuccessfulError(outcome, message, stop_reason)
+        found = outcome_of(self.workload, snapshot, differences, late=new)
+        if found[0] is not Outcome.SUCCEEDED:
+            raise UnsuccessfulError(*found)
 
     def give_up(self, pod: Json) -> NoReturn:
         obj = self.cluster.owner(self.owner, pod)
         pods = self.cluster.pods_of(self.owner, obj)
         text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
-        reason = next(filter(None, map(pod_problem, filter(self.is_new, pods))), "")
+        reason = next(filter(None, map(pod_problem, filter(self.attempt.is_new, pods))), "")
         reason = reason or next(filter(None, map(pod_problem, pods)), "") or failure_condition(obj)
         if uid_of(pod) in map(uid_of, pods):
             text, reason = f"Pod {name_of(pod)} is still terminating", ""
@@ -4251,9 +4472,6 @@ class ImageChange(OneByOne):
     def owners(self) -> Sequence[ObjectRef]:
         workload = self.workload
         return [workload.ref] if is_workload(workload.ref) else workload.owners
-
-    def is_new(self, pod: Json) -> bool:
-        return uid_of(pod) in self.taken
 
     def is_wanted(self, pod: Json) -> bool:
         """Return whether its images differ, and a change would have an effect."""
@@ -4646,6 +4864,17 @@ VERDICT_MEANINGS = {
     Verdict.REJECTED: "cannot be recreated (running Pods are not affected until they are replaced)",
     Verdict.UNKNOWN: "cannot be compared",
 }
+PLURALS = {  # of what the census counts
+    "static Pod": "static Pods",
+    "Pod of a Job": "Pods of Jobs",
+}
+AUDITED = {  # words of --fail-on-drift for why Pods are not up to date; empty: as it should be
+    "in the plan": "drifted",
+    "static Pod": "not checked",
+    "Pod of a Job": "",
+    "excluded": "",
+    "not selected": "",
+}
 POSITIONS = {
     REGULAR: "a regular container",
     NATIVE: "a native sidecar",
@@ -4704,9 +4933,15 @@ def difference_text(difference: Difference) -> str:
         new = tag if colon and old.startswith(f"{repository}:") else new
     else:
         old, new = shorten(old, 60), shorten(new, 60)
+    return f"{name}  {section_text(section)}  {old} -> {new}"
+
+
+def section_text(section: Names) -> str:
+    """Return `env X` for the path of a variable."""
+    text = ".".join(section)
     for plural, word in SECTION_NOUNS.items():
-        what = re.sub(rf"^{plural}\.", f"{word} ", what)
-    return f"{name}  {what}  {old} -> {new}"
+        text = re.sub(rf"^{plural}\.", f"{word} ", text)
+    return text
 
 
 def value_text(value: Any) -> str:
@@ -4728,13 +4963,15 @@ class Report:
     """Writes text or JSON records to standard output, and counts for the summary."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
+    MAX_LEFTOVERS = 10
     AS_EXPECTED = {"up to date": 0, "not injected": 0}  # verdicts that need no attention
 
     def __init__(self, connection: Connection, options: Options, progress: ProgressLine) -> None:
         self.connection = connection
         self.options = options
         self.progress = progress
-        self.command = command_to_apply(command_line(), options.cutoff)
+        words = command_to_apply(command_line(), options.cutoff, connection.context)
+        self.command = connection.environment + words
         self.as_json = options.log_format == "json"
         names = options.sidecars
         self.with_names = len(names) > 1 or is_pattern(names[0])
@@ -4743,8 +4980,11 @@ class Report:
         self.places: dict[ObjectRef, str] = {}  # in the rollout order
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
-        self.pod_counts: Counter[str] = Counter()  # fields of PodCounts
-        self.pods: Counter[str] = Counter()  # of the plan: they add up to its number
+        self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
+        self.results: dict[ObjectRef, str] = {}  # outcomes other than successes, in words
+        self.known: dict[ObjectRef, Workload] = {}  # by workload, and by owner of Pods
+        self.census: Counter[tuple[str, str, str]] = Counter()  # name, image, why left
+        self.leftovers: list[Skip] = []  # Pods that are not up to date
         self.has_lost_output = False
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
@@ -4784,6 +5024,9 @@ class Report:
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.plan = plan
+        for workload in plan.found:
+            self.known |= dict.fromkeys([workload.ref, *workload.owners], workload)
+        self.take_census(plan.found)
         for workload in plan.compared:
             if workload.verdict is Verdict.NOT_INJECTED:
                 log.debug("not injected", extra={"workload": str(workload.ref)})
@@ -4793,6 +5036,7 @@ class Report:
                 workload.ref,
                 verdict=workload.verdict.snake_case,
                 differences=[difference._asdict() for difference in workload.differences],
+                ignored=sorted(workload.ignored),
                 other_changes=workload.other_changes,
                 message=workload.message,
             )
@@ -4848,7 +5092,8 @@ class Report:
             action = NOTES[workload.method]
             if workload.method is Method.IN_PLACE and workload.other_changes:
                 action = "images will be changed in place; other changes wait for the next restart"
-            notes = "; ".join(filter(None, (workload.unhealthy_reason, downtime, action)))
+            texts = (workload.unhealthy_reason, workload.shown_as_lacking, downtime, action)
+            notes = "; ".join(filter(None, texts))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
 
@@ -4868,6 +5113,11 @@ class Report:
             self.print(f"{count_of(len(group), 'workload')} {meaning}:")
             self.print(*self.difference_lines(group[0]), "")
             self.print(*(f"  {line}" for line in table), "")
+        ignored = sorted(set().union(*(workload.ignored for workload in self.plan.compared)))
+        if ignored:
+            names = [f"{name} {section_text(section)}" for name, *section in ignored]
+            text = "Ignored, because it is different in each new Pod:"
+            self.print(f"{text} {join_words(names)}", "")
         others = [w for w in by_verdict[Verdict.UP_TO_DATE] if w.injected_changes]
         names = sorted({name for workload in others for name in workload.injected_changes})
         if others:
@@ -4951,11 +5201,13 @@ class Report:
         workload = result.workload
         outcome = result.outcome
         self.outcomes[outcome] += 1
+        self.results[workload.ref] = "" if outcome in SUCCESSES else outcome.value
         self.count_pods(result)
         level = logging.INFO
         if outcome not in SUCCESSES:
             self.unsuccessful.append(result)
             is_surprising = outcome is Outcome.FAILED and not workload.unhealthy_reason
+            is_surprising |= outcome is Outcome.LOST_SIDECAR
             level = logging.ERROR if is_surprising else logging.WARNING
         if outcome is Outcome.NOT_STARTED:
             level = logging.DEBUG  # there may be thousands
@@ -4971,22 +5223,86 @@ class Report:
         log.log(level, "%s %s", NOUNS[workload.method], outcome.value, extra=extra)
 
     def count_pods(self, result: Result) -> None:
-        """Count a workload's Pods: those it has, and those of the plan, which add up."""
+        """Count a workload's Pods: those it has, and those of the plan that are gone."""
         total = result.workload.pods_to_replace
-        counts = result.counts or PodCounts(total, ready=result.workload.ready)
-        if result.outcome in SUCCESSES and not result.counts:  # they could not be verified
-            counts = PodCounts(total, total, total, total)
+        counts = result.counts
+        if not counts and (result.attempt or result.outcome is Outcome.INCOMPLETE):
+            self.pod_counts["not verified"] += total
+            return
+        counts = counts or PodCounts(total, ready=result.workload.ready)
         self.pod_counts.update(counts._asdict())
-        limits = {
-            "not updated": counts.matched - counts.updated,
-            "good": counts.updated_and_ready,
-            "lost": counts.lost,
-            "not ready": total,
-        }
-        for word, limit in limits.items():
-            count = min(limit, total)
-            self.pods[word] += count
-            total -= count
+
+    # The census
+
+    def take_census(self, workloads: Iterable[Workload]) -> None:
+        """Count the Pods by sidecar, image, and why they are not up to date."""
+        self.census.clear()
+        self.leftovers = []
+        for workload in workloads:
+            guess = deployment_by_name(workload.ref, workload.labels)
+            known = self.known.get(workload.ref) or self.known.get(guess)
+            lefts = self.lefts_of(known, workload.pods)
+            for pod, left in zip(workload.pods, lefts, strict=True):
+                self.census.update((found.name, found.image, left) for found in pod.sidecars)
+                if left and pod.sidecars:
+                    ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
+                    self.leftovers.append(Skip(ref, left))
+
+    def lefts_of(self, known: Workload | None, pods: Sequence[LivePod]) -> list[str]:
+        """Return for each Pod why it is not up to date; empty: it is, or that is not asked."""
+        if not self.options.only_drifted:
+            return [""] * len(pods)
+        if not known:
+            return ["not checked"] * len(pods)
+        if known.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
+            return [known.left] * len(pods)
+        drifted, _ = compare_pods(pods, known)
+        left = self.results.get(known.ref, known.left) or "drifted"
+        return [left if pod.name in drifted else "" for pod in pods]
+
+    def print_census(self) -> None:
+        """Print `istio-proxy in 41 Pods: 1.27.0 in 29, 1.26.2 in 12 (8 in the plan)`."""
+        for name in sorted({name for name, _, _ in self.census}):
+            versions: Counter[str] = Counter()
+            lefts: Counter[str] = Counter()
+            for (found, image, left), count in self.census.items():
+                if found == name:
+                    versions[image_version(image)] += count
+                    lefts[left] += count
+            total = count_of(versions.total(), "Pod")
+            del lefts[""]
+            shown = versions.most_common(self.MAX_NAMES)
+            texts = [f"{version} in {count}" for version, count in shown]
+            if len(versions) > len(shown):
+                texts.append(f"{len(versions) - len(shown)} other versions")
+            counts = {PLURALS.get(w, w) if n > 1 else w: n for w, n in sorted(lefts.items())}
+            note = f" ({count_words(counts)})" if counts else ""
+            self.print(f"{name} in {total}: {', '.join(texts)}{note}")
+        if self.options.confirm and self.leftovers:
+            limit = self.MAX_LEFTOVERS
+            lines = [f"  {subject}: {left}" for subject, left in sorted(self.leftovers)[:limit]]
+            more = len(self.leftovers) - limit
+            self.print(*lines, *[f"  and {more} more"] * (more > 0))
+
+    def sidecar_records(self) -> list[Json]:
+        records: dict[tuple[str, str], Json] = {}
+        for (name, image, left), count in sorted(self.census.items()):
+            new = {"name": name, "image": image, "pods": 0, "not_up_to_date": {}}
+            record = records.setdefault((name, image), new)
+            record["pods"] += count
+            if left:
+                record["not_up_to_date"][left.replace(" ", "_").lower()] = count
+        return list(records.values())
+
+    def not_up_to_date(self) -> dict[str, int]:
+        """Return how many workloads, or Pods of other owners, --fail-on-drift fails for, by why."""
+        counts: Counter[str] = Counter()
+        for workload in self.plan.found:
+            word = AUDITED.get(workload.left, workload.left)
+            counts[word] += len(workload.subjects)
+        counts["without Pods"] = len(self.plan.without_pods)
+        words = ("drifted", "rejected", "not checked", "without Pods")
+        return {word: counts[word] for word in words}
 
     # The summary
 
@@ -4995,14 +5311,27 @@ class Report:
         seconds = round(time.monotonic() - self.began, 1)
         has_more = self.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
         verb = "resume" if has_more else ""
+        lost = [r.workload.ref for r in self.unsuccessful if r.outcome is Outcome.LOST_SIDECAR]
         if self.options.confirm:
             self.print_unsuccessful()
             self.print_counts(seconds)
         else:
             self.print("", "This was a dry run; nothing was changed.")
             verb = "apply" if self.plan.workloads else ""
-        if verb:
+        self.print_census()
+        if lost:
+            words = command_to_replace(lost, self.options, self.connection.context)
+            self.print(
+                f"New Pods of {join_words(list(map(str, lost)))} have no sidecar.",
+                "  1. Repair the injector.",
+                "  2. Replace these Pods:",
+                f"     {self.connection.environment}{words}",
+                *["  3. Resume:", f"     {self.command}"] * bool(verb),
+            )
+        elif verb:
             self.print(f"To {verb}, run:", f"  {self.command}")
+        if self.options.fail_on_drift and exit_code:
+            self.print(f"Not up to date: {count_words(self.not_up_to_date())}.")
         verdicts = Counter(workload.verdict.snake_case for workload in self.plan.compared)
         self.record(
             "summary",
@@ -5013,6 +5342,11 @@ class Report:
             outcomes={o.snake_case: self.outcomes[o] for o in Outcome if self.outcomes[o]},
             verdicts=verdicts,
             pods={name: self.pod_counts[name] for name in PodCounts._fields},
+            sidecars=self.sidecar_records(),
+            leftovers=[
+                {"namespace": subject.namespace, "name": subject.name, "reason": left}
+                for subject, left in sorted(self.leftovers)
+            ],
             planned=len(self.plan.workloads),
             without_pods=len(self.plan.without_pods),
             skipped=len(self.plan.skips),
@@ -5035,10 +5369,10 @@ class Report:
                 self.print(f"{outcome.value}: {ref}: {result.message}")
                 if outcome in FAILURES:
                     self.print(f"  {command(ref, 'describe')}")
-                if result.attempt and outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
-                    self.print(f"  {command(ref, 'rollout', 'undo')}")
-                elif result.attempt and result.stop_reason:  # a rerun does not find it
-                    self.print(f"  {command(ref, 'rollout', 'restart')}")
+                if result.undo_to:
+                    undo = command(ref, "rollout", "undo", f"--to-revision={result.undo_to}")
+                    effect = "the Pods that still run keep the old sidecar; new ones get what the"
+                    self.print(f"  {undo}", f"    ({effect} injector gives now: repair it first)")
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
@@ -5046,24 +5380,38 @@ class Report:
         if any(counts.values()):
             total = count_of(sum(counts.values()), "workload")
             self.print(f"{total} in {human_duration(seconds)}: {count_words(counts)}.")
-        total_pods = self.pods.total()
-        good = self.pods.pop("good", 0)
+        pods = self.pod_counts
+        unverified = pods["not verified"]
+        total_pods = pods["matched"] + pods["lost"] + unverified
         if total_pods:
-            missing = count_words(self.pods)
+            missing = count_words(
+                {
+                    "not updated": pods["matched"] - pods["updated"],
+                    "lost": pods["lost"],
+                    "not ready": pods["updated"] - pods["updated_and_ready"],
+                    "not verified": unverified,
+                }
+            )
             note = f" ({missing})" if missing else ""
-            self.print(f"Pods: {good} of {total_pods} updated and ready{note}.")
+            self.print(
+                f"Pods: {pods['updated_and_ready']} of {total_pods} updated and ready{note}."
+            )
 
     def exit_code(self) -> int:
         plan = self.plan
         options = self.options
         has_failed = any(self.outcomes[outcome] for outcome in FAILURES)
-        is_left = any((self.verdict_counts() | self.AS_EXPECTED).values()) or plan.without_pods
+        is_left = plan.without_pods or any(
+            workload.left not in ("", "in the plan")
+            and not reason_to_skip(workload, options, SELECTION_RULES)
+            for workload in plan.compared
+        )
         reasons = [
             has_failed,
             any(result.stop_reason for result in self.unsuccessful),
             self.has_lost_output,
             options.confirm and is_left,
-            options.fail_on_drift and (is_left or plan.workloads),
+            options.fail_on_drift and any(self.not_up_to_date().values()),
         ]
         return int(any(reasons))
 
@@ -5126,6 +5474,20 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
         report.finish(Result(workload, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
 
 
+def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
+    """Take the census again, unless a second signal came."""
+    options = report.options
+    if signals.stop_waiting.is_set():
+        return
+    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+    try:
+        owners, _ = read_pods(pods, options)
+        report.take_census(owners.values())
+    except ApiError as error:
+        report.census.clear()
+        log.warning("cannot list Pods again, to count their sidecars: %s", error)
+
+
 def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> int:
     """Log in one line what ended the program; return the exit code."""
     log.debug("traceback", exc_info=error)
@@ -5183,6 +5545,7 @@ def main(argv: Sequence[str]) -> int:
             rollout = Rollout(cluster, command, signals, gate, options, began)
             has_begun = True
             roll_out(plan, rollout, report)
+            count_again(cluster, report, signals)
         exit_code = signals.exit_code or report.exit_code()
         report.show_summary(exit_code)
         return exit_code or report.exit_code()  # the summary may not have been written

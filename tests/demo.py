@@ -40,12 +40,26 @@ def with_proxy(image: str) -> dict:
     return pod_spec(container("app", f"registry.example/{image}"), proxy)
 
 
+def damage(cluster: Cluster, namespace: str, name: str) -> None:
+    """Have a Pod of a workload replaced while the injector is away."""
+    one, *_ = cluster.pods(namespace, name)
+    cluster.injector.state = "ignored"
+    cluster.delete("Pod", namespace, one["metadata"]["name"])
+    cluster.wait_for(
+        lambda: any(len(p["spec"]["containers"]) == 1 for p in cluster.pods(namespace, name))
+    )
+    cluster.settle()
+    cluster.injector.state = "works"
+
+
 def fill(cluster: Cluster) -> None:
     """Some 20 workloads of a sample company in 6 namespaces, most of them with the sidecar istio-proxy.
 
     Half of them were created before its template changed to version 1.27.0. The namespace support was
-    labeled after its Pods were created.
+    labeled after its Pods were created. One Pod of monitoring/grafana came up while the injector was away. The injector
+    writes into each Pod when that was.
     """
+    cluster.injector.stamps = True
     settings = {"name": "proxy-settings", "configMap": {"name": "proxy-settings"}}
     cluster.injector.also = {"volumes": [settings]}
     cluster.injector.container = {
@@ -163,8 +177,9 @@ def fill(cluster: Cluster) -> None:
         "data",
         workload("StatefulSet", "kafka", app("kafka:3"), replicas=2, updateStrategy=partition),
     )
-    cluster.create("monitoring", workload("Deployment", "grafana", app("grafana:11")))
+    cluster.create("monitoring", workload("Deployment", "grafana", app("grafana:11"), replicas=2))
     cluster.settle()
+    damage(cluster, "monitoring", "grafana")
 
     cluster.injector.instrumentation["image"] = f"registry.example/{agent}:2.11.0"
     cluster.turn_on_injection("support")

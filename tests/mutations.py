@@ -84,8 +84,8 @@ MUTATIONS = (
     Mutation(
         "limits: workloads that become unhealthy later do not count as failures",
         "scheduler",
-        "        workload.obj = obj\n        oldest",
-        "        workload.obj = obj\n        workload.unhealthy_reason = shortage_of(ref, obj)\n        oldest",
+        "        since = [",
+        "        workload.unhealthy_reason = shortage_of(workload.ref, obj)\n        since = [",
     ),
     # Order
     Mutation(
@@ -110,8 +110,8 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "    is_old = created_at(pod) < options.cutoff\n",
-        "    is_old = True\n",
+        "        and (pod.created < options.cutoff or pod.name in workload.lacking)\n",
+        "",
     ),
     Mutation(
         "selection: the first owner reference counts",
@@ -146,8 +146,8 @@ MUTATIONS = (
     Mutation(
         "selection: all workloads are named",
         "named_workloads",
-        "        if not is_named(ref, options):\n            continue\n",
-        "",
+        'return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME"',
+        'return ""',
     ),
     Mutation(
         "selection: -A does not select all namespaces",
@@ -202,8 +202,8 @@ MUTATIONS = (
     Mutation(
         "writes: what another run has restarted is restarted again",
         "concurrent_runs",
-        "workload.restarts_by_others = [stamp for stamp in stamps if is_since(self.began, stamp)]",
-        "workload.restarts_by_others = []",
+        "        if since:  # its",
+        "        if False:  # its",
     ),
     Mutation(
         "writes: no dry run decides right before the patch",
@@ -215,20 +215,20 @@ MUTATIONS = (
     Mutation(
         "verification: old Pods do not matter",
         "verification",
-        "        old = self.with_sidecar(filter(attempt.is_old, pods))\n",
+        "        old = list(filter(attempt.is_old, pods))\n",
         "        old: list[Json] = []\n",
     ),
     Mutation(
         "verification: a lost sidecar does not stop the run",
         "lost_sidecars",
-        'return outcome, f"{message}; {hint}", f"new Pods of {ref} have no sidecar; {hint}"',
-        'return outcome, f"{message}; {hint}", ""',
+        '        stop_reason = f"new Pods of {workload.ref} have no sidecar"\n',
+        '        stop_reason = ""\n',
     ),
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "        differences = differences_of(workload, snapshot.new, self.options)\n        ref, counts",
-        "        differences = ()\n        ref, counts",
+        "                differences = differences_of(workload, judged, self.options)\n",
+        "                differences = ()\n",
     ),
     Mutation(
         "verification: rollouts that timed out are not rechecked",
@@ -376,8 +376,103 @@ MUTATIONS = (
     Mutation(
         "exit codes: drift is a success for an audit",
         "fail_on_drift",
-        "            options.fail_on_drift and (is_left or plan.workloads),\n",
+        "            options.fail_on_drift and any(self.not_up_to_date().values()),\n",
         "",
+    ),
+    # The census
+    Mutation(
+        "census: an audit passes with Pods that were not checked",
+        "census",
+        '    "static Pod": "not checked",\n',
+        '    "static Pod": "",\n',
+    ),
+    Mutation(
+        "census: it is not taken again after a run",
+        "census",
+        "            count_again(cluster, report, signals)\n",
+        "",
+    ),
+    Mutation(
+        "census: other kinds are not compared",
+        "census",
+        "kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds",
+        "kinds = options.kinds",
+    ),
+    # What is seen
+    Mutation(
+        "seen: what could not be verified is a success",
+        "seen",
+        "                return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt)\n",
+        "                return Result(workload, Outcome.SUCCEEDED, message, attempt=attempt)\n",
+    ),
+    Mutation(
+        "seen: missing Pods are no problem",
+        "seen",
+        '        "missing": (snapshot.missing, ""),\n',
+        "",
+    ),
+    Mutation(
+        "seen: unready Pods are no problem",
+        "seen",
+        '        "not ready": (len(unready), pod_problem(unready[0]) if unready else ""),\n',
+        "",
+    ),
+    Mutation(
+        "seen: Pods that an autoscaler adds must be ready",
+        "seen",
+        "late = [pod for pod in snapshot.new if pod not in judged]",
+        "late: list[Json] = []",
+    ),
+    Mutation(
+        "seen: --allow-removal allows every removal",
+        "seen",
+        "allowed = [d.path[0] for d in workload.removed] if options.allow_removal else []",
+        "allowed = [s.name for s in workload.sidecars] if options.allow_removal else []",
+    ),
+    # Pods that lack the sidecar beside Pods that have it
+    Mutation(
+        "lacking: the cutoff excludes them",
+        "half_damaged",
+        "        and (pod.created < options.cutoff or pod.name in workload.lacking)\n",
+        "        and pod.created < options.cutoff\n",
+    ),
+    Mutation(
+        "lacking: a dry run without the sidecar is enough",
+        "half_damaged",
+        "        if error or names - unpacked(workload.view).keys():\n",
+        "        if error:\n",
+    ),
+    # No harm
+    Mutation(
+        "harm: a degraded StatefulSet is restarted",
+        "degraded",
+        "    degraded,\n",
+        "",
+    ),
+    Mutation(
+        "harm: an incomplete rollout is restarted",
+        "concurrent_runs",
+        "    incomplete_rollout,\n",
+        "",
+    ),
+    Mutation(
+        "harm: a rollout that is stuck because of the sidecar is left alone",
+        "concurrent_runs",
+        " or any(matches(n, options.sidecars) for n in stuck):",
+        ":",
+    ),
+    # Injectors that never give the same twice
+    Mutation(
+        "changing values: any change is ignored",
+        "changing_values",
+        "    if differing == changing and not",
+        "    if not",
+    ),
+    Mutation(
+        "changing values: changing images are ignored",
+        "changing_values",
+        "any(path[1:2] in STATED_PATHS for path in changing)",
+        "False",
     ),
     Mutation(
         "exit codes: that of the last signal",

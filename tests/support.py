@@ -11,6 +11,7 @@ import logging
 import os
 import pty
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -295,7 +296,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
     ref = fields.pop("ref", tool.ObjectRef("Deployment", "shop", name, "apps"))
     found = tool.Workload(ref, owners=[ref])
     found.sample = tool.packed({"metadata": {"name": f"{name}-0"}})
-    found.pods = [tool.LivePod(f"{name}-0", datetime.now(timezone.utc), True)]
+    found.pods = [tool.LivePod(f"{name}-0", datetime.now(timezone.utc), True, frozenset())]
     values = {
         "state": tool.State.NOT_SERVING,
         "pods_to_replace": 1,
@@ -347,6 +348,13 @@ def lines(ended, name: str) -> list[str]:
     return [
         f"{'.'.join(d['path'])}: {d['current']} -> {d['expected']}" for d in record["differences"]
     ]
+
+
+def printed_command(line: str) -> list[str]:
+    """The words of a command that a run printed, without the environment variable in front."""
+    setting, *words = shlex.split(line)
+    assert setting.startswith("KUBECONFIG=")
+    return words
 
 
 # Requests

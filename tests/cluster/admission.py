@@ -64,6 +64,8 @@ class Injector:
     hangs_for: float = 5.0
     breaks_after: int | None = None  # so many more Pods that are created; then it is ignored
     takes: float = 0.0
+    stamps: bool = False  # it writes into each Pod when that was
+    upgraded: dict | None = None  # the container of a newer version, which answers every other time
     seen: list[dict] = dataclasses.field(
         default_factory=list
     )  # the Pods it was asked about in dry runs
@@ -114,6 +116,11 @@ class Injector:
         ):
             return
         container = copy.deepcopy(self.container)
+        if self.upgraded:
+            self.container, self.upgraded = self.upgraded, self.container
+        if self.stamps:
+            stamp = {"name": "START_TIME", "value": str(time.time_ns())}
+            container["env"] = [*container.get("env", []), stamp]
         asked = pod["metadata"].get("annotations", {}).get("sidecar.istio.io/nativeSidecar")
         if self.init:
             spec["initContainers"] = [container, *spec.get("initContainers", [])]

@@ -95,15 +95,10 @@ def test_a_rollout_that_never_gets_ready_times_out(anywhere, run):
         "readinessProbe": {"exec": {"command": ["/none"]}},
         "image": "registry.invalid/broken:1",
     }
-    patch = pod_spec({**container("app"), **unready}, container("test-sidecar"))
-    anywhere.kubectl(
-        "patch",
-        "deployment/web",
-        "-n",
-        anywhere.namespace,
-        "-p",
-        json.dumps({"spec": {"template": {"spec": patch}}}),
-    )
+    sidecar = pod_spec(container("app"), {**container("test-sidecar"), **unready})
+    patch = {"spec": {"template": {"spec": sidecar}}}
+    words = ("patch", "deployment/web", "-n", anywhere.namespace, "-p", json.dumps(patch))
+    anywhere.kubectl(*words)
     ended = run(anywhere.kubeconfig, *options(anywhere), CONFIRM, "--timeout=2s")
     assert ended.code == 1
     assert ended.summary["outcomes"] == {"timed_out": 1}

@@ -128,11 +128,12 @@ def test_an_injector_that_breaks_stops_the_run():
     )
     assert ended.returncode == 1
     assert re.search(
-        r"\nnot started:\n  new Pods of Deployment \S+ have no sidecar; check that the injector",
+        r"\nnot started:\n  new Pods of Deployment \S+ have no sidecar:\n",
         ended.stdout,
     )
     assert re.search(r"\nPods: \d+ of \d+ updated and ready \(.*\b[1-9]\d* lost", ended.stdout)
-    assert "\nTo resume, run:\n" in ended.stdout
+    assert "\n  1. Repair the injector.\n  2. Replace these Pods:\n" in ended.stdout
+    assert "\n  3. Resume:\n" in ended.stdout
 
 
 def test_the_sample_company_has_drifted_in_half(run):
@@ -145,7 +146,7 @@ def test_the_sample_company_has_drifted_in_half(run):
             "payments/ledger",
         ]
         assert ended.summary["without_pods"] == 1
-        assert len([name for name, verdict in verdicts.items() if verdict == "up_to_date"]) == 3
+        assert len([name for name, verdict in verdicts.items() if verdict == "up_to_date"]) == 4
         by_config = [
             r["name"]
             for r in ended.of("drift")

@@ -20,6 +20,7 @@ from support import (
     a_workload,
     config,
     exchanges,
+    options_of,
     patched,
     pod_of,
     verdicts,
@@ -233,15 +234,17 @@ def compared(tool, changed: object, required: bool = True):
     config = tool.ObjectRef("ConfigMap", "shop", "proxy-config")
     view = tool.view_of(pod_of(SIDECAR), MESH)
     days = {"a": timedelta(days=3), "b": timedelta(0)}
-    pods = [tool.LivePod(name, NOW - age, True, view) for name, age in days.items()]
+    pods = [
+        tool.LivePod(name, NOW - age, True, frozenset(), view=view) for name, age in days.items()
+    ]
     found = a_workload(tool, view=view, pods=pods, configs={config: required})
-    tool.compare(found, None, {config: changed})
+    tool.compare(found, None, {config: changed}, options_of(tool))
     return found
 
 
 def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
     drift = compared(tool, NOW)
-    assert (drift.verdict, drift.old_pods) == (tool.Verdict.DRIFTED, ("a",))
+    assert (drift.verdict, drift.drifted_pods) == (tool.Verdict.DRIFTED, ("a",))
     (difference,) = drift.differences
     assert (
         tool.difference_text(difference)

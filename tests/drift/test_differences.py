@@ -9,7 +9,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import MESH, SIDECAR, differences, pod_of, recorded, view
+from support import DRIFTED, MESH, SIDECAR, differences, options_of, pod_of, recorded, view
 
 
 @pytest.mark.parametrize("name", ["web", "db", "agent"])
@@ -316,4 +316,4 @@ def test_which_containers_were_changed_in_place(tool, position):
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
     }
-    assert tool.live_pod(live, MESH).resized == ("mesh-proxy",)
+    assert tool.live_pod(live, options_of(tool, DRIFTED)).resized == ("mesh-proxy",)

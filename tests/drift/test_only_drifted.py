@@ -107,7 +107,7 @@ def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(mesh, r
     mesh.kubelet.ready_after = 60
     mesh.change("Deployment", "shop", "web", {"spec": {"template": extra}})
     text = run(mesh, DRIFTED, TEXT).stdout
-    assert "1 up to date" in text
+    assert "4 up to date" in text
     assert "new Pods would differ" not in text
 
 
@@ -125,8 +125,8 @@ def test_what_else_changes_is_told_and_is_no_drift_by_itself(mesh, run):
         "volumes": [VOLUME, {"name": "crl", "emptyDir": {}}],
         "initContainers": [container("init", "i:1")],
     }
-    assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date", "shop/native": "up_to_date"}
-    line = "2 workloads with an up-to-date sidecar: new Pods would differ in"
+    assert set(verdicts(run(mesh, DRIFTED)).values()) == {"up_to_date"}
+    line = "4 workloads with an up-to-date sidecar: new Pods would differ in"
     text = run(mesh, DRIFTED, TEXT).stdout
     assert f"\n{line} init container init and volume crl.\n" in text
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"

@@ -46,8 +46,8 @@ def test_the_second_signal_stops_waiting(slow, start):
     ended = running.finish()
     assert ended.code == 130
     assert (
-        "interrupted: ReplicaSet shop/a: 0 of 3 Pods replaced; stopped waiting; check with: kubectl "
-        "describe replicaset/a --namespace shop"
+        "interrupted: ReplicaSet shop/a: 0 of 3 Pods replaced; stopped waiting; check with: "
+        f"KUBECONFIG={slow.kubeconfig} kubectl describe replicaset/a --namespace shop"
     ) in ended.stdout
     assert "To resume, run:" in ended.stdout
 

@@ -353,7 +353,8 @@ def test_a_missing_pod_is_waited_for(tool):
     assert images(cluster) == {"web-0": OLD}
     result, cluster = change_all(tool, ["starts"], unready={0}, missing=1)
     assert images(cluster) == {"web-0": NEW}  # it was not ready anyway
-    assert result.outcome is tool.Outcome.SUCCEEDED
+    assert result.outcome is tool.Outcome.INCOMPLETE
+    assert result.message == "1 of 2 Pods missing"
 
 
 def test_a_crash_loop_of_the_old_container_says_nothing_about_the_new_image(tool):

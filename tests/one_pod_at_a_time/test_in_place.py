@@ -239,7 +239,7 @@ def test_a_policy_that_refuses_leaves_everything_as_it_is(shop, run, status):
 def test_pod_security_that_was_raised_later(shop, run):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     shop.change("Namespace", "", "shop", {"metadata": {"labels": labels}})
-    verdict = verdicts(run(shop, *IN_PLACE))
+    verdict = verdicts(run(shop, *IN_PLACE, "deploy/web"))
     assert verdict == {"shop/web": "rejected"}  # a Pod could not be created, either
 
 
@@ -267,7 +267,7 @@ def test_interrupted_twice_the_summary_names_the_pod_and_its_state(shop, start):
     (changed,) = [p["metadata"]["name"] for p in shop.pods("shop", "web") if NEW in str(p["spec"])]
     assert message.startswith(
         f"Pod {changed}: has the new image, but is not restarted and ready yet; stopped waiting; "
-        "check with: kubectl describe deployment/web "
+        f"check with: KUBECONFIG={shop.kubeconfig} kubectl describe deployment/web "
     )
 
 
@@ -275,7 +275,7 @@ def test_unready_pods_first(shop, run):
     names = sorted(p["metadata"]["name"] for p in shop.pods("shop", "web"))
     shop.kubelet.set_ready("shop", names[1], False)
     ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM)
-    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert ended.outcomes == {"shop/web": "incomplete"}  # its application is not ready yet
     first = next(r.path for r in shop.server.requests if r.method == "PATCH")
     assert first.endswith(names[1])
 
@@ -301,7 +301,8 @@ def test_pods_that_were_not_ready_before_hold_nothing_else(shop, run):
     for found in shop.pods("shop", "web")[:2]:
         shop.kubelet.set_ready("shop", found["metadata"]["name"], False)
     ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, "--timeout=5s")
-    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert ended.outcomes == {"shop/web": "incomplete"}
+    assert message_of(ended, "web").startswith("2 of 3 Pods not ready: web-")
     assert set(images(shop, "web")) == {NEW}
 
 
@@ -342,7 +343,7 @@ def test_they_are_skipped_as_before_if_more_than_images_differ(shop, run):
     shop.change("Deployment", "shop", "web", {"spec": {"paused": True}})
     shop.injector.container["args"] = ["new"]
     ended = run(shop, *IN_PLACE)
-    assert ended.skipped["Deployment shop/web"].startswith("paused; ")
+    assert ended.skipped["Deployment shop/web"].startswith("drifted, but paused; ")
     assert ended.planned == []
 
 
@@ -480,7 +481,8 @@ def test_a_pod_that_another_run_changes_is_left_to_it(cluster, start):
     cluster.kubelet.set_ready("shop", name, False)
     held.release.set()
     ended = running.finish()
-    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert ended.outcomes == {"shop/web": "incomplete"}
+    assert message_of(ended, "web").startswith("1 of 1 Pod not ready: web-")
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
@@ -499,7 +501,7 @@ def test_pods_below_a_partition_with_another_template_are_left_alone(cluster, ru
     name = "--sidecar-container-name=agent"
     ended = run(cluster, *IN_PLACE, name, "--include-statefulset", CONFIRM)
     assert ended.skipped["StatefulSet shop/db"] == (
-        "has Pods below its partition with another template; lower the partition"
+        "drifted, but has Pods below its partition with another template; lower the partition"
     )
     found = {
         p["metadata"]["name"]: p["spec"]["containers"][1]["image"] for p in cluster.pods("shop")
@@ -528,15 +530,16 @@ def test_an_answer_of_504_says_nothing_about_what_was_stored(shop, run, stored):
     assert set(images(shop, "web")) == {NEW}
 
 
-def test_a_pod_without_the_sidecar_does_not_matter(shop, run):
+def test_a_pod_without_the_sidecar_must_be_replaced(shop, run):
     shop.injector.state = "ignored"
     shop.delete("Pod", "shop", shop.pods("shop", "web")[0]["metadata"]["name"])
     shop.wait_for(lambda: len(shop.pods("shop", "web")) == 3 and len(images(shop, "web")) == 2)
     shop.settle()
     shop.injector.state = "works"
     ended = run(shop, *IN_PLACE, CONFIRM)
+    assert [r["method"] for r in ended.of("plan")] == ["restart"]
     assert ended.outcomes == {"shop/web": "succeeded"}
-    assert sorted(images(shop, "web")) == [NEW, NEW]
+    assert sorted(images(shop, "web")) == [NEW, NEW, NEW]
 
 
 def test_a_second_signal_during_the_dry_run_changes_nothing(shop, start):

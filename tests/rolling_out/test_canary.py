@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
-from support import CONFIRM, TEXT, patched
+from support import CONFIRM, TEXT, patched, printed_command
 
 pytestmark = pytest.mark.both
 
@@ -52,7 +51,9 @@ def test_the_command_to_resume_is_the_last_line_where_something_was_left_out(let
     canary = run(letters, TEXT, CONFIRM, "--max-rollouts=1")
     *_, hint, command = canary.stdout.splitlines()
     assert hint == "To resume, run:"
-    options = [word for word in shlex.split(command)[2:] if not word.startswith("--max-rollouts")]
+    options = [
+        word for word in printed_command(command)[2:] if not word.startswith("--max-rollouts")
+    ]
     rest = run(letters, *options).stdout
     assert "5 succeeded." in rest
     assert "To resume" not in rest

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, messages, patched
+from support import CONFIRM, DRIFTED, NEW, a_workload, messages, options_of, patched
 
 
 def in_progress(cluster, age: float) -> None:
@@ -28,19 +28,57 @@ def in_progress(cluster, age: float) -> None:
 
 
 @pytest.mark.parametrize("options", [[], [DRIFTED], [CONFIRM]])
-def test_another_runs_rollout_in_progress_is_left_alone(cluster, run, options):
+def test_a_rollout_in_progress_is_left_alone_whoever_began_it(cluster, run, options):
     in_progress(cluster, age=100)
-    ended = run(cluster, "--timeout=120s", *options)
+    cluster.injector.container["image"] = NEW
+    ended = run(cluster, *options)
     assert ended.code == 0
     assert ended.planned == []
-    reason = ended.skipped["Deployment shop/web"]
-    assert reason.startswith("being rolled out by another run since 20")
+    drifted = "drifted, but " if options == [DRIFTED] else ""
+    reason = f"{drifted}its rollout is not complete: 2 old Pods left"
+    assert ended.skipped == {"Deployment shop/web": reason}
     assert patched(cluster) == []
 
 
-def test_an_old_rollout_that_is_stuck_is_no_reason_to_skip(cluster, run):
-    in_progress(cluster, age=100)
-    assert run(cluster, "--timeout=90s").planned == ["shop/web"]
+def test_a_rollout_that_is_stuck_halfway_is_left_alone(cluster, run):
+    """A restart would bury the ReplicaSet that still serves, and rollout undo lead to the bad one."""
+    cluster.create("shop", workload("Deployment", "web", progressDeadlineSeconds=1))
+    cluster.settle()
+    bad = {"spec": {"containers": [{"name": "app", "image": "broken:1"}]}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": bad}})
+    cluster.wait_for(lambda: "ImagePullBackOff" in str(cluster.pods("shop")))
+    cluster.wait_for(
+        lambda: cluster.get("Deployment", "shop", "web")["status"].get("updatedReplicas")
+    )
+    ended = run(cluster, CONFIRM)
+    (reason,) = ended.skipped.values()
+    assert reason.startswith("its rollout is not complete: 1 old Pod left: ")
+    assert (ended.code, patched(cluster)) == (0, [])
+
+
+@pytest.mark.embedded("whose kubelet decides which image cannot be pulled")
+def test_a_rollout_that_is_stuck_because_of_the_sidecar_is_repaired(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container["image"] = "broken:1"
+    cluster.change(
+        "Deployment",
+        "shop",
+        "web",
+        {"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}},
+    )
+    cluster.wait_for(lambda: "ImagePullBackOff" in str(cluster.pods("shop")))
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 60)
+    cluster.injector.container["image"] = NEW
+    assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
+def test_pods_that_are_missing_or_unavailable_are_no_incomplete_rollout(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", pod_spec(container("app", "broken:1"))))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--timeout=1s")
+    assert ended.outcomes == {"shop/web": "timed_out"}
 
 
 def test_a_rollout_in_progress_that_begins_after_the_plan_is_left_alone(cluster, start):
@@ -57,7 +95,7 @@ def test_a_rollout_in_progress_that_begins_after_the_plan_is_left_alone(cluster,
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "skipped"}
-    assert messages(ended)["web"].startswith("being rolled out by another run since 20")
+    assert messages(ended)["web"].startswith("already restarted by another run at 20")
 
 
 def test_a_rollout_that_waits_for_a_node_is_in_progress(cluster, run):
@@ -71,7 +109,8 @@ def test_a_rollout_that_waits_for_a_node_is_in_progress(cluster, run):
     cluster.injector.inject = inject
     in_progress(cluster, age=5)
     cluster.wait_for(lambda: "Unschedulable" in str(cluster.pods("shop")))
-    assert run(cluster).skipped.keys() == {"Deployment shop/web"}
+    reason = "its rollout is not complete: 2 old Pods left: Unschedulable"
+    assert run(cluster).skipped == {"Deployment shop/web": reason}
 
 
 def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
@@ -86,32 +125,50 @@ def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
     assert patched(cluster) == ["sick"]
 
 
-DONE = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3}
-
-
-FAILED = {"type": "Progressing", "status": "False", "message": "timed out"}
-
-
-COMPLETE = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
-
-
 @pytest.mark.parametrize(
-    ("status", "found"),
+    ("kind", "status", "spec", "said"),
     [
-        ({}, False),
-        ({"observedGeneration": 1}, True),
-        ({"replicas": 4}, True),
-        ({"updatedReplicas": 2}, True),
-        ({"availableReplicas": 2}, True),
-        ({"availableReplicas": 2, "conditions": [FAILED]}, False),
-        ({"availableReplicas": 2, "conditions": [COMPLETE]}, False),  # a Pod restarts since then
-        ({"updatedReplicas": 2, "conditions": [COMPLETE]}, True),
+        ("Deployment", {"replicas": 3, "updatedReplicas": 3}, {}, ""),
+        ("Deployment", {"observedGeneration": 1}, {}, "its latest spec has not been observed"),
+        ("Deployment", {"replicas": 4, "updatedReplicas": 3}, {}, "1 old Pod left"),
+        ("Deployment", {"replicas": 3}, {}, "3 old Pods left"),
+        ("Deployment", {"replicas": 3}, {"paused": True}, ""),
+        ("Deployment", {"replicas": 2, "updatedReplicas": 2}, {}, ""),  # the others are missing
+        ("StatefulSet", {"replicas": 3, "updatedReplicas": 1}, {}, "2 old Pods left"),
+        (  # one of its Pods terminates
+            "StatefulSet",
+            {"replicas": 3, "updatedReplicas": 2, "currentRevision": "x", "updateRevision": "x"},
+            {},
+            "",
+        ),
+        (
+            "StatefulSet",
+            {"replicas": 3, "updatedReplicas": 1, "currentRevision": "x", "updateRevision": "y"},
+            {"updateStrategy": {"rollingUpdate": {"partition": 2}}},
+            "",
+        ),
+        (
+            "StatefulSet",
+            {"replicas": 3, "updatedReplicas": 1},
+            {"updateStrategy": {"rollingUpdate": {"partition": 1}}},
+            "2 old Pods left",
+        ),
+        ("StatefulSet", {"replicas": 3}, {"updateStrategy": {"type": "OnDelete"}}, ""),
+        (
+            "DaemonSet",
+            {"currentNumberScheduled": 3, "updatedNumberScheduled": 1},
+            {},
+            "2 old Pods left",
+        ),
+        ("DaemonSet", {"currentNumberScheduled": 3, "updatedNumberScheduled": 3}, {}, ""),
     ],
 )
-def test_what_is_in_progress(tool, status, found):
-    ref = tool.ObjectRef("Deployment", "shop", "web", "apps")
-    obj = {"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {**DONE, **status}}
-    assert tool.is_rolling_out(ref, obj) is found
+def test_what_is_an_incomplete_rollout(tool, kind, status, spec, said):
+    found = a_workload(tool, ref=tool.ObjectRef(kind, "shop", "web", "apps"))
+    status = {"observedGeneration": 2, **status}
+    found.obj = {"metadata": {"generation": 2}, "spec": {"replicas": 3, **spec}, "status": status}
+    text = tool.incomplete_rollout(found, options_of(tool))
+    assert text == (f"its rollout is not complete: {said}" if said else "")
 
 
 def test_two_runs_at_once_restart_each_workload_once(cluster, start):
@@ -139,8 +196,7 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
     reasons = {r["message"] for one in ended for r in one.of("result") if r["outcome"] == "skipped"}
     assert all(
         re.match(
-            "already restarted by another run at 20|being rolled out by another run since 20"
-            "|all its Pods were created after",
+            "already restarted by another run at 20|its rollout is not complete: |all its Pods were created after",
             text,
         )
         for text in reasons

@@ -45,22 +45,22 @@ def dying_injector(mesh, monkeypatch):
     return mesh
 
 
-def test_pods_that_come_without_the_sidecar_are_still_drifted(dying_injector, run):
+def test_pods_that_come_without_the_sidecar_have_lost_it(dying_injector, run):
     ended = run(dying_injector, DRIFTED, CONFIRM)
     assert ended.code == 1
-    assert ended.outcomes == {"shop/web": "not_started", "shop/native": "still_drifted"}
+    assert ended.outcomes == {"shop/web": "not_started", "shop/native": "lost_sidecar"}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
     assert (
         messages["native"] == "2 of 2 new Pods have no sidecar; check that the injector is healthy"
     )
 
 
-def test_pods_that_come_without_the_sidecar_are_incomplete_where_nothing_is_compared(
+def test_pods_that_come_without_the_sidecar_have_lost_it_where_nothing_is_compared(
     dying_injector, run
 ):
     ended = run(dying_injector, CONFIRM, "--parallel-rollouts=2")
     assert ended.code == 1
-    assert ended.outcomes == {"shop/web": "incomplete", "shop/native": "incomplete"}
+    assert ended.outcomes == {"shop/web": "lost_sidecar", "shop/native": "lost_sidecar"}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
     assert messages["web"] == "3 of 3 new Pods have no sidecar; check that the injector is healthy"
     assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=5)
@@ -106,4 +106,4 @@ def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh,
         for r in mesh.server.requests
         if r.query.get("dryRun") == "All" or r.method == "PATCH"
     ]
-    assert asked == ["POST", "POST", "POST", "PATCH", "POST"]  # and again right before each patch
+    assert asked == [*["POST"] * 4, "POST", "PATCH", "POST"]  # and again right before each patch

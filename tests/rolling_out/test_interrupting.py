@@ -61,7 +61,10 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, sta
         "shop/b": "interrupted",
         "shop/c": "not_started",
     }
-    look = "stopped waiting; check with: kubectl rollout status deployment/a --namespace shop --context embedded"
+    look = (
+        f"stopped waiting; check with: KUBECONFIG={three.kubeconfig} kubectl rollout status "
+        "deployment/a --namespace shop --context embedded"
+    )
     ((told, seconds),) = [
         (r["message"], r["seconds"]) for r in ended.of("result") if r["name"] == "a"
     ]

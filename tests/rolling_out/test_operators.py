@@ -71,32 +71,6 @@ def test_an_operator_that_removes_it_all_the_same_is_named(cluster, operated, ru
     )
 
 
-@pytest.mark.parametrize("is_operated", [True, False])
-def test_its_stamp_tells_that_another_run_has_restarted_it(
-    cluster, operated, run, start, is_operated
-):
-    """As the tool's own stamp does; for other workloads it may be anybody's."""
-    operated("Deployment") if is_operated else cluster.create(
-        "shop", workload("Deployment", "main")
-    )
-    cluster.settle()
-    cluster.kubelet.ready_after = 60
-    stamp = {RESTARTED_AT: datetime.now(timezone.utc).isoformat()}
-    patch = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
-    cluster.change("Deployment", "shop", "main", patch)
-    cluster.wait_for(
-        lambda: (
-            cluster.get("Deployment", "shop", "main")["status"]["observedGeneration"]
-            == cluster.get("Deployment", "shop", "main")["metadata"]["generation"]
-        )
-    )
-    ended = run(cluster)
-    if is_operated:
-        assert ended.skipped["Deployment shop/main"].startswith("being rolled out by another run")
-    else:
-        assert ended.planned == ["shop/main"]
-
-
 def test_one_that_was_left_without_pods_is_found(cluster, operated, run):
     operated("Deployment")
     stamp = {RESTARTED_AT: "2026-01-01T00:00:00Z"}

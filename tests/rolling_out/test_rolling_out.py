@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 import pytest
 from cluster.kubelet import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, KUBECTL, unchecked
+from support import CONFIRM, KUBECTL, let_ready, unchecked
 
 pytestmark = pytest.mark.both
 
@@ -117,17 +117,17 @@ def test_a_second_run_with_the_same_cutoff_finds_nothing_left(cluster, run):
     assert again.summary["planned"] == 0
 
 
-def ready_after(seconds: float) -> dict:
-    """A change of a template after which its Pods take that long."""
-    return {"spec": {"template": {"metadata": {"annotations": {READY_AFTER: str(seconds)}}}}}
+def slow(name: str, seconds: float) -> dict:
+    """A Deployment whose Pods take that long to be ready."""
+    return workload("Deployment", name, annotations={READY_AFTER: str(seconds)})
 
 
 def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, run):
-    cluster.create("shop", workload("Deployment", "late"))
-    cluster.create("shop", workload("Deployment", "stuck"))
+    cluster.create("shop", slow("late", 1.5))
+    cluster.create("shop", slow("stuck", 60))
+    cluster.wait_for(lambda: len(cluster.pods("shop")) == 2)
+    let_ready(cluster)
     cluster.settle()
-    cluster.change("Deployment", "shop", "late", ready_after(1.5))
-    cluster.change("Deployment", "shop", "stuck", ready_after(60))
     ended = run(cluster, CONFIRM, "--timeout=1s")
     assert ended.outcomes == {"shop/late": "completed_late", "shop/stuck": "timed_out"}
     assert ended.code == 1
@@ -138,9 +138,10 @@ def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, ru
 
 
 def test_completed_late_alone_is_a_success(cluster, run):
-    cluster.create("shop", workload("Deployment", "late"))
+    cluster.create("shop", slow("late", 1.5))
+    cluster.wait_for(lambda: cluster.pods("shop"))
+    let_ready(cluster)
     cluster.settle()
-    cluster.change("Deployment", "shop", "late", ready_after(1.5))
     ended = run(cluster, CONFIRM, "--timeout=1s")
     assert (ended.code, ended.outcomes) == (0, {"shop/late": "completed_late"})
     assert "rollout not complete after 1s; will recheck at the end" in ended.stderr

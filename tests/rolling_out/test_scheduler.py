@@ -28,6 +28,9 @@ class FakeCluster:
     def failed_create(self, ref, obj) -> str:
         return ""
 
+    def revision_of(self, pods) -> str:
+        return ""
+
     def workload(self, ref, retries=None) -> dict:
         return {
             "metadata": {"resourceVersion": "2"},

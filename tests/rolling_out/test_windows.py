@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 from cluster.manifests import replicated, workload
-from support import CONFIRM, let_ready, options_of
+from support import CONFIRM, let_ready, options_of, printed_command
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_the_summary_tells_how_to_resume(slow, start, run):
     let_ready(slow)
     *_, header, command = running.finish().stdout.splitlines()
     assert header == "To resume, run:"
-    words = [word for word in shlex.split(command)[2:] if word != "--log-format=text"]
+    words = [word for word in printed_command(command)[2:] if word != "--log-format=text"]
     assert run(slow, *words).outcomes == {"shop/b": "succeeded", "shop/c": "succeeded"}
 
 

@@ -124,7 +124,7 @@ def test_a_rollout_that_lost_one_stops_the_run(instrumented, run):
     instrumented.settle()
     instrumented.injector.breaks_after = 0
     ended = run(instrumented, AGENT, CONFIRM)
-    assert ended.outcomes == {"shop/web": "incomplete", "shop/zoo": "not_started"}
+    assert ended.outcomes == {"shop/web": "lost_sidecar", "shop/zoo": "not_started"}
 
 
 def test_an_init_container_in_the_template_counts_as_well(cluster, run):

@@ -137,8 +137,12 @@ def test_one_that_cannot_be_restarted_is_skipped_only_if_it_should_have_it(late,
     for namespace, name in (("late", "web"), ("plain", "plain")):
         late.change("Deployment", namespace, name, {"spec": {"paused": True}})
     ended = run(late, *MISSING)
-    reason = "paused; run `kubectl rollout resume` first, or use --evict"
-    assert ended.skipped == {"Deployment late/web": reason}
+    reason = "missing, but paused; run `kubectl rollout resume` first, or use --evict"
+    assert ended.skipped == {
+        "Deployment late/web": reason,
+        "DaemonSet late/agent": "missing, but not selected; add --include-daemonset",
+        "StatefulSet late/db": "missing, but not selected; add --include-statefulset",
+    }
     assert ended.summary["verdicts"] == {"up_to_date": 1, "not_injected": 1}
 
 
@@ -147,16 +151,18 @@ def test_a_namespace_that_opted_out_is_left_alone(late, run):
     late.change("Namespace", "", "late", annotations)
     ended = run(late, *MISSING, "--exclude-annotation=example.com/x=never")
     assert ended.planned == []
-    assert ended.skipped == {"Deployment late/web": "its namespace matches --exclude-annotation"}
+    assert set(ended.skipped.values()) == {"its namespace matches --exclude-annotation"}
+    assert "Deployment late/web" in ended.skipped
 
 
 def test_rejected_and_unknown_as_for_drift(late, run):
     late.injector.state = "denies"
+    names = ("late/agent", "late/db", "late/web", "shop/cart")
     ended = run(late, *MISSING)
-    assert verdicts(ended) == {"late/web": "rejected", "shop/cart": "rejected"}
+    assert verdicts(ended) == dict.fromkeys(names, "rejected")
     late.injector.state = "fails"
     ended = run(late, *MISSING, CONFIRM)
-    assert verdicts(ended) == {"late/web": "unknown", "shop/cart": "unknown"}
+    assert verdicts(ended) == dict.fromkeys(names, "unknown")
     assert ended.code == 1
 
 
@@ -167,7 +173,7 @@ def test_the_sidecar_must_be_there_afterwards(late, run):
     late.injector.state = "works"
     late.injector.breaks_after = 1
     ended = run(late, *MISSING, CONFIRM, "-n=late")
-    assert ended.outcomes == {"late/web": "still_drifted", "late/zoo": "not_started"}
+    assert ended.outcomes == {"late/web": "lost_sidecar", "late/zoo": "not_started"}
     (message, reason) = [r["message"] for r in ended.of("result")]
     assert message.endswith("new Pods have no sidecar; check that the injector is healthy")
     assert reason.startswith("new Pods of Deployment late/web have no sidecar")

@@ -6,7 +6,6 @@ import copy
 import functools
 import json
 import operator
-import shlex
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 
@@ -14,7 +13,7 @@ import pytest
 from cluster.manifests import container, native, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BOTH, exchanges, options_of
+from support import BOTH, exchanges, options_of, printed_command
 
 pytestmark = pytest.mark.both
 
@@ -415,7 +414,7 @@ def test_a_pod_created_in_the_second_of_the_dry_run_is_in_both_plans(cluster, ru
     planned = run(cluster).planned
     *_, command = dry.splitlines()
     assert planned == ["shop/web"]
-    words = [word for word in shlex.split(command)[2:] if word != "--log-format=text"]
+    words = [word for word in printed_command(command)[2:] if word != "--log-format=text"]
     assert run(cluster, *words).planned == planned
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
 from cluster.manifests import workload
-from support import DEPLOY, KUBECTL, SCRIPT, TEXT, TOP
+from support import DEPLOY, KUBECTL, SCRIPT, TEXT, TOP, printed_command
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -61,7 +60,7 @@ def test_uv_needs_nothing_installed(cluster, tmp_path):
         return ended.stdout
 
     shown = run("--sidecar-container-name=istio-proxy", TEXT, f"--kubectl={KUBECTL}")
-    to_apply = shlex.split(shown.splitlines()[-1])
+    to_apply = printed_command(shown.splitlines()[-1])
     assert to_apply[:4] == ["uv", "run", str(SCRIPT), "--sidecar-container-name=istio-proxy"]
     done = run(*to_apply[3:])
     assert "1 succeeded" in done

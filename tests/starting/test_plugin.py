@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cluster.manifests import workload
-from support import KUBECTL, SCRIPT, TEXT, TOP, Finished
+from support import KUBECTL, SCRIPT, TEXT, TOP, Finished, printed_command
 
 NAME = "--sidecar-container-name=istio-proxy"
 PLUGIN = "kubectl-sidecar_rollout"
@@ -73,7 +72,7 @@ def company(cluster):
 
 def test_the_printed_command_is_one_that_kubectl_runs(company, kubectl):
     last = kubectl(company, NAME, "-n", "shop", TEXT).stdout.splitlines()[-1]
-    to_apply = shlex.split(last)
+    to_apply = printed_command(last)
     assert to_apply[:5] == ["kubectl", "sidecar-rollout", NAME, "-n", "shop"]
     ended = kubectl(company, *to_apply[2:], "--log-format=json")
     assert ended.outcomes == {"shop/web": "succeeded"}

@@ -1,0 +1,193 @@
+"""What runs now, over all Pods, whoever owns them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, replicated, workload
+from support import BOTH, CONFIRM, DRIFTED, NEW, TEXT
+
+pytestmark = pytest.mark.both
+
+OLD = "docker.io/istio/proxyv2:1.26.2"
+PROXY = container("istio-proxy", OLD)
+AUDIT = (DRIFTED, "--fail-on-drift")
+
+
+@pytest.fixture
+def company(cluster):
+    """Workloads of all kinds, and Pods of other owners, with an old sidecar; well is up to date."""
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.create("shop", replicated("ReplicaSet", "lone"))
+    spec = pod_spec(container("app"), PROXY, restartPolicy="OnFailure")
+    cluster.create("shop", pod("backup-x", spec, ("batch/v1", "Job", "backup")))
+    cluster.create("shop", pod("static", pod_spec(container("app"), PROXY), ("v1", "Node", "n")))
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    cluster.create("shop", workload("Deployment", "well", replicas=3))
+    cluster.settle()
+    return cluster
+
+
+def census(ended) -> str:
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("istio-proxy in ")]
+    return line
+
+
+def test_what_runs_now_and_why_it_is_not_up_to_date(company, run):
+    ended = run(company, DRIFTED, TEXT)
+    assert census(ended) == (
+        "istio-proxy in 10 Pods: 1.26.2 in 7, 1.27.0 in 3 "
+        "(1 Pod of a Job, 3 drifted, 2 in the plan, 1 static Pod)"
+    )
+    sidecars = run(company, DRIFTED).summary["sidecars"]
+    left = {"drifted": 3, "in_the_plan": 2, "static_pod": 1, "pod_of_a_job": 1}
+    assert sidecars == [
+        {"name": "istio-proxy", "image": OLD, "pods": 7, "not_up_to_date": left},
+        {"name": "istio-proxy", "image": NEW, "pods": 3, "not_up_to_date": {}},
+    ]
+
+
+def test_without_a_comparison_it_is_versions_alone(company, run):
+    assert census(run(company, TEXT)) == "istio-proxy in 10 Pods: 1.26.2 in 7, 1.27.0 in 3"
+
+
+def test_after_a_run_it_says_what_is_left(company, run):
+    ended = run(company, DRIFTED, CONFIRM, TEXT, "--include-statefulset")
+    assert ended.code == 0  # the rest was not selected
+    assert census(ended) == (
+        "istio-proxy in 10 Pods: 1.27.0 in 7, 1.26.2 in 3 (1 Pod of a Job, 1 drifted, 1 static Pod)"
+    )
+    (lone,) = [p["metadata"]["name"] for p in company.pods("shop", "lone")]
+    after = ended.stdout.partition(census(ended) + "\n")[2].splitlines()
+    assert after == [
+        "  Pod shop/backup-x: Pod of a Job",
+        f"  Pod shop/{lone}: drifted",
+        "  Pod shop/static: static Pod",
+    ]
+
+
+def test_what_failed_is_named_by_its_outcome(company, run):
+    company.fault(method="PATCH", path="deployments/web", status=403, body={"message": "no"})
+    ended = run(company, DRIFTED, CONFIRM)
+    old = ended.summary["sidecars"][0]["not_up_to_date"]
+    assert old == {"failed": 2, "drifted": 3, "static_pod": 1, "pod_of_a_job": 1}
+    left = [r["reason"] for r in ended.summary["leftovers"]]
+    assert sorted(left) == ["Pod of a Job", *["drifted"] * 3, *["failed"] * 2, "static Pod"]
+
+
+def test_up_to_ten_leftovers_are_named(cluster, run):
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.create("shop", replicated("ReplicaSet", "lone", replicas=12))
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    ended = run(cluster, DRIFTED, CONFIRM, TEXT, "-n=shop")
+    assert ended.stdout.count(": drifted\n") == 10
+    total = len(cluster.pods("shop")) - 10
+    assert f"\n  and {total} more\n" in ended.stdout
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_more_than_five_versions_are_not_all_named(cluster, run, count):
+    for number in range(count):
+        cluster.injector.container["image"] = f"istio/proxyv2:1.{number}"
+        cluster.create("shop", workload("Deployment", f"w{number}"))
+        cluster.settle()
+    line = census(run(cluster, TEXT))
+    assert line.endswith("1.4 in 1" if count == 5 else ", 2 other versions")
+
+
+def test_pods_outside_the_selection_do_not_count(company, run):
+    company.namespace("other", inject=True)
+    company.create("other", workload("Deployment", "web"))
+    company.settle()
+    assert census(run(company, TEXT, "-n=other")) == "istio-proxy in 1 Pod: 1.27.0 in 1"
+    assert census(run(company, TEXT, "-n=shop", "-l=app=web")) == (
+        "istio-proxy in 2 Pods: 1.26.2 in 2"
+    )
+    named = census(run(company, TEXT, DRIFTED, "-n=shop", "deploy/web"))
+    assert named.endswith("(2 in the plan, 8 not selected)")
+
+
+def test_every_owner_is_compared(company, run):
+    ended = run(company, DRIFTED)
+    assert ended.planned == ["shop/web"]
+    assert ended.skipped == {
+        "StatefulSet shop/db": "drifted, but not selected; add --include-statefulset",
+        "ReplicaSet shop/lone": (
+            "drifted, but its ReplicaSet has no Deployment or no longer exists; use --evict"
+        ),
+        "Pod shop/backup-x": "managed by a Job; runs to completion",
+        "Pod shop/static": "static Pod, managed by the kubelet of its node",
+    }
+
+
+def test_an_audit_fails_for_whatever_is_not_up_to_date(company, run):
+    ended = run(company, *AUDIT, TEXT)
+    assert ended.code == 1
+    assert ended.stdout.splitlines()[-1] == "Not up to date: 3 drifted, 1 not checked."
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-n=monitoring"], "1 drifted, 1 not checked"),
+        (["-n=monitoring", "--exclude-annotation=team/debug=true"], "1 drifted"),
+        (["-n=monitoring", "deploy/none"], ""),
+        (["-n=monitoring", "-l=app=none"], ""),
+    ],
+)
+def test_an_audit_fails_closed(cluster, run, options, said):
+    cluster.namespace("monitoring", inject=True)
+    cluster.create("monitoring", workload("DaemonSet", "node-exporter"))
+    debug = pod("debug", pod_spec(container("app"), PROXY))
+    debug["metadata"]["annotations"] = {"team/debug": "true"}
+    cluster.create("monitoring", debug)
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    ended = run(cluster, *AUDIT, TEXT, *options)
+    assert ended.code == bool(said)
+    if said:
+        assert ended.stdout.splitlines()[-1] == f"Not up to date: {said}."
+
+
+def test_kinds_that_may_not_be_read_are_not_checked(company, run):
+    everything = {"verbs": ["*"], "apiGroups": ["*"]}
+    rules = [
+        {**everything, "resources": ["pods", "deployments", "replicasets", "namespaces"]},
+        {**everything, "resources": ["endpointslices"]},
+    ]
+    ended = run(company.kubeconfig_of("team", rules), *AUDIT, TEXT, "-n=shop")
+    assert ended.code == 1
+    assert "StatefulSet shop/db" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "Not up to date: 2 drifted, 2 not checked."
+
+
+def test_pods_of_jobs_are_as_they_should_be(cluster, run):
+    spec = pod_spec(container("app"), PROXY, restartPolicy="OnFailure")
+    cluster.create("shop", pod("backup-x", spec, ("batch/v1", "Job", "backup")))
+    cluster.settle()
+    assert run(cluster, *AUDIT).code == 0
+
+
+def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
+    held = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(company, CONFIRM)
+    assert held.reached.wait(20)
+    company.fault(path=r"/api/v1/pods\?", status=403, body={"message": "no"})
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["sidecars"]) == (0, [])
+    assert "cannot list Pods again, to count their sidecars: 403 no" in ended.stderr
+
+
+def test_versions_of_several_containers(cluster, run):
+    cluster.injector.also = {"containers": [container("agent", "agent:7")]}
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    names = ("--sidecar-container-name=istio-proxy", "--sidecar-container-name=agent")
+    lines = run(cluster, TEXT, *names, *BOTH).stdout.splitlines()
+    assert "agent in 2 Pods: 7 in 2" in lines
+    assert "istio-proxy in 2 Pods: 1.26.2 in 2" in lines

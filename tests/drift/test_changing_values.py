@@ -1,0 +1,77 @@
+"""Injectors that never give the same twice."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.manifests import container, workload
+from support import CONFIRM, DRIFTED, NEW, TEXT, lines, verdicts
+
+pytestmark = pytest.mark.both
+
+IGNORED = "Ignored, because it is different in each new Pod: istio-proxy env START_TIME"
+
+
+@pytest.fixture
+def stamped(cluster):
+    """Three Deployments with Pods into which the injector wrote the time."""
+    cluster.injector.stamps = True
+    for name in "abc":
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    cluster.settle()
+    return cluster
+
+
+def test_a_value_that_each_new_pod_has_anew_is_no_difference(stamped, run):
+    ended = run(stamped, DRIFTED)
+    assert set(verdicts(ended).values()) == {"up_to_date"}
+    assert [r["ignored"] for r in ended.of("drift")] == [[["istio-proxy", "env", "START_TIME"]]] * 3
+    assert len(stamped.injector.seen) == 4  # one more for all that differ in the same way
+    assert f"\n{IGNORED}\n" in run(stamped, DRIFTED, TEXT).stdout
+
+
+def test_what_differs_besides_is_found_and_rolled_out(stamped, run):
+    stamped.injector.container["image"] = NEW
+    ended = run(stamped, DRIFTED, CONFIRM)
+    assert lines(ended, "a") == [f"istio-proxy.image: docker.io/istio/proxyv2:1.26.2 -> {NEW}"]
+    assert set(ended.outcomes.values()) == {"succeeded"}
+    assert run(stamped, DRIFTED).planned == []
+
+
+def test_pods_that_lack_such_a_sidecar_are_missing_it(stamped, run):
+    stamped.injector.state = "ignored"
+    stamped.create("shop", workload("Deployment", "late"))
+    stamped.settle()
+    stamped.injector.state = "works"
+    ended = run(stamped, DRIFTED, "--include-missing", CONFIRM)
+    assert ended.outcomes == {"shop/late": "succeeded"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "istio-proxy", "image": NEW},
+        {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.26.2", "args": ["x"]},
+    ],
+)
+def test_while_two_versions_answer_in_turns_nothing_is_known(cluster, run, other):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container = other
+    cluster.injector.upgraded = container("istio-proxy", "docker.io/istio/proxyv2:1.26.9")
+    ended = run(cluster, DRIFTED, CONFIRM)
+    (drift,) = ended.of("drift")
+    text = "the injector gave two different answers; is it being upgraded?"
+    assert (drift["verdict"], drift["message"], drift["differences"]) == ("unknown", text, [])
+    assert (ended.code, ended.planned) == (1, [])
+
+
+def test_a_value_that_only_some_answers_have_is_not_ignored(cluster, run):
+    """The live Pod has the value of one of the two answers."""
+    variable = {"env": [{"name": "X", "value": "1"}]}
+    image = "docker.io/istio/proxyv2:1.26.2"
+    cluster.injector.container = container("istio-proxy", image, **variable)
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.upgraded = cluster.injector.container
+    cluster.injector.container = container("istio-proxy", image, env=[{"name": "X", "value": "2"}])
+    assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "unknown"}

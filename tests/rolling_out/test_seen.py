@@ -1,0 +1,172 @@
+"""Success is what was seen: the same verification after every method."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cluster import server
+from cluster.manifests import replicated, workload
+from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
+
+pytestmark = pytest.mark.both
+
+EVICT = (CONFIRM, "--evict")
+
+
+@pytest.fixture(autouse=True)
+def soon(tool, monkeypatch):
+    """What is not as it should be is looked at for a second only."""
+    monkeypatch.setattr(tool, "SETTLE", 1.0)
+
+
+def budget(cluster) -> None:
+    """A PodDisruptionBudget that allows nothing."""
+    cluster.create(
+        "shop",
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "lone"},
+            "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "lone"}}},
+        },
+    )
+
+
+@pytest.mark.parametrize("state", ["ignored", "denies"])
+def test_the_last_pod_disappears_while_its_budget_is_waited_for(cluster, start, state):
+    """By a drain, or by kubectl delete."""
+    cluster.create("shop", replicated("ReplicaSet", "lone"))
+    budget(cluster)
+    cluster.settle()
+    running = start(cluster, *EVICT, "--log-level=debug")
+    running.wait_for_log("allows no disruption")
+    cluster.injector.state = state
+    (pod,) = cluster.pods("shop")
+    cluster.delete("Pod", "shop", pod["metadata"]["name"])
+    ended = running.finish()
+    outcome = "lost_sidecar" if state == "ignored" else "incomplete"
+    assert (ended.code, ended.outcomes) == (1, {"shop/lone": outcome})
+    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=1)
+    if state == "denies":
+        assert messages(ended)["lone"] == "1 of 1 Pod missing"
+
+
+def test_an_accepted_eviction_is_answered_with_500(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "lone"))
+    cluster.settle()
+
+    def chaos(method: str, target: str, agent: str):
+        if target.partition("?")[0].endswith("/eviction"):
+            cluster.injector.state = "ignored"
+            (pod,) = cluster.pods("shop")
+            cluster.delete("Pod", "shop", pod["metadata"]["name"])
+            cluster.wait_for(lambda: pod not in cluster.pods("shop") and cluster.pods("shop"))
+            return server.Fault(status=500, body={"message": "etcd"})
+        return None
+
+    cluster.server.chaos = chaos
+    ended = run(cluster, *EVICT)
+    assert (ended.code, ended.outcomes) == (1, {"shop/lone": "lost_sidecar"})
+
+
+def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    held = cluster.fault(method="PATCH", path="dryRun=All", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED, "--in-place")
+    assert held.reached.wait(20)
+    cluster.injector.state = "ignored"
+    (pod,) = cluster.pods("shop")
+    cluster.delete("Pod", "shop", pod["metadata"]["name"])
+    cluster.wait_for(lambda: pod not in cluster.pods("shop") and cluster.pods("shop"))
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "lost_sidecar"})
+    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=1)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start, status):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, TEXT)
+    assert held.reached.wait(20)
+    for _ in range(3):
+        cluster.fault(path=r"pods\?.*labelSelector", status=status, body={"message": "no"})
+    held.release.set()
+    ended = running.finish()
+    assert ended.code == 1
+    assert f"\nincomplete: Deployment shop/web: could not verify its Pods: {status}" in ended.stdout
+    assert "\nPods: 0 of 2 updated and ready (2 not verified).\n" in ended.stdout
+
+
+def test_a_removal_that_the_plan_announced_is_a_success(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=5))
+    cluster.settle()
+    cluster.injector.state = "ignored"
+    ended = run(cluster, CONFIRM, DRIFTED, "--allow-removal", TEXT)
+    assert ended.code == 0
+    assert "\nPods: 5 of 5 updated and ready.\n" in ended.stdout
+
+
+def test_a_removal_that_the_plan_did_not_announce_stops_the_run(cluster, start):
+    for name in ("a", "b"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    held = cluster.fault(path="deployments/a$", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED, "--allow-removal")
+    assert held.reached.wait(20)
+    cluster.injector.state = "ignored"
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/a": "failed", "shop/b": "not_started"}
+    assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
+    assert messages(ended)["a"].startswith("not patched: new Pods would not have the sidecar")
+
+
+def held_verification(cluster, start, *options: str):
+    """A run that is about to list the Pods after its only rollout, and the fault that holds it."""
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, *options)
+    assert held.reached.wait(20)
+    late = cluster.fault(path=r"pods\?.*labelSelector", release=threading.Event())
+    held.release.set()
+    assert late.reached.wait(20)
+    return running, late
+
+
+def test_pods_of_an_autoscaler_need_not_be_ready_yet(cluster, start):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    running, late = held_verification(cluster, start)
+    before = cluster.pods("shop")
+    cluster.kubelet.ready_after = 60
+    cluster.change("Deployment", "shop", "web", {"spec": {"replicas": 3}})
+    cluster.wait_for(lambda: len(cluster.pods("shop")) == 3)
+    (scaled,) = [p for p in cluster.pods("shop") if p not in before]
+    cluster.backdate(scaled, -30)
+    late.release.set()
+    assert running.finish().outcomes == {"shop/web": "succeeded"}
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_pod_that_is_not_ready_any_more_is_looked_at_again(cluster, start, comes_back):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    running, late = held_verification(cluster, start, "--log-level=debug")
+    name = cluster.pods("shop")[0]["metadata"]["name"]
+    cluster.kubelet.set_ready("shop", name, False)
+    late.release.set()
+    running.wait_for_log("verifying: 1 of 2 Pods not ready")
+    if comes_back:
+        cluster.kubelet.set_ready("shop", name, True)
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded" if comes_back else "incomplete"}
+    if not comes_back:
+        text = f"1 of 2 Pods not ready: {name}: containers with unready status: [app]"
+        assert messages(ended)["web"] == text
+        assert ended.summary["pods"] == counts(2, 2, 1, 1)
