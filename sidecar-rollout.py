@@ -97,10 +97,11 @@ import warnings
 import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
@@ -312,6 +313,7 @@ class Workload:
     # The object; a worker reads it again
     stored: bytes = b""  # see obj
     namespace: Json = field(default_factory=dict)  # its metadata, if it is needed
+    stamps: Names = ()  # see timestamps_of
     unhealthy_reason: str = ""  # for example CrashLoopBackOff
     state: State = State.SERVING
 
@@ -532,24 +534,39 @@ def printable(text: str) -> str:
 
 
 REDACTED = "<redacted>"
-SECRET_NAMES = re.compile(
-    r"pass(word|wd|phrase)?|secret|token|credential|api[_-]?key|private", re.IGNORECASE
+# Some words count anywhere in a name, others only as a whole word: PASSTHROUGH is no secret.
+SECRET_WORD = (
+    "passw(or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|private"
+    "|(?<![a-z])(pass|auth|key)s?(?![a-z])"
 )
 BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+)"
 SECRET_TEXTS = (  # what looks like a secret, and what is shown
     (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
     (r"(?i)\b(bearer|basic)\s+\S{8,}", rf"\1 {REDACTED}"),
-    (r"\bey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
+    (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
+    (r"(?i)(authorization\W{1,3}(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
     (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
-    (rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}=){BARE_OR_QUOTED}", rf"\1{REDACTED}"),
+    (rf"(?i)(({SECRET_WORD})[\w.-]{{0,50}}=){BARE_OR_QUOTED}", rf"\1{REDACTED}"),
 )
 # In settings, not in messages: `password: x`, `--password x` and any Bearer
 SECRET_SETTING = (
-    rf"(?i)(({SECRET_NAMES.pattern})[\w.-]{{0,50}}[\\\"']*\s*:\s*"
-    rf"|-[\w-]{{0,50}}({SECRET_NAMES.pattern})[\w-]{{0,50}}\s+"
+    rf"(?i)(({SECRET_WORD})[\w.-]{{0,50}}[\\\"']*\s*:\s*"
+    rf"|-[\w-]{{0,50}}({SECRET_WORD})[\w-]{{0,50}}\s+"
     rf"|\b(bearer|basic)\s+){BARE_OR_QUOTED}"
 )
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a setting, header or flag has a secret, by its name."""
+    words = re.sub("([a-z0-9])([A-Z])", r"\1_\2", name)
+    is_meta = name.startswith("ISTIO_META_")
+    return bool(re.search(SECRET_WORD, words, re.IGNORECASE)) and not is_meta
+
+
+def redact_setting(text: str) -> str:
+    """Return a setting or a command without what looks like a secret."""
+    return re.sub(SECRET_SETTING, rf"\1{REDACTED}", redact_text(text))
 
 
 def redact_text(text: str) -> str:
@@ -560,9 +577,8 @@ def redact_text(text: str) -> str:
 
 
 def short_reason(message: str) -> str:
-    """Return what a person reads of a rejection: without the Pod's name, or a page of HTML."""
-    text = re.sub(r'^(\d+ )?pods "[^"]*" is forbidden: ', "", message)
-    return shorten(re.split("(?i)<!doctype|<html", text)[0].strip(), 300)
+    """Return what a person reads of a rejection: without the Pod's name."""
+    return shorten(re.sub(r'^(\d+ )?pods "[^"]*" is forbidden: ', "", message), 300)
 
 
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
@@ -1206,10 +1222,10 @@ def command_line() -> list[str]:
     return sys.orig_argv
 
 
-NOT_REPEATED = ("--confirm", "--fail-on-drift")  # in the command that applies a dry run
+NOT_REPEATED = ("--confirm", "--confirm-each", "--fail-on-drift")  # by the command that applies it
 
 
-def command_to_apply(command: Sequence[str], cutoff: datetime, context: str) -> str:
+def command_to_apply(command: Sequence[str], options: Options, context: str) -> str:
     """Return the whole command that applies what this one has shown, or resumes it.
 
     `command` is the program with its options as they were given.
@@ -1219,10 +1235,9 @@ def command_to_apply(command: Sequence[str], cutoff: datetime, context: str) -> 
     for before, word in itertools.pairwise(["", *words]):
         is_value = before in NOT_REPEATED and word.lower() in BOOLEANS
         if word.partition("=")[0] not in NOT_REPEATED and not is_value:
-            kept.append(word)
-    if "--confirm-each" not in kept:
-        kept.append("--confirm=true")
-    added = {"--only-started-before": format_time(cutoff), "--context": context}
+            kept.append(redact_setting(word))
+    kept.append("--confirm-each" if options.confirm_each else "--confirm=true")
+    added = {"--only-started-before": format_time(options.cutoff), "--context": context}
     for flag, value in added.items():
         if value and not any(word.startswith(flag) for word in kept):
             kept.append(f"{flag}={value}")
@@ -1352,7 +1367,8 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,ap
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
 RETRY_ON = (429, 500, 502, 503, 504)
-RETRY_POST_ON = (429, 503)  # a webhook that failed may take its whole timeout each time
+RETRY_WRITE_ON = (429, 503)  # a webhook that failed may take its whole timeout each time
+PATIENCE = 60.0  # seconds for a request, over all tries: a webhook may take 30
 UNAVAILABLE = (0, 401, 429, 502, 503)  # after all retries, and whatever was requested
 RETRIES = 4  # 7 seconds in all
 RETRIES_DURING_ROLLOUTS = 7  # 31 seconds: a restart of the API server takes 10 to 20
@@ -1382,7 +1398,17 @@ class Connection:
 
     def __str__(self) -> str:
         name = f"Context {self.context}" if self.context else "In-cluster service account"
-        return f"{name} ({self.configuration.host})"
+        return f"{name} ({self.server})"
+
+    @property
+    def server(self) -> str:
+        return redact_text(self.configuration.host)
+
+    @property
+    def via(self) -> str:
+        """Return the server, and the proxy if there is one."""
+        proxy = self.configuration.proxy
+        return f"{self.server} through the proxy {redact_text(proxy)}" if proxy else self.server
 
     def kubectl_command(self, ref: ObjectRef, *words: str) -> str:
         """Return a command about an object for a person to copy."""
@@ -1396,8 +1422,8 @@ class Cluster:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.retries = 0
-        self.timeout = 10  # seconds; more once it has responded
-        self.clock_skew = timedelta(0)  # of the API server's clock against the local one
+        self.patience = 10.0  # seconds; more once it has responded
+        self.clock = -math.inf  # how far the API server's clock is at least ahead of time.monotonic
         self.credentials = Credentials(connection)
         self.deployments: dict[ObjectRef, ObjectRef | None] = {}  # by ReplicaSet, see pods_of
         self.open_connections(REQUESTS_AT_A_TIME)
@@ -1412,31 +1438,41 @@ class Cluster:
         self.pool = ApiClient(configuration).rest_client.pool_manager
 
     def now(self) -> datetime:
-        """Return the time of the API server, which dates Pods."""
-        return datetime.now(timezone.utc) + self.clock_skew
+        """Return the time of the API server, which dates Pods; at most a second too early.
+
+        By the Date of its responses, which has whole seconds, or else by the local clock.
+        """
+        is_known = self.clock > -math.inf
+        seconds = time.monotonic() + self.clock if is_known else time.time()
+        return datetime.fromtimestamp(seconds, timezone.utc)
+
+    def wait_until(self, moment: datetime) -> None:
+        """Wait until that is certainly the time at the API server; at most two seconds."""
+        deadline = time.monotonic() + 2
+        while self.now() < moment and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.request("GET", "/version")
 
     def check_connection(self) -> None:
-        """Check that the API server responds within 10 s, else ApiError. Set the clock by it."""
-        response = self.send("GET", "/version", self.credentials.get())
+        """Check that the API server responds within 10 s, else ApiError."""
+        deadline = time.monotonic() + self.patience
+        response = self.send("GET", "/version", self.credentials.get(deadline), deadline)
         if response.status == 401:
             raise api_error(response)
-        date = response.headers.get("Date")
-        if date:
-            skew = email.utils.parsedate_to_datetime(date) - datetime.now(timezone.utc)
-            # A Date has whole seconds.
-            self.clock_skew = skew if abs(skew) > timedelta(seconds=2) else timedelta(0)
         self.retries = RETRIES
-        self.timeout = 60
+        self.patience = PATIENCE
 
     def request(self, method: str, path: str, **parts: Any) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
         Everything sent is safe to repeat. Expired credentials are renewed, once.
         """
-        token = self.credentials.get()
-        response = self.send(method, path, token, **parts)
+        deadline = time.monotonic() + self.patience
+        token = self.credentials.get(deadline)
+        response = self.send(method, path, token, deadline, **parts)
         if response.status == 401:
-            response = self.send(method, path, self.credentials.get(rejected=token), **parts)
+            token = self.credentials.get(deadline, rejected=token)
+            response = self.send(method, path, token, deadline, **parts)
         if not 200 <= response.status < 300:
             raise api_error(response)
         return response.data
@@ -1446,17 +1482,56 @@ class Cluster:
         method: str,
         path: str,
         token: str,
+        deadline: float,
         query: Json | None = None,
         body: Json | None = None,
         accept: str = JSON_TYPE,
         retries: int | None = None,
         retry_429: bool = True,
     ) -> Any:
-        """Return the client's response, whatever its status. ApiError 0 if there is none."""
+        """Return the client's response, whatever its status. ApiError 0 if there is none.
+
+        The client's own retries have no deadline, and follow a Retry-After of hours.
+        """
         import urllib3
 
-        host = self.connection.configuration.host
-        headers = urllib3.HTTPHeaderDict(self.connection.impersonation)
+        headers = self.headers(method, token, accept)
+        url = self.connection.configuration.host + path
+        retry_on = set(RETRY_ON if method == "GET" else RETRY_WRITE_ON) - {0 if retry_429 else 429}
+        for attempt in itertools.count():
+            left = max(deadline - time.monotonic(), 0.1)
+            pause = min(0.5 * 2**attempt, 8) * random.uniform(1, 1.5)
+            response = None
+            try:
+                response = self.pool.request(
+                    method,
+                    url + (f"?{urllib.parse.urlencode(query)}" if query else ""),
+                    body=json.dumps(body) if body else None,
+                    headers=headers,
+                    timeout=urllib3.Timeout(connect=min(10, left), read=left),
+                    retries=False,
+                )
+                self.set_clock(response)
+                if response.status not in retry_on:
+                    return response
+                problem = f"status {response.status}"
+                pause = max(pause, retry_after(response))
+            except urllib3.exceptions.HTTPError as error:
+                problem = innermost_cause(error)
+            is_last = attempt >= (self.retries if retries is None else retries)
+            if is_last or time.monotonic() + pause >= deadline:
+                break
+            log.debug("%s %s: trying again: %s", method, path, problem)
+            time.sleep(pause)
+        if response is None:
+            server = self.connection.via
+            raise ApiError(0, f"cannot connect to the API server at {server}: {problem}")
+        return response
+
+    def headers(self, method: str, token: str, accept: str) -> Any:
+        from urllib3 import HTTPHeaderDict
+
+        headers = HTTPHeaderDict(self.connection.impersonation)
         headers["Accept"] = accept
         # API servers compress above 128 KB; lists shrink to a tenth.
         headers["Accept-Encoding"] = "gzip"
@@ -1464,30 +1539,12 @@ class Cluster:
         headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON_TYPE
         if token:
             headers["Authorization"] = token
-        retry_on = RETRY_POST_ON if method == "POST" else RETRY_ON
-        retry = urllib3.Retry(
-            total=self.retries if retries is None else retries,
-            status_forcelist=[status for status in retry_on if retry_429 or status != 429],
-            respect_retry_after_header=retry_429,
-            allowed_methods=None,  # all
-            backoff_factor=0.5,
-            backoff_max=8,
-            backoff_jitter=0.5,
-            raise_on_status=False,
-        )
-        try:
-            return self.pool.request(
-                method,
-                host + path + (f"?{urllib.parse.urlencode(query)}" if query else ""),
-                body=json.dumps(body) if body else None,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=10, read=self.timeout),
-                retries=retry,
-                redirect=False,
-            )
-        except urllib3.exceptions.HTTPError as error:
-            message = f"cannot connect to the API server at {host}: {innermost_cause(error)}"
-            raise ApiError(0, message) from error
+        return headers
+
+    def set_clock(self, response: Any) -> None:
+        with suppress(TypeError, ValueError):  # absent, or not a date
+            date = email.utils.parsedate_to_datetime(response.headers.get("Date"))
+            self.clock = max(self.clock, date.timestamp() - time.monotonic())
 
     def find(self, path: str, absent: Collection[int] = (404,), **parts: Any) -> Json:
         """Return the object; empty if the response has one of the statuses in `absent`."""
@@ -1727,14 +1784,26 @@ class Credentials:
         self.token = ""
         self.valid_until = -math.inf
 
-    def get(self, rejected: str | None = None) -> str:
-        """Return the header; read again if it was rejected, unless another thread has done so."""
-        with self.lock:
+    def get(self, deadline: float, rejected: str | None = None) -> str:
+        """Return the header; read again if it was rejected, unless another thread has done so.
+
+        ApiError at the deadline: a credential plugin may hang.
+        """
+        late = ApiError(0, "cannot renew the credentials: the credential plugin does not answer")
+        if not self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.1)):
+            raise late
+        try:
             is_rejected = rejected == self.token
             if is_rejected or time.monotonic() >= self.valid_until:
-                self.token = self.read(renew=is_rejected)
+                with ThreadPool(1) as pool:
+                    reading = pool.apply_async(self.read, [is_rejected])
+                    self.token = reading.get(max(deadline - time.monotonic(), 0.1))
                 self.valid_until = time.monotonic() + 30
             return self.token
+        except TimeoutError:
+            raise late from None
+        finally:
+            self.lock.release()
 
     def read(self, renew: bool) -> str:
         configuration = self.connection.configuration
@@ -1759,14 +1828,21 @@ def api_error(response: Any) -> ApiError:
         status = decode_object(response.data)
         found = dig(status, "details.causes")
         causes = {cause.get("reason"): str(cause.get("message")) for cause in found}
-    message = printable(redact_text(str(status.get("message") or response.reason or "")))
+    text = str(status.get("message") or response.reason or "")
+    text = re.split("(?i)<!doctype|<html", text)[0].strip()  # a page that a webhook answered
+    message = printable(redact_text(text))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
     if response.status == 410:
         message = "the list expired while it was being read; run this command again"
+    text = f"{response.status} {message}".strip()
+    return ApiError(response.status, text, causes, retry_after(response))
+
+
+def retry_after(response: Any) -> float:
+    """Return the seconds of a response's Retry-After; 0 if it is a date, or absent."""
     pause = str(response.headers.get("Retry-After"))
-    retry_after = float(pause) if pause.isdecimal() else 0  # it may be a date
-    return ApiError(response.status, f"{response.status} {message}".strip(), causes, retry_after)
+    return float(pause) if pause.isdecimal() else 0
 
 
 def innermost_cause(error: BaseException) -> str:
@@ -1778,11 +1854,16 @@ def innermost_cause(error: BaseException) -> str:
 
 
 def selector_of(workload: ObjectRef, obj: Json) -> str:
-    """Return the label selector of a workload's Pods, without its matchExpressions."""
+    """Return the label selector of a workload's Pods."""
     selector = dig(obj, "spec.selector")
-    if workload.kind != "ReplicationController":
-        selector = dig(selector, "matchLabels")
-    return ",".join(f"{key}={value}" for key, value in selector.items())
+    if workload.kind == "ReplicationController":
+        selector = {"matchLabels": selector}
+    terms = [f"{key}={value}" for key, value in dig(selector, "matchLabels").items()]
+    for expression in dig(selector, "matchExpressions"):
+        key, values = expression["key"], ",".join(dig(expression, "values"))
+        forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
+        terms.append(forms.get(expression["operator"], f"!{key}"))
+    return ",".join(terms)
 
 
 def path_of(ref: ObjectRef) -> str:
@@ -1876,7 +1957,10 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         except ConfigException as error:
             raise StartError(f"cannot use the Pod's service account: {error}") from None
         return connection
-    user = load_user(config, connection, kubeconfig)
+    # The client shows a credential plugin's prompt only if standard output is a terminal.
+    with redirect_stdout(sys.stderr):
+        user = load_user(config, connection, kubeconfig)
+    check_proxy(config, connection.configuration)
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
     connection.kubectl_flags = (*flags, "--context", connection.context)
@@ -1889,6 +1973,22 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
         raise StartError(f"{plugin} failed; run it manually to see the error")
     return connection
+
+
+def check_proxy(config: Json, configuration: Any) -> None:
+    """Use the proxy that kubectl uses. StartError if its URL is malformed.
+
+    Go's net/http uses no proxy of the environment for localhost and loopback addresses.
+    """
+    cluster = dig((config.get("clusters") or [{}])[0], "cluster")
+    host = urllib.parse.urlsplit(configuration.host).hostname or ""
+    is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
+    if is_loopback and "proxy-url" not in cluster:
+        configuration.proxy = None
+    proxy = configuration.proxy or "http://none"
+    if not re.fullmatch(r"(https?|socks5h?)://[^/\s:]\S*", proxy):
+        text = f"invalid proxy URL {redact_text(proxy)}: must be http://, https:// or socks5://"
+        raise StartError(f"{text}HOST; check proxy-url and HTTPS_PROXY")
 
 
 def read_kubeconfig(view: Sequence[str]) -> Json:
@@ -1944,8 +2044,10 @@ def impersonation_headers(user: Json) -> list[tuple[str, str]]:
     for key in ("as-uid", "as-user-extra"):
         if user.get(key):
             raise StartError(f"the kubeconfig impersonates with {key}, which is not supported")
-    headers = [("Impersonate-User", user["as"])] if user.get("as") else []
-    return headers + [("Impersonate-Group", group) for group in dig(user, "as-groups")]
+    found = [("Impersonate-User", user["as"])] if user.get("as") else []
+    found += [("Impersonate-Group", group) for group in dig(user, "as-groups")]
+    # The client encodes headers as latin-1; kubectl sends UTF-8.
+    return [(header, name.encode().decode("latin-1")) for header, name in found]
 
 
 def check_kubectl(path: str, connection: Connection) -> None:
@@ -2483,13 +2585,6 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
     ]
 
 
-def is_since(moment: datetime, stamp: str) -> bool:
-    try:
-        return parse_time(stamp) >= moment
-    except (ValueError, TypeError):  # somebody else's annotation
-        return False
-
-
 def annotations_to_match(workload: Workload) -> list[Labels]:
     """Return the annotations that options are about; without a readable owner, those of a Pod."""
     obj = workload.obj
@@ -2810,6 +2905,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], li
         problems = [pod.problem for pod in workload.pods if pod.problem]
         workload.namespace = read.get(workload.ref.namespace, {})
         shortage = shortage_of(workload.ref, workload.obj)
+        workload.stamps = timestamps_of(workload.obj)
         workload.unhealthy_reason = problems[0] if problems else shortage
         workload.state = state_of(workload, serving)
     return found, without_pods, scan
@@ -2826,8 +2922,9 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     else:
         ask_about_lacking(cluster, taken, options)
     planned = in_rollout_order([w for w in taken if is_planned(w, options)])
+    places = {workload.ref for workload in planned}
     for workload in found if options.only_drifted else ():
-        workload.left = "in the plan" if workload in planned else why_left(workload, options)
+        workload.left = "in the plan" if workload.ref in places else why_left(workload, options)
     left_out = [w for w in [*found, *without_pods] if w.reason and not not_named(w, options)]
     skips = [Skip(subject, w.reason) for w in left_out for subject in w.subjects]
     broken = [Skip(w.ref, why_no_pods(w)) for w in without_pods if not w.reason]
@@ -2891,7 +2988,7 @@ CONTROLLER_LABELS = (
 )
 
 
-TOKEN_VOLUME = re.compile(r"(kube-api-access)-[a-z0-9]{5}")  # each Pod has its own name for it
+TOKEN_VOLUME = re.compile("kube-api-access-[a-z0-9]{5}")  # each Pod has its own name for it
 # Annotations of this command, of kubectl rollout restart, and of admission about itself
 BOOKKEEPING = re.compile(
     r".*\.rollout\.(timestamp|reason|revision)|kubectl\.kubernetes\.io/restartedAt"
@@ -2951,17 +3048,31 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
     }
 
 
+USES = ("volumeMounts", "volumeDevices")  # of volumes
+
+
 def sidecar_parts(pod: Json, names: Names) -> Json:
-    """Return the named sidecars of a Pod by name: kind, container, and the volumes it mounts."""
+    """Return the named sidecars of a Pod by name: kind, container, and the volumes it uses."""
     volumes = {volume["name"]: volume for volume in dig(pod, "spec.volumes")}
     parts = {}
     for kind, container in named_containers(pod, names):
-        mounted = {mount["name"] for mount in dig(container, "volumeMounts")} & volumes.keys()
-        used = [volumes[name] for name in sorted(mounted) if not TOKEN_VOLUME.fullmatch(name)]
-        parts[container["name"]] = [kind, container, used]
+        container = with_one_token(container)
+        used = {use["name"] for key in USES for use in dig(container, key)}
+        found = [volumes[name] for name in sorted(used & volumes.keys())]
+        parts[container["name"]] = [kind, container, found]
     return parts
 
 
+def with_one_token(container: Json) -> Json:
+    """Return a container with the same name for the volume of its token as in all Pods."""
+    mounts = [
+        {**mount, "name": "kube-api-access"} if TOKEN_VOLUME.fullmatch(mount["name"]) else mount
+        for mount in dig(container, "volumeMounts")
+    ]
+    return {**container, "volumeMounts": mounts}
+
+
+MAX_JSON = 65_536  # characters
 NO_SIDECARS = packed({}, sort_keys=True)  # the view of a Pod that has none of them
 
 
@@ -2972,7 +3083,7 @@ def view_of(pod: Json, names: Names) -> bytes:
     Deployment's ReplicaSet are no difference: each rollout creates another one, and the
     OpenTelemetry operator writes both into an environment variable.
     """
-    text = TOKEN_VOLUME.sub(r"\1", json.dumps(sidecar_parts(pod, names)))
+    text = json.dumps(sidecar_parts(pod, names))
     template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
     for reference in dig(pod, "metadata.ownerReferences"):
         if reference["name"].endswith(f"-{template_hash}"):
@@ -2990,17 +3101,16 @@ def normal_view(text: str) -> bytes:
 
 def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
     """Return a container in which lists with keys are dicts, and equal values are equal."""
-    form = without_empty(without(container, "name", "restartPolicy"))
+    is_native = kind == NATIVE  # by its restartPolicy
+    form = without_empty(without(container, "name", *["restartPolicy"] * is_native))
     form["position"] = kind
     form["resources"] = {"limits": {}, "requests": {}} | form.get("resources", {})
-    form["env"] = {entry["name"]: normal_variable(entry) for entry in form.get("env", ())}
+    form["env"] = normal_variables(form.get("env", ()))
     form["ports"] = {
         f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without(port, "protocol")
         for port in form.get("ports", ())
     }
     form["volumeMounts"] = {mount["mountPath"]: mount for mount in form.get("volumeMounts", ())}
-    for mount in form["volumeMounts"].values():
-        mount["name"] = TOKEN_VOLUME.sub(r"\1", mount["name"])
     form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}
     return form
 
@@ -3015,18 +3125,39 @@ def without_empty(value: Any) -> Any:
     return {key: item for key, item in inner.items() if item not in (None, {}, [], "")}
 
 
-def normal_variable(variable: Json) -> Any:
-    """Return an environment variable's value: text, its JSON, or where it comes from."""
-    source = dig(variable, "valueFrom")
-    return {"from": source} if source else parsed_json(variable.get("value", ""))
+def normal_variables(variables: Iterable[Json]) -> Json:
+    """Return environment variables by name: text, its JSON, or where it comes from.
+
+    Their order counts only where a value has $(VAR), which expands to an earlier variable.
+    """
+    found: Json = {}
+    for variable in variables:
+        source = dig(variable, "valueFrom")
+        value = variable.get("value", "")
+        used = re.findall(r"\$\(([^)]+)\)", value)
+        form = {"from": source} if source else parsed_json(value)
+        earlier = [name for name in used if name in found]
+        found[variable["name"]] = {"value": form, "expands": earlier} if earlier else form
+    return found
 
 
 def parsed_json(text: str) -> Any:
-    """Return the value of a text that is a JSON object or list; any other text as it is."""
-    if text.strip()[:1] in ("{", "["):
+    """Return the value of a text that is a JSON object or list; any other text as it is.
+
+    What is very long or deep stays a text: nobody reads it, and it may exhaust the stack.
+    """
+    if len(text) <= MAX_JSON and text.strip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
-            return json.loads(text)
+            value = json.loads(text)
+            return value if is_shallow(value) else text
     return text
+
+
+def is_shallow(value: Any, levels: int = 32) -> bool:
+    inner = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)):
+        return True
+    return levels > 0 and all(is_shallow(item, levels - 1) for item in inner)
 
 
 def normal_volume(volume: Json) -> Json:
@@ -3060,21 +3191,31 @@ def edited_containers(entry: Json) -> set[str]:
 def find_differences(
     current: Any, expected: Any, path: tuple[str, ...] = ()
 ) -> Iterator[Difference]:
-    """Yield where two normal forms differ, as deep inside as possible."""
-    if current == expected and type(current) is type(expected):
-        return
+    """Yield where two normal forms differ, as deep inside as possible; with secrets, see shown."""
     if isinstance(current, dict) and isinstance(expected, dict):
         for key in sorted(current.keys() | expected.keys()):
             yield from find_differences(current.get(key), expected.get(key), (*path, key))
-        return
-    pairs = [(current, expected)]
-    if isinstance(current, list) and isinstance(expected, list):
-        current, expected = hide_flags(current), hide_flags(expected)
-        removed = [(item, None) for item in current if item not in expected]
-        added = [(None, item) for item in expected if item not in current]
-        pairs = removed + added or pairs  # else only the order differs
-    for old, new in pairs:
-        yield Difference(path, redacted(old, path), redacted(new, path))
+    elif isinstance(current, list) and isinstance(expected, list):
+        before, after = (
+            {json.dumps(item, sort_keys=True): item for item in hide_flags(words)}
+            for words in (current, expected)
+        )
+        removed = [Difference(path, before[key], None) for key in before if key not in after]
+        added = [Difference(path, None, after[key]) for key in after if key not in before]
+        is_other_order = not removed + added and json.dumps(current) != json.dumps(expected)
+        yield from [*removed, *added, *[Difference(path, current, expected)] * is_other_order]
+    elif current != expected or type(current) is not type(expected):
+        if len(path) == 1:  # a whole container
+            current, expected = (
+                form and only(form, ("image", "position")) for form in (current, expected)
+            )
+        yield Difference(path, current, expected)
+
+
+def shown(difference: Difference) -> Difference:
+    """Return a difference as it may be shown: without secrets."""
+    path, current, expected = difference
+    return Difference(path, redacted(current, path), redacted(expected, path))
 
 
 def hide_flags(words: list[Any]) -> list[Any]:
@@ -3082,8 +3223,8 @@ def hide_flags(words: list[Any]) -> list[Any]:
     joined: list[Any] = []
     for word in words:
         flag = str(joined[-1]) if joined else ""
-        is_secret = re.fullmatch(r"-[\w.-]+", flag) and SECRET_NAMES.search(flag)
-        if is_secret and not str(word).startswith("--"):
+        is_flag = re.fullmatch(r"-[\w.-]+", flag) and is_secret(flag)
+        if is_flag and not str(word).startswith("--"):
             joined[-1] = f"{flag}={word}"
         else:
             joined.append(word)
@@ -3098,19 +3239,23 @@ def redacted(value: Any, path: Names) -> Any:
         return {key: redacted(inner, (*path, keys[key])) for key, inner in value.items()}
     if isinstance(value, list):
         return [redacted(item, path) for item in hide_flags(value)]
-    is_setting = path[1:2] not in (("volumes",), ("volumeMounts",))
-    is_setting &= not any(key in REFERENCES for key in path)  # such as the name of a Secret
-    if is_setting and value not in (None, "") and any(map(SECRET_NAMES.search, path[2:])):
+    is_volume = path[1:2] in (("volumes",), ("volumeMounts",)) and "volumeAttributes" not in path
+    is_reference = any(key in REFERENCES for key in path)  # such as the name of a Secret
+    if (
+        not (is_volume or is_reference)
+        and value not in (None, "")
+        and any(map(is_secret, path[2:]))
+    ):
         return REDACTED
     if not isinstance(value, str) or path[-1:] == ("image",):  # secret-agent:1.2 is none
         return value
     flag = "".join(re.findall(r"^-+[\w.-]+=", value))
-    if SECRET_NAMES.search(flag):
+    if is_secret(flag):
         return f"{flag}{REDACTED}"
     form = parsed_json(value[len(flag) :])
     if not isinstance(form, str):
         return f"{flag}{json.dumps(redacted(form, path))}"
-    return re.sub(SECRET_SETTING, rf"\1{REDACTED}", redact_text(value))
+    return redact_setting(value)
 
 
 def other_parts(pod: Json, names: Names) -> Json:
@@ -3121,7 +3266,9 @@ def other_parts(pod: Json, names: Names) -> Json:
     for kind, container in containers_of(pod):
         if not matches(container["name"], names):
             word = "container" if kind == REGULAR else "init container"
-            parts[f"{word} {container['name']}"] = normal_container(kind, container, [])
+            parts[f"{word} {container['name']}"] = normal_container(
+                kind, with_one_token(container), []
+            )
     for volume in dig(pod, "spec.volumes"):
         if volume["name"] not in mounted and not TOKEN_VOLUME.fullmatch(volume["name"]):
             parts[f"volume {volume['name']}"] = normal_volume(volume)
@@ -3365,7 +3512,11 @@ def compare_all(
     configs = sorted({config for workload in workloads for config in workload.configs})
     last_changes = dict(in_parallel(configs, cluster.last_change))
     for workload in workloads:
-        compare(workload, errors[workload.ref], last_changes, options)
+        try:
+            compare(workload, errors[workload.ref], last_changes, options)
+        except Exception as error:  # of one workload; the others can be compared
+            log.debug("cannot compare", exc_info=True, extra={"workload": str(workload.ref)})
+            workload.verdict, workload.message = Verdict.UNKNOWN, f"cannot be compared: {error!r}"
     drifted = [workload for workload in workloads if workload.differences]
     groups = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
     ask = partial(ask_twice, cluster, options)
@@ -3449,6 +3600,7 @@ SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the 
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
+TIME_IS_UP = "--max-duration is over"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
 
@@ -3520,6 +3672,7 @@ class Signals:
         self.stop_starting = threading.Event()  # set by the main thread, for any reason
         self.stop_waiting = threading.Event()  # set by the main thread
         self.reason = ""  # why nothing may start
+        self.ends_at = math.inf  # monotonic; of --max-duration
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # A shell's & and nohup let programs ignore some of them.
         self.numbers = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
@@ -3550,7 +3703,9 @@ class Signals:
 
     def require_running(self, *reasons: str) -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
-        if self.received or self.stop_starting.is_set():
+        if time.monotonic() >= self.ends_at:
+            self.reason = self.reason or TIME_IS_UP
+        if self.received or self.stop_starting.is_set() or self.reason:
             message = "; ".join(filter(None, (self.reason or "interrupted", *reasons)))
             raise UnsuccessfulError(Outcome.NOT_STARTED, message)
 
@@ -3640,7 +3795,6 @@ class Rollout:
     signals: Signals
     gate: Gate
     options: Options
-    began: datetime  # by the API server's clock
 
     def carry_out(self, workload: Workload, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
@@ -3692,14 +3846,18 @@ class Rollout:
         """
         options = self.options
         workload.obj = obj
+        self.read_namespace(workload)
         require_not_skipped(workload, options, OBJECT_RULES)
-        since = [stamp for stamp in timestamps_of(obj) if is_since(self.began, stamp)]
-        if since:  # its Pods may be of the second in which this run began
-            raise SkipError(f"already restarted by another run at {since[0]}")
+        if set(timestamps_of(obj)) - set(workload.stamps):
+            raise SkipError("already restarted by another run")
         expected = self.ask_again(workload, obj, unpacked(workload.sample))
         self.set_pods(workload, self.pods_of(workload), isinstance(expected, dict))
         require_not_skipped(workload, options, (*ROLLOUT_RULES, *POD_RULES))
         self.require_possible(workload, expected, "patched")
+
+    def read_namespace(self, workload: Workload) -> None:
+        if self.options.exclude_annotation:
+            workload.namespace = self.cluster.namespace(workload.ref.namespace)
 
     def ask_again(self, workload: Workload, obj: Json, sample: Json) -> Json | ApiError:
         """Return the Pod that would be created now, or why it would be rejected."""
@@ -3755,12 +3913,25 @@ class Rollout:
             try:
                 return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
             except ApiError as error:
-                if error.status in (0, 502, 503):  # it may have been patched
-                    raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
-                is_gone = error.status == 404 and not self.cluster.workload(ref)
-                if error.status != 409 and not is_gone:
+                if error.status == 409:
+                    continue
+                is_unclear = error.status in (0, 404) or error.status >= 500
+                now = self.after_patch(ref, error) if is_unclear else obj
+                if stamp in template_annotations(now).values():
+                    return patched_at(now, stamp)
+                if now:  # else it is gone
                     raise
         raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
+
+    def after_patch(self, ref: ObjectRef, error: ApiError) -> Json:
+        """Return the workload after a patch that failed: it may have been patched all the same.
+
+        UnsuccessfulError, which stops the run, if that is not known.
+        """
+        try:
+            return self.cluster.workload(ref)
+        except ApiError:
+            raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
 
     def annotations(self, workload: Workload, stamp: str) -> Labels:
         """Return the annotations that restart a workload.
@@ -4265,6 +4436,7 @@ class OneByOne:
         workload.obj = self.obj
         if is_workload(workload.ref) and workload.ref != self.owner:  # a paused Deployment
             workload.obj = self.cluster.workload(workload.ref)
+        self.rollout.read_namespace(workload)
         require_not_skipped(workload, self.options, (*OBJECT_RULES, not_paused))
         self.pods = self.cluster.pods_of(self.owner, self.obj)
 
@@ -4664,7 +4836,6 @@ class Scheduler:
 
     GRACE = 2.0  # seconds after the second signal in which workers may still report
     TOO_MANY_IN_A_ROW = 5  # failures that stop a run without --max-failures
-    TIME_IS_UP = "--max-duration is over"
     ASKED_FOR = ("interrupted", "quit", TIME_IS_UP)  # reasons that are no failure
 
     def __init__(self, rollout: Rollout, report: Report, workers: int) -> None:
@@ -4741,6 +4912,8 @@ class Scheduler:
             if answer == "quit":
                 self.stop_reason = "quit"
                 return
+            if not task.earlier and self.reason_to_stop():  # it was answered late
+                return
             waiting.popleft()
             if answer == "no":
                 self.report.finish(Result(task.workload, Outcome.DECLINED))
@@ -4759,9 +4932,7 @@ class Scheduler:
         options = self.rollout.options
         if options.max_failures and self.failures >= options.max_failures:
             return f"--max-failures={options.max_failures} reached"
-        elapsed = time.monotonic() - self.report.began
-        is_late = options.max_duration and elapsed >= options.max_duration
-        return self.TIME_IS_UP if is_late else ""
+        return TIME_IS_UP if time.monotonic() >= self.signals.ends_at else ""
 
     def announce_stop(self) -> None:
         """Let workers know that no rollout may start, or that they are not waited for."""
@@ -4901,7 +5072,7 @@ def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table whose columns are as wide as they need."""
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[shorten(printable(cell), 80) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
@@ -4916,7 +5087,7 @@ SECTION_NOUNS = {
 
 def difference_text(difference: Difference) -> str:
     """Return a line like `istio-proxy  env X  <none> -> istiod`."""
-    (name, *section), current, expected = difference
+    (name, *section), current, expected = shown(difference)
     if not section and isinstance(expected, str):  # a ConfigMap or Secret
         return f"{name} {expected}"
     if not section:
@@ -4970,7 +5141,7 @@ class Report:
         self.connection = connection
         self.options = options
         self.progress = progress
-        words = command_to_apply(command_line(), options.cutoff, connection.context)
+        words = command_to_apply(command_line(), options, connection.context)
         self.command = connection.environment + words
         self.as_json = options.log_format == "json"
         names = options.sidecars
@@ -5035,7 +5206,7 @@ class Report:
                 "drift",
                 workload.ref,
                 verdict=workload.verdict.snake_case,
-                differences=[difference._asdict() for difference in workload.differences],
+                differences=[shown(found)._asdict() for found in workload.differences],
                 ignored=sorted(workload.ignored),
                 other_changes=workload.other_changes,
                 message=workload.message,
@@ -5336,7 +5507,7 @@ class Report:
         self.record(
             "summary",
             context=self.connection.context,
-            server=self.connection.configuration.host,
+            server=self.connection.server,
             dry_run=not self.options.confirm,
             started_before=format_time(self.options.cutoff),
             outcomes={o.snake_case: self.outcomes[o] for o in Outcome if self.outcomes[o]},
@@ -5461,11 +5632,11 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     """Roll out what is selected of the plan; report a result for each workload in it."""
     options = report.options
     rollout.signals.handle_with(rollout.signals.note)
+    rollout.signals.ends_at = report.began + (options.max_duration or math.inf)
     workers = int(options.parallel_rollouts.of(len(plan.workloads)))
     workers = max(min(workers, plan.selected), 1)
     # The cutoff was rounded up: no Pod that this run creates may be older.
-    ahead = (options.cutoff - rollout.cluster.now()).total_seconds()
-    time.sleep(min(max(ahead, 0), 1))
+    rollout.cluster.wait_until(options.cutoff)
     rollout.cluster.retries = RETRIES_DURING_ROLLOUTS
     rollout.cluster.open_connections(workers)
     scheduler = Scheduler(rollout, report, workers)
@@ -5513,8 +5684,16 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
 KEPT: list[object] = []
 
 
+def open_closed_streams() -> None:
+    """Read nothing from a standard stream that is closed, and write to nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the stages in their order; return the exit code."""
+    open_closed_streams()
     if not hasattr(signal, "SIGHUP"):
         sys.stderr.write("error: this platform is not supported; on Windows, use WSL\n")
         return 3
@@ -5542,7 +5721,7 @@ def main(argv: Sequence[str]) -> int:
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
             gate = Gate(options.gate, signals)
-            rollout = Rollout(cluster, command, signals, gate, options, began)
+            rollout = Rollout(cluster, command, signals, gate, options)
             has_begun = True
             roll_out(plan, rollout, report)
             count_again(cluster, report, signals)

@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import logging
+import math
 import os
 import pty
 import re
@@ -313,7 +314,7 @@ def no_signals(tool: ModuleType):
     found = tool.Signals.__new__(tool.Signals)
     found.received = []
     found.stop_starting, found.stop_waiting = threading.Event(), threading.Event()
-    found.reason = ""
+    found.reason, found.ends_at = "", math.inf
     return found
 
 
@@ -322,7 +323,7 @@ def a_rollout(tool: ModuleType, cluster, *options: str, signals=None, **fields):
     settings = options_of(tool, *options, **fields)
     signals = signals or no_signals(tool)
     gate = tool.Gate(settings.gate, signals)
-    return tool.Rollout(cluster, ["kubectl"], signals, gate, settings, datetime.now(timezone.utc))
+    return tool.Rollout(cluster, ["kubectl"], signals, gate, settings)
 
 
 def options_of(tool: ModuleType, *options: str, **fields):

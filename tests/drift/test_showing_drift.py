@@ -60,6 +60,7 @@ def test_json_says_all_of_a_verdict(mesh, run):
                     "expected": "docker.io/istio/proxyv2:1.27.0",
                 }
             ],
+            "ignored": [],
             "other_changes": [],
             "message": "",
         }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from cluster.manifests import workload
@@ -115,7 +117,8 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
 
 def test_a_page_of_html_in_a_reason_is_cut(tool):
     page = 'failed calling webhook "x": <!DOCTYPE html><html><body>sorry</body></html>'
-    assert tool.short_reason(f"500 {page}") == '500 failed calling webhook "x":'
+    answer = SimpleNamespace(status=500, data=json.dumps({"message": page}).encode(), headers={})
+    assert str(tool.api_error(answer)) == '500 failed calling webhook "x":'
     assert tool.short_reason('403 pods "web-7d-" is forbidden: no') == "no"
 
 

@@ -21,6 +21,7 @@ from support import (
     a_workload,
     command,
     counts,
+    options_of,
     printed_command,
     unchecked,
 )
@@ -94,19 +95,22 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
         ("--fail-on-drift true --only-drifted", "--only-drifted --confirm=true"),
         ("--confirm=true --max-rollouts=2", "--max-rollouts=2 --confirm=true"),
         ("--confirm-each", "--confirm-each"),
+        ("--confirm-each=false", "--confirm=true"),
+        ("--confirm-each false", "--confirm=true"),
     ],
 )
 def test_the_command_to_apply(tool, given_options, applied):
     moment = datetime(2026, 5, 1, 13, tzinfo=timezone.utc)
     words = ["python3", "x.py", *given_options.split()]
     cutoff = "--only-started-before=2026-05-01T13:00:00Z"
-    found = tool.command_to_apply(words, moment, "test")
+    options = options_of(tool, cutoff=moment, confirm_each=given_options == "--confirm-each")
+    found = tool.command_to_apply(words, options, "test")
     assert found == f"python3 x.py {applied} {cutoff} --context=test"
     fixed = [*words, "--only-started-before", "2026-01-01", "--context", "x"]
-    found = tool.command_to_apply(fixed, moment, "test")
+    found = tool.command_to_apply(fixed, options, "test")
     assert cutoff not in found
     assert "--context=test" not in found
-    in_cluster = tool.command_to_apply(words, moment, "")
+    in_cluster = tool.command_to_apply(words, options, "")
     assert "--context" not in in_cluster
 
 

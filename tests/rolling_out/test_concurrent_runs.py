@@ -95,7 +95,7 @@ def test_a_rollout_in_progress_that_begins_after_the_plan_is_left_alone(cluster,
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "skipped"}
-    assert messages(ended)["web"].startswith("already restarted by another run at 20")
+    assert messages(ended)["web"].startswith("already restarted by another run")
 
 
 def test_a_rollout_that_waits_for_a_node_is_in_progress(cluster, run):
@@ -196,7 +196,7 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
     reasons = {r["message"] for one in ended for r in one.of("result") if r["outcome"] == "skipped"}
     assert all(
         re.match(
-            "already restarted by another run at 20|its rollout is not complete: |all its Pods were created after",
+            "already restarted by another run|its rollout is not complete: |all its Pods were created after",
             text,
         )
         for text in reasons
@@ -227,7 +227,7 @@ def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, 
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "skipped"}
-    assert messages(ended)["b"].startswith("already restarted by another run at 20")
+    assert messages(ended)["b"].startswith("already restarted by another run")
     assert patched(cluster) == ["a"]
 
 

@@ -106,4 +106,10 @@ def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh,
         for r in mesh.server.requests
         if r.query.get("dryRun") == "All" or r.method == "PATCH"
     ]
-    assert asked == [*["POST"] * 4, "POST", "PATCH", "POST"]  # and again right before each patch
+    assert asked == [
+        *["POST"] * 4,
+        "POST",
+        "POST",
+        "PATCH",
+        "POST",
+    ]  # and again right before each patch

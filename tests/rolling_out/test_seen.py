@@ -52,6 +52,7 @@ def test_the_last_pod_disappears_while_its_budget_is_waited_for(cluster, start, 
         assert messages(ended)["lone"] == "1 of 1 Pod missing"
 
 
+@pytest.mark.embedded("whose answers can be replaced")
 def test_an_accepted_eviction_is_answered_with_500(cluster, run):
     cluster.create("shop", replicated("ReplicaSet", "lone"))
     cluster.settle()

@@ -148,15 +148,19 @@ def test_the_requests_of_a_rollout_besides_kubectls(letters, run):
         r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")
     ]
     first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
-    assert [(r.method, *r.path.split("/")[-2:]) for r in ours[first - 4 :]] == [
-        ("GET", "deployments", "a"),
-        ("POST", "shop", "pods"),
-        ("GET", "shop", "pods"),
-        ("GET", "replicasets", ours[first - 1].path.split("/")[-1]),
-        ("PATCH", "deployments", "a"),
-        ("GET", "shop", "pods"),
-        ("GET", "replicasets", ours[first + 2].path.split("/")[-1]),
-        ("GET", "deployments", "a"),  # how many Pods it wants
-        ("GET", "v1", "pods"),  # the census
-    ]
+    assert (
+        [(r.method, *r.path.split("/")[-2:]) for r in ours[first - 4 :]]
+        == [
+            ("GET", "deployments", "a"),
+            ("POST", "shop", "pods"),
+            ("GET", "shop", "pods"),
+            ("GET", "replicasets", ours[first - 1].path.split("/")[-1]),
+            ("PATCH", "deployments", "a"),
+            ("GET", "shop", "pods"),
+            ("GET", "replicasets", ours[first + 2].path.split("/")[-1]),
+            ("GET", "deployments", "a"),  # how many Pods it wants
+            ("GET", *ours[-1].path.split("/")[-2:]),  # the census
+        ]
+    )
+    assert ours[-1].path.endswith("/pods")
     assert ours[first - 1].path != ours[first + 2].path

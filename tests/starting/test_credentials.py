@@ -120,10 +120,14 @@ def test_credentials_that_cannot_be_renewed_are_requested_again(tool):
 
     credentials = tool.Credentials(tool.Connection(Configuration()))
     with pytest.raises(tool.ApiError) as told:
-        credentials.get()
+        credentials.get(time.monotonic() + 20)
     assert (told.value.status, str(told.value)) == (0, "cannot renew the credentials: OSError")
     assert told.value.__suppress_context__
-    assert credentials.get() == credentials.get() == "Bearer good"
+    assert (
+        credentials.get(time.monotonic() + 20)
+        == credentials.get(time.monotonic() + 20)
+        == "Bearer good"
+    )
 
 
 def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
@@ -133,8 +137,8 @@ def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
     )
     connection = tool.Connection(configuration, reload=lambda: reloads.append(1))
     credentials = tool.Credentials(connection)
-    first = credentials.get()
-    assert [credentials.get(rejected=first) for _ in range(5)] == ["t1"] * 5
+    first = credentials.get(time.monotonic() + 20)
+    assert [credentials.get(time.monotonic() + 20, rejected=first) for _ in range(5)] == ["t1"] * 5
     assert len(reloads) == 1
 
 
