@@ -559,7 +559,7 @@ SECRET_SETTING = (
 
 def is_secret(name: str) -> bool:
     """Return whether a setting, header or flag has a secret, by its name."""
-    words = re.sub("([a-z0-9])([A-Z])", r"\1_\2", name)
+    words = re.sub("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     is_meta = name.startswith("ISTIO_META_")
     return bool(re.search(SECRET_WORD, words, re.IGNORECASE)) and not is_meta
 

@@ -7,10 +7,10 @@ import json
 import string
 
 import pytest
-from cluster.manifests import pod_spec, workload
+from cluster.manifests import container, pod_spec, workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support import DRIFTED, differences
+from support import DRIFTED, differences, options_of
 
 TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_size=30)
 PASSWORD = st.text(string.ascii_letters + string.digits + "!#$%&'()*+,-./:;<=>?[]^_`{|}~@\"\\")
@@ -287,3 +287,63 @@ def test_references_to_secrets_are_shown_they_are_no_secrets(tool):
     assert differences(tool, live, fresh) == [
         'mesh-proxy  env TOKEN  <none> -> {"from": {"secretKeyRef": {"key": "k", "name": "s"}}}'
     ]
+
+
+WORDS = st.sampled_from(["PWD", "AUTH", "KEY", "PASS", "SECRET", "TOKEN", "CREDENTIALS", "PRIVATE"])
+OTHER = st.text(string.ascii_uppercase, min_size=1, max_size=6)
+
+
+@given(st.lists(OTHER, max_size=2), WORDS, st.lists(OTHER, max_size=2), st.sampled_from("_-."))
+def test_a_name_with_the_word_for_a_secret_is_one(tool, before, word, after, separator):
+    """Names that the redaction does not list."""
+    name = separator.join([*before, word, *after])
+    if name.startswith("ISTIO_META_"):
+        return
+    assert tool.is_secret(name)
+    camel = "".join(part.capitalize() for part in [*before, word, *after])
+    assert tool.is_secret(camel[0].lower() + camel[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        *[(name, True) for name in ("MYSQL_PWD", "REDISCLI_AUTH", "ENCRYPTION_KEY", "SIGNING_KEY")],
+        *[(name, True) for name in ("X_LICENSE_KEY", "dbPassword", "Pwd", "apikey", "MY_DBPASSWD")],
+        *[(name, False) for name in ("PASSTHROUGH", "AUTHORITY", "KEYBOARD", "MONKEY", "BYPASS")],
+        *[(name, False) for name in ("ISTIO_META_AUTH_KEY", "PILOT_CERT_PROVIDER", "image")],
+    ],
+)
+def test_which_names_have_secrets(tool, name, is_secret):
+    assert tool.is_secret(name) is is_secret
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Server=db;Uid=x;Pwd=hunter2hunter2;",
+        "Authorization: Token hunter2hunter2",
+        'curl -H "Authorization: hunter2hunter2"',
+        "tool --password -hunter2hunter2",
+        "MYSQL_PWD=hunter2hunter2 mysql",
+    ],
+)
+def test_what_a_setting_says_of_a_secret_is_not_shown(tool, text):
+    assert "hunter2" not in tool.redact_setting(text)
+
+
+def test_attributes_of_a_csi_volume_may_be_secrets(tool):
+    volume = {"name": "v", "csi": {"driver": "d", "volumeAttributes": {"password": "hunter2"}}}
+    mounted = container("istio-proxy", "x:1", volumeMounts=[{"name": "v", "mountPath": "/v"}])
+    spec = pod_spec(mounted, volumes=[volume])
+    before = tool.unpacked(tool.view_of({"spec": spec}, ["istio-proxy"]))
+    after = tool.unpacked(
+        tool.view_of({"spec": pod_spec(container("istio-proxy", "x:1"))}, ["istio-proxy"])
+    )
+    shown = json.dumps([tool.shown(d) for d in tool.find_differences(before, after)])
+    assert "hunter2" not in shown
+
+
+def test_a_gate_in_the_printed_command_is_redacted(tool):
+    options = options_of(tool)
+    words = ["x.py", "--gate=check --token hunter2hunter2 --url http://a:hunter2@b"]
+    assert "hunter2" not in tool.command_to_apply(words, options, "")

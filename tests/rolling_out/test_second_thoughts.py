@@ -1,0 +1,61 @@
+"""Right before each write it is asked once more whether it may be sent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+
+import pytest
+from cluster.manifests import workload
+from support import CONFIRM, TEXT, command, patched
+
+pytestmark = pytest.mark.both
+
+
+@pytest.fixture
+def held(cluster):
+    """Deployment web, and a fault that holds the dry run right before its patch."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    return cluster.fault(method="POST", path=r"/pods\?", release=threading.Event())
+
+
+def test_no_patch_is_sent_after_the_first_signal(cluster, held, start):
+    running = start(cluster, CONFIRM)
+    assert held.reached.wait(20)
+    running.signal(signal.SIGTERM)
+    running.wait_for_log("interrupted: no new rollouts will start")
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes, patched(cluster)) == (143, {"shop/web": "not_started"}, [])
+
+
+def test_no_patch_is_sent_after_max_duration(cluster, held, start):
+    running = start(cluster, CONFIRM, "--max-duration=2s")
+    assert held.reached.wait(20)
+    running.wait_for_log("--max-duration is over: no new rollouts will start")
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes, patched(cluster)) == (0, {"shop/web": "not_started"}, [])
+    assert ended.of("result")[0]["message"] == "--max-duration is over"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_with_closed_streams_the_rollouts_go_on(cluster, closed):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    words, environment = command(cluster.kubeconfig, CONFIRM, TEXT)
+    shell = ["bash", "-c", f'exec "$@" {closed}', "bash", *words]
+    ended = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    assert patched(cluster) == ["web"]
+
+
+def test_without_standard_input_nothing_can_be_asked(cluster):
+    words, environment = command(cluster.kubeconfig, "--confirm-each", TEXT)
+    shell = ["bash", "-c", 'exec "$@" <&-', "bash", *words]
+    ended = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "--confirm-each requires a terminal on standard input" in ended.stderr
