@@ -105,7 +105,7 @@ from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 SCRIPT = "sidecar-rollout.py"
 IS_PLUGIN = os.path.basename(sys.argv[0]) == "kubectl-sidecar_rollout"  # of kubectl
 PROGRAM = "kubectl sidecar-rollout" if IS_PLUGIN else SCRIPT
@@ -691,6 +691,14 @@ class ArgumentParser(argparse.ArgumentParser):
         self.exit(2, f"error: {printable(message)}\nSee '{PROGRAM} --help' for usage.\n")
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return "" if action.const is True else super()._format_args(action, default_metavar)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return super()._format_action_invocation(action).rstrip()
+
+
 def invalid(text: str, requirement: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f'invalid value "{text}": must be {requirement}')
 
@@ -1089,13 +1097,15 @@ ALL_OPTIONS = tuple(itertools.chain(*OPTIONS.values()))
 
 def build_parser() -> ArgumentParser:
     text, _, _ = (__doc__ or "").partition("Contents")
-    summary, _, epilog = text.replace(SCRIPT, PROGRAM).partition("Examples:")
+    beginning, _, epilog = text.replace(SCRIPT, PROGRAM).partition("Exit codes:")
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [TYPE/NAME...]\n       --sidecar-container-name NAME [options]",
-        description=summary + "Options marked * can be repeated and accept shell wildcards.",
-        epilog="Examples:" + epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=beginning
+        + "Options marked * can be repeated and accept shell wildcards. A switch without a\n"
+        "value means true; =false is the opposite.",
+        epilog="Exit codes:" + epilog,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
         add_help=False,
     )
@@ -1121,7 +1131,7 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     if option.repeatable:
         settings |= {"action": "append", "default": [], "required": option.required}
     name, *others = option.flags.split()
-    letters = [flag for flag in others if len(flag) == 2]
+    letters = [flag for flag in others if len(flag) == 2 and option.type is not boolean]
     action = group.add_argument(name, *letters, help=help, **settings)
     settings |= {"dest": action.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for alias in others:
@@ -1132,6 +1142,10 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
 def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
+    for word in argv:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag not in parser._option_string_actions and flag != "--":
+            parser.error(f"unrecognized arguments: {flag}")  # before a missing one
     given = parser.parse_intermixed_args(with_values(argv))
     if given.all_namespaces:
         given.include_namespace = []
@@ -1179,8 +1193,10 @@ def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
     types = types_of(given.workloads)
     evicted = sorted(types - set(map(str.lower, WORKLOADS)))
+    kinds = join_words([kind.lower() for kind in WORKLOADS], "or")
+    if types & {"pod", "job"}:
+        return f'invalid type "{min(types & {"pod", "job"})}": must be {kinds}'
     if evicted and not given.evict:
-        kinds = join_words([kind.lower() for kind in WORKLOADS], "or")
         return f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
     if given.exclude_deployment and "deployment" in types:
         return "--exclude-deployment cannot be used with deployment/NAME"
@@ -1996,6 +2012,9 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
 
     Empty if there is no kubeconfig but a service account. StartError if neither can be used.
     """
+    path = view[view.index("--kubeconfig") + 1] if "--kubeconfig" in view else ""
+    if path and not os.path.exists(path):
+        raise StartError(f"kubeconfig {path} does not exist")
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         return decode_object(output)
@@ -2103,10 +2122,24 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
     lacking = [texts[question] for question in missing if question[0] in needed]
     if lacking:
         hint = "" if namespaces else ", or select your namespaces with --include-namespace"
-        text = f'missing permissions: {", ".join(lacking)}; see "Permissions" in the README{hint}'
+        roles = join_words(sorted({role_for(found) for found, _ in missing if found in needed}))
+        where = f"granted by {roles} in deploy/rbac.yaml"
+        text = f"missing permissions: {', '.join(lacking)}; {where}{hint}"
         raise StartError(text)
     for question in missing:
         log.warning("no permission to %s: %s", texts[question], noted[question[0]])
+
+
+def role_for(permission: str) -> str:
+    """Return the ClusterRole of deploy/rbac.yaml that grants a permission."""
+    roles = {
+        "create pods": "-drift",
+        "get replicationcontrollers": "-drift",
+        "create pods/eviction": "-evict",
+        "patch pods": "-in-place",
+    }
+    is_write = permission.startswith(("patch", "watch"))
+    return f"ClusterRole sidecar-rollout{roles.get(permission, '' if is_write else '-plan')}"
 
 
 # 7. Selecting: Pods to the owners of Pods --------------------------------------------------------
@@ -2450,7 +2483,7 @@ def incomplete_rollout(workload: Workload, options: Options) -> str:
     if not is_workload(workload.ref) or is_done or current - updated <= partition_of(obj):
         return ""
     cause = failure_condition(obj) or next(filter(None, (pod.problem for pod in workload.pods)), "")
-    text = f"its rollout is not complete: {count_of(current - updated, 'old Pod')} left"
+    text = f"its rollout is not complete: {updated} of {count_of(current, 'Pod')} updated"
     return f"{text}: {short_reason(cause)}" if cause else text
 
 
@@ -5031,9 +5064,11 @@ NOTES = {  # below a row of the plan
     Method.EVICT: "will be evicted, one Pod at a time",
     Method.IN_PLACE: "images will be changed in place, one Pod at a time",
 }
+STATES = {State.NOT_SERVING: "no endpoints"}
 VERDICT_MEANINGS = {
-    Verdict.REJECTED: "cannot be recreated (running Pods are not affected until they are replaced)",
-    Verdict.UNKNOWN: "cannot be compared",
+    Verdict.REJECTED: "rejected: new Pods cannot be created (running Pods are not affected until "
+    "they are replaced)",
+    Verdict.UNKNOWN: "unknown: not compared",
 }
 PLURALS = {  # of what the census counts
     "static Pod": "static Pods",
@@ -5157,6 +5192,7 @@ class Report:
         self.census: Counter[tuple[str, str, str]] = Counter()  # name, image, why left
         self.leftovers: list[Skip] = []  # Pods that are not up to date
         self.has_lost_output = False
+        self.has_typo = False  # a name in the options that does not exist
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
@@ -5186,7 +5222,7 @@ class Report:
             names = ", ".join(str(skip.subject) for skip in found[:limit])
             if len(found) > limit:
                 names += f" and {len(found) - limit} more (use --log-level=debug to list all)"
-            lines += [f"  {reason}:", f"    {names}"]
+            lines += [f"  {reason}:", f"    {names}"] if reason else [f"  {names}"]
         if skips:
             self.print(*lines, "")
 
@@ -5252,7 +5288,8 @@ class Report:
             row = [self.places.get(ref, "-"), ref.namespace, name]
             row.append(f"{workload.pods_to_replace} of {workload.total_pods}")
             row.append(sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>")
-            rows.append([*row, human_duration(age.total_seconds()), workload.state.value])
+            state = STATES.get(workload.state, workload.state.value)
+            rows.append([*row, human_duration(age.total_seconds()), state])
         is_grouped = bool(self.plan.compared)
         header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
         lines = [header]
@@ -5317,11 +5354,19 @@ class Report:
             if methods[method]
         ]
         how = f", {join_words(counts)}" if len(counts) > 1 else ""
-        sentences = [f"To roll out: {count_of(len(plan.workloads), 'workload')} ({pods}){how}"]
+        count = count_of(len(plan.workloads), "workload")
+        if plan.selected < len(plan.workloads):
+            taken = sum(workload.pods_to_replace for workload in plan.workloads[: plan.selected])
+            count = f"{plan.selected} of {count}"
+            pods = f"{taken} of {pods}; --max-rollouts"
+        sentences = [f"To roll out: {count} ({pods}){how}"]
         if not plan.workloads:
             sentences = ["Nothing to roll out"]
-        if plan.selected < len(plan.workloads):
-            sentences.append(f"--max-rollouts selects the first {plan.selected}")
+        elif not self.options.only_drifted:
+            sentences.append(
+                "Every workload with the sidecar is in the plan, even if it is up to date; use "
+                "--only-drifted to compare first"
+            )
         sentences.append(count_words(self.verdict_counts()))
         scanned = f"Scanned {count_of(plan.scan.pods, 'Pod')}"
         nouns = Counter("Pod" if skip.subject.kind == "Pod" else "workload" for skip in plan.skips)
@@ -5380,6 +5425,7 @@ class Report:
             is_surprising = outcome is Outcome.FAILED and not workload.unhealthy_reason
             is_surprising |= outcome is Outcome.LOST_SIDECAR
             level = logging.ERROR if is_surprising else logging.WARNING
+            level = logging.INFO if outcome is Outcome.DECLINED else level
         if outcome is Outcome.NOT_STARTED:
             level = logging.DEBUG  # there may be thousands
         self.record(
@@ -5389,9 +5435,11 @@ class Report:
             seconds=result.seconds,
             message=result.message,
         )
-        extra = {"workload": str(workload.ref), "seconds": result.seconds}
-        extra |= {"reason": result.message} if result.message else {}
-        log.log(level, "%s %s", NOUNS[workload.method], outcome.value, extra=extra)
+        text = f"{NOUNS[workload.method]} {outcome.value}"
+        if outcome not in (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED):
+            text += f" in {result.seconds}s"
+        text += f": {result.message}" if result.message else ""
+        log.log(level, "%s", text, extra={"workload": str(workload.ref)})
 
     def count_pods(self, result: Result) -> None:
         """Count a workload's Pods: those it has, and those of the plan that are gone."""
@@ -5512,7 +5560,7 @@ class Report:
             started_before=format_time(self.options.cutoff),
             outcomes={o.snake_case: self.outcomes[o] for o in Outcome if self.outcomes[o]},
             verdicts=verdicts,
-            pods={name: self.pod_counts[name] for name in PodCounts._fields},
+            pods={n: self.pod_counts[n] for n in PodCounts._fields if self.options.confirm},
             sidecars=self.sidecar_records(),
             leftovers=[
                 {"namespace": subject.namespace, "name": subject.name, "reason": left}
@@ -5581,35 +5629,57 @@ class Report:
             has_failed,
             any(result.stop_reason for result in self.unsuccessful),
             self.has_lost_output,
+            self.has_typo and (options.confirm or options.fail_on_drift),
             options.confirm and is_left,
             options.fail_on_drift and any(self.not_up_to_date().values()),
         ]
         return int(any(reasons))
 
 
-def warn_about_names(options: Options, plan: Plan) -> None:
-    """Warn about names given by options that match nothing: most often a typo."""
+def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
+    """Report names of options that match nothing; return whether one of them does not exist.
+
+    That is most often a typo. Other names that match nothing are only warned about: a namespace
+    may be scaled to zero, and a sidecar may be gone everywhere.
+    """
     scan = plan.scan
+    found = []  # of each name: what is wrong, and whether it does not exist
     containers = scan.containers.union(*(workload.added for workload in plan.compared))
     for pattern in options.sidecars if scan.pods else ():
         if not fnmatch.filter(containers, pattern):
-            close = difflib.get_close_matches(pattern, sorted(containers), cutoff=0.3)
+            close = difflib.get_close_matches(pattern, sorted(containers), cutoff=0.6)
             hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
-            message = "no Pods have a container named %s (%d checked)%s"
-            log.warning(message, pattern, scan.pods, hint)
+            text = f"no Pods have a container named {pattern} ({scan.pods} checked){hint}"
+            found.append((text, bool(close)))
     # Excluded namespaces are seen only if all are read.
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
     for pattern in (*options.include_namespace, *excluded):
         if not fnmatch.filter(scan.namespaces, pattern):
             selected = "that match the selector " if options.selector else ""
-            log.warning("no Pods %sin namespace %s; check the name", selected, pattern)
-    refs = [workload.ref for workload in (*plan.workloads, *plan.compared)]
-    refs += [skip.subject for skip in (*plan.skips, *plan.without_pods)]
+            text = f"no Pods {selected}in namespace {pattern}; check the name"
+            is_exact = pattern in options.include_namespace and not is_pattern(pattern)
+            found.append((text, is_exact and is_absent(cluster, f"{CORE}/namespaces/{pattern}")))
+    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.without_pods]
     names = [name for ref in refs for name in typed_names(ref)]
     for pattern in options.workloads:
         if not fnmatch.filter(names, pattern):
             hint = "check the name, the namespace and the cutoff"
-            log.warning("no Pods of %s have the sidecar; %s", pattern, hint)
+            text = f"no Pods of {pattern} have the sidecar; {hint}"
+            kind, _, name = pattern.partition("/")
+            known = [row for row in KINDS if row.lower() == kind and not is_pattern(name)]
+            namespaces = [n for n in namespaces_to_list(options) if known]
+            paths = [path_of(ObjectRef(known[0], n, name)) for n in namespaces]
+            found.append((text, bool(paths) and all(is_absent(cluster, path) for path in paths)))
+    for text, is_typo in found:
+        log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
+    return any(is_typo for _, is_typo in found)
+
+
+def is_absent(cluster: Cluster, path: str) -> bool:
+    try:
+        return not cluster.find(path, accept=METADATA_ONLY)
+    except ApiError:  # for example no permission
+        return False
 
 
 # 15. Main: the stages in their order -------------------------------------------------------------
@@ -5667,14 +5737,12 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
         return signals.exit_code
     if isinstance(error, ModuleNotFoundError):
         hint = f"pip install -r requirements.txt, or start it with: uv run {SCRIPT}"
-        log.error("error: Python package %s is not installed; run: %s", error.name, hint)
+        log.error("Python package %s is not installed; run: %s", error.name, hint)
         return 3
     if isinstance(error, (StartError, ApiError)):
-        log.error("error: %s (nothing was changed)", error)
+        log.error("%s (nothing was changed)", error)
         return 3
-    log.critical(
-        "error: unexpected error: %r; run again with --log-level=debug and report the log", error
-    )
+    log.critical("unexpected error: %r; run again with --log-level=debug and report the log", error)
     return 1 if has_begun else 3
 
 
@@ -5716,7 +5784,7 @@ def main(argv: Sequence[str]) -> int:
         report = Report(connection, options, progress)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
-        warn_about_names(options, plan)
+        report.has_typo = check_names(cluster, options, plan)
         report.show_plan(plan)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]

@@ -72,8 +72,8 @@ MUTATIONS = (
     Mutation(
         "limits: --max-duration is over too late",
         "windows",
-        "elapsed >= options.max_duration",
-        "elapsed >= 100 * options.max_duration",
+        "report.began + (options.max_duration or math.inf)",
+        "report.began + 100 * (options.max_duration or math.inf)",
     ),
     Mutation(
         "limits: a closed gate does not hold rollouts",
@@ -84,8 +84,8 @@ MUTATIONS = (
     Mutation(
         "limits: workloads that become unhealthy later do not count as failures",
         "scheduler",
-        "        since = [",
-        "        workload.unhealthy_reason = shortage_of(workload.ref, obj)\n        since = [",
+        "        if set(timestamps_of(obj))",
+        "        workload.unhealthy_reason = shortage_of(workload.ref, obj)\n        if set(timestamps_of(obj))",
     ),
     # Order
     Mutation(
@@ -202,8 +202,8 @@ MUTATIONS = (
     Mutation(
         "writes: what another run has restarted is restarted again",
         "concurrent_runs",
-        "        if since:  # its",
-        "        if False:  # its",
+        "        if set(timestamps_of(obj)) - set(workload.stamps):\n",
+        "        if False:\n",
     ),
     Mutation(
         "writes: no dry run decides right before the patch",
@@ -483,8 +483,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a run that cannot start exits with 1",
         "starting",
-        '        log.error("error: %s (nothing was changed)", error)\n        return 3\n',
-        '        log.error("error: %s (nothing was changed)", error)\n        return 1\n',
+        '        log.error("%s (nothing was changed)", error)\n        return 3\n',
+        '        log.error("%s (nothing was changed)", error)\n        return 1\n',
     ),
 )
 

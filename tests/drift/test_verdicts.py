@@ -35,7 +35,7 @@ def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, 
     assert done.code == 1
     assert "bomb" not in patched(mesh)
     assert sorted(patched(mesh)) == ["native", "web"]
-    meaning = "cannot be recreated (running Pods are not affected until they are replaced)"
+    meaning = "rejected: new Pods cannot be created (running Pods are not affected until they are replaced)"
     assert f'1 workload {meaning}:\n  violates PodSecurity "restricted:latest": ' in done.stdout
     assert ":\n    Deployment strict/bomb\n" in done.stdout
     assert re.search(r"^3 workloads in \d+s: 2 succeeded, 1 rejected\.$", done.stdout, re.MULTILINE)
@@ -111,7 +111,7 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
     )
     assert len(cluster.injector.seen) <= count - tool.REQUESTS_AT_A_TIME
     text = run(cluster, DRIFTED, TEXT).stdout
-    assert f"\n{count} workloads cannot be compared:\n" in text
+    assert f"\n{count} workloads unknown: not compared:\n" in text
     assert text.count("deadline exceeded") == 1  # grouped by reason
 
 
@@ -160,7 +160,7 @@ def test_the_permission_to_create_pods_missing_altogether_stops_the_run(mesh, ru
         assert ended.code == 3
         assert ended.stdout == ""
         assert patched(mesh) == []
-        assert "missing permissions: create pods in all namespaces; see" in ended.stderr
+        assert "missing permissions: create pods in all namespaces; granted by" in ended.stderr
 
 
 def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(mesh, run):

@@ -74,6 +74,6 @@ def test_the_progress_line_fits_the_terminal(two, columns):
 
 def test_elsewhere_there_is_a_log_line_for_each_finished_rollout_and_no_progress_line(two, run):
     ended = run(two, TEXT, CONFIRM)
-    assert ended.stderr.count("rollout succeeded, seconds=") == 2
+    assert ended.stderr.count("rollout succeeded in ") == 2
     assert "\r" not in ended.stderr
     assert "\x1b" not in ended.stderr

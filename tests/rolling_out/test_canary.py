@@ -28,7 +28,7 @@ def test_a_canary_is_the_first_of_the_plan(letters, run, limit, count):
 def test_a_dry_run_tells_how_far_a_canary_goes(letters, run):
     text = run(letters, TEXT, "--max-rollouts=25%").stdout
     assert (
-        "\nTo roll out: 6 workloads (6 Pods).\n--max-rollouts selects the first 2.\nScanned 6 Pods.\n"
+        "\nTo roll out: 2 of 6 workloads (2 of 6 Pods; --max-rollouts).\nEvery workload with the sidecar is in the plan, even if it is up to date; use --only-drifted to compare first.\nScanned 6 Pods.\n"
         in text
     )
     rows = [line.split()[1] for line in text.splitlines()[2:9]]

@@ -35,7 +35,7 @@ def test_a_rollout_in_progress_is_left_alone_whoever_began_it(cluster, run, opti
     assert ended.code == 0
     assert ended.planned == []
     drifted = "drifted, but " if options == [DRIFTED] else ""
-    reason = f"{drifted}its rollout is not complete: 2 old Pods left"
+    reason = f"{drifted}its rollout is not complete: 1 of 3 Pods updated"
     assert ended.skipped == {"Deployment shop/web": reason}
     assert patched(cluster) == []
 
@@ -52,7 +52,7 @@ def test_a_rollout_that_is_stuck_halfway_is_left_alone(cluster, run):
     )
     ended = run(cluster, CONFIRM)
     (reason,) = ended.skipped.values()
-    assert reason.startswith("its rollout is not complete: 1 old Pod left: ")
+    assert reason.startswith("its rollout is not complete: 1 of 2 Pods updated: ")
     assert (ended.code, patched(cluster)) == (0, [])
 
 
@@ -109,7 +109,7 @@ def test_a_rollout_that_waits_for_a_node_is_in_progress(cluster, run):
     cluster.injector.inject = inject
     in_progress(cluster, age=5)
     cluster.wait_for(lambda: "Unschedulable" in str(cluster.pods("shop")))
-    reason = "its rollout is not complete: 2 old Pods left: Unschedulable"
+    reason = "its rollout is not complete: 1 of 3 Pods updated: Unschedulable"
     assert run(cluster).skipped == {"Deployment shop/web": reason}
 
 
@@ -130,11 +130,11 @@ def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
     [
         ("Deployment", {"replicas": 3, "updatedReplicas": 3}, {}, ""),
         ("Deployment", {"observedGeneration": 1}, {}, "its latest spec has not been observed"),
-        ("Deployment", {"replicas": 4, "updatedReplicas": 3}, {}, "1 old Pod left"),
-        ("Deployment", {"replicas": 3}, {}, "3 old Pods left"),
+        ("Deployment", {"replicas": 4, "updatedReplicas": 3}, {}, "3 of 4 Pods updated"),
+        ("Deployment", {"replicas": 3}, {}, "0 of 3 Pods updated"),
         ("Deployment", {"replicas": 3}, {"paused": True}, ""),
         ("Deployment", {"replicas": 2, "updatedReplicas": 2}, {}, ""),  # the others are missing
-        ("StatefulSet", {"replicas": 3, "updatedReplicas": 1}, {}, "2 old Pods left"),
+        ("StatefulSet", {"replicas": 3, "updatedReplicas": 1}, {}, "1 of 3 Pods updated"),
         (  # one of its Pods terminates
             "StatefulSet",
             {"replicas": 3, "updatedReplicas": 2, "currentRevision": "x", "updateRevision": "x"},
@@ -151,14 +151,14 @@ def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
             "StatefulSet",
             {"replicas": 3, "updatedReplicas": 1},
             {"updateStrategy": {"rollingUpdate": {"partition": 1}}},
-            "2 old Pods left",
+            "1 of 3 Pods updated",
         ),
         ("StatefulSet", {"replicas": 3}, {"updateStrategy": {"type": "OnDelete"}}, ""),
         (
             "DaemonSet",
             {"currentNumberScheduled": 3, "updatedNumberScheduled": 1},
             {},
-            "2 old Pods left",
+            "1 of 3 Pods updated",
         ),
         ("DaemonSet", {"currentNumberScheduled": 3, "updatedNumberScheduled": 3}, {}, ""),
     ],

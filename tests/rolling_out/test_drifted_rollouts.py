@@ -83,7 +83,7 @@ def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(m
     assert result["message"] == (
         "the new Pods still differ: istio-proxy  image  docker.io/istio/proxyv2:1.26.9 -> 1.27.0"
     )
-    assert '"level": "WARNING", "message": "rollout still drifted"' in ended.stderr
+    assert '"level": "WARNING", "message": "rollout still drifted in ' in ended.stderr
     assert patched(mesh).count("web") == 1
 
 

@@ -210,7 +210,7 @@ def test_a_list_that_expires_ends_the_plan_with_what_to_do(cluster, run, tool):
     ended = run(cluster, "--log-format=text")
     assert expired.reached.is_set()
     assert ended.code == 3
-    text = "error: 410 the list expired while it was being read; run this command again (nothing"
+    text = "410 the list expired while it was being read; run this command again (nothing"
     assert text in ended.stderr
     assert run(cluster).of("plan")[0]["pods_to_replace"] == tool.PAGE + 10
 
@@ -246,7 +246,7 @@ def test_retries_honour_retry_after_and_are_bounded(cluster, run):
     always = cluster.fault(path="/api/v1/pods", times=99, **{**busy, "headers": {}})
     ended = run(cluster, TEXT)
     assert (ended.code, 99 - always.times) == (3, 5)
-    assert "error: 429 slow down (nothing was changed)" in ended.stderr
+    assert "429 slow down (nothing was changed)" in ended.stderr
 
 
 @pytest.mark.parametrize("layout", ["text", "json"])

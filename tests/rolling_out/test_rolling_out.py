@@ -174,7 +174,7 @@ def test_kubernetes_own_reason_is_in_the_message(cluster, run):
     assert (ended.code, result["outcome"]) == (1, "failed")
     assert 'error: deployment "web" exceeded its progress deadline; pods "web-' in result["message"]
     assert 'is forbidden: violates PodSecurity "restricted:latest"' in result["message"]
-    assert '"level": "ERROR", "message": "rollout failed"' in ended.stderr
+    assert '"level": "ERROR", "message": "rollout failed in' in ended.stderr
 
 
 def test_a_workload_that_was_failing_before_is_marked_and_its_failure_is_a_warning(cluster, run):
@@ -190,7 +190,7 @@ def test_a_workload_that_was_failing_before_is_marked_and_its_failure_is_a_warni
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "failed")
     assert "(unhealthy before the rollout: ImagePullBackOff)" in result["message"]
-    assert '"level": "WARNING", "message": "rollout failed"' in ended.stderr
+    assert '"level": "WARNING", "message": "rollout failed in' in ended.stderr
     assert '"ERROR"' not in ended.stderr
 
 

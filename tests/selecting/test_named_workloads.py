@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -69,15 +70,38 @@ def test_the_printed_command_has_them(shop, run):
     assert run(shop, *words).outcomes == {"shop/db": "succeeded"}
 
 
+def told(ended) -> list[str]:
+    """The warnings and errors, without their time."""
+    return [line[10:] for line in ended.stderr.splitlines() if " INFO " not in line]
+
+
 def test_what_matches_nothing_is_a_warning(shop, run):
-    ended = run(shop, "-n=other", "deploy/web", "deploy/cart", "sts/x-*", TEXT)
-    assert ended.code == 0
-    hint = "have the sidecar; check the name, the namespace and the cutoff\n"
-    warnings = [line[10:] for line in ended.stderr.splitlines(True) if "WARNING" in line]
-    assert warnings == [
-        f"WARNING no Pods of deployment/cart {hint}",
+    hint = "have the sidecar; check the name, the namespace and the cutoff"
+    ended = run(shop, "deploy/none", "sts/x-*", "-n=oth*", TEXT, "--confirm=true")
+    assert ended.code == 0  # not all namespaces were read for it
+    assert told(ended) == [
+        f"WARNING no Pods of deployment/none {hint}",
         f"WARNING no Pods of statefulset/x-* {hint}",
     ]
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--confirm=true"], 1)])
+def test_what_does_not_exist_is_an_error(shop, run, options, code):
+    """A typo in a CronJob must not stay green for a year."""
+    hint = "have the sidecar; check the name, the namespace and the cutoff"
+    ended = run(shop, "-n=other", "deploy/web", "deploy/cart", TEXT, *options)
+    assert (ended.code, told(ended)) == (code, [f"ERROR   no Pods of deployment/cart {hint}"])
+    ended = run(shop, "-n=shop", "-n=shpo", TEXT, *options)
+    assert told(ended) == ["ERROR   no Pods in namespace shpo; check the name"]
+    assert ended.code == code
+    near = "--sidecar-container-name=istio-prox"
+    ended = run(shop, "-n=shop", near, TEXT, *options)
+    assert ended.code == code
+    assert re.fullmatch(
+        r"ERROR   no Pods have a container named istio-prox \(\d+ checked\); did you mean "
+        "istio-proxy[?]",
+        told(ended)[0],
+    )
 
 
 def test_one_that_is_skipped_or_up_to_date_is_no_warning(shop, run):

@@ -81,7 +81,7 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
     table = run(cluster, TEXT).stdout.splitlines()
     assert [row.split("  ")[-1].strip() for row in table[1:6]] == [
         "STATE",
-        "not serving",
+        "no endpoints",
         "serving",
         "unhealthy",
         "ImagePullBackOff",

@@ -539,7 +539,9 @@ def test_the_permission_to_list_the_selected_kinds_is_required(cluster, run):
     ]
     ended = run(cluster.kubeconfig_of("viewer", rules))
     assert (ended.code, ended.stdout) == (3, "")
-    assert "missing permissions: list deployments.apps in all namespaces; see" in ended.stderr
+    assert (
+        "missing permissions: list deployments.apps in all namespaces; granted by" in ended.stderr
+    )
 
 
 def test_a_cutoff_in_the_future_logs_a_warning(cluster, run):

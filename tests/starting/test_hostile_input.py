@@ -74,7 +74,7 @@ def test_hostile_answers(cluster, run, body):
     wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
     assert len(wrong) == 1
     assert re.search(
-        "error: (unexpected|truncated) response: .* \\(nothing was changed\\)", wrong[0]
+        "ERROR   (unexpected|truncated) response: .* \\(nothing was changed\\)", wrong[0]
     )
     assert len(wrong[0]) < 500
     assert "\x1b" not in ended.stderr

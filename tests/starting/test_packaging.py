@@ -35,7 +35,7 @@ def test_the_inline_metadata_is_the_same_as_the_requirements():
 
 
 def test_the_version_is_the_same_everywhere(tool):
-    places = ["deploy/Dockerfile", "deploy/cronjob.yaml", "deploy/audit.yaml", "README.md"]
+    places = ["deploy/Dockerfile", "deploy/cronjob.yaml", "deploy/audit.yaml", "deploy/README.md"]
     for place in places:
         text = (TOP / place).read_text()
         assert set(re.findall(r"sidecar-rollout:(\d[\w.]*)", text)) == {tool.VERSION}, place

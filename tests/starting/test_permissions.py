@@ -11,7 +11,8 @@ from support import BOTH, CONFIRM, DEPLOY, arguments, documents
 
 
 def rules_of(*names: str, kind: str = "ClusterRole") -> list[dict]:
-    by_name = {d["metadata"]["name"]: d for d in documents("rbac.yaml") if d["kind"] == kind}
+    files = [*documents("rbac.yaml"), *documents("team.yaml")]
+    by_name = {d["metadata"]["name"]: d for d in files if d["kind"] == kind}
     return [rule for name in names for rule in by_name[name]["rules"]]
 
 
@@ -54,7 +55,7 @@ def test_the_audits_roles_suffice_for_it(guarded, run):
 
 
 def test_each_rule_has_a_comment_on_why():
-    text = (DEPLOY / "rbac.yaml").read_text()
+    text = (DEPLOY / "rbac.yaml").read_text() + (DEPLOY / "team.yaml").read_text()
     assert text.count("\n  - apiGroups") == len(re.findall(r"\n  # .*\n  - apiGroups", text))
 
 

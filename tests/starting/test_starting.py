@@ -20,7 +20,7 @@ def only_error(ended) -> str:
     assert ended.stdout.count("\n") <= 1  # the target
     wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
     assert len(wrong) == 1, ended.stderr
-    _, _, message = wrong[0].partition(" ERROR   error: ")
+    _, _, message = wrong[0].partition(" ERROR   ")
     assert message.endswith(" (nothing was changed)")
     return message.removesuffix(" (nothing was changed)")
 
@@ -78,7 +78,9 @@ def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
     if content is not None:
         path.write_text(content.format())
     found = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    if said is None:
+    if content is None:
+        assert found == f"kubeconfig {path} does not exist"
+    elif said is None:
         assert found == NO_CONTEXT
     else:
         assert said.format(path=path) in found
@@ -233,8 +235,8 @@ def test_a_dry_run_needs_no_patch_permission(cluster, run):
     said = only_error(run(viewer, TEXT, CONFIRM))
     assert said == (
         "missing permissions: patch deployments.apps in all namespaces, "
-        'watch deployments.apps in all namespaces; see "Permissions" in the README, '
-        "or select your namespaces with --include-namespace"
+        "watch deployments.apps in all namespaces; granted by ClusterRole sidecar-rollout in "
+        "deploy/rbac.yaml, or select your namespaces with --include-namespace"
     )
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
@@ -271,7 +273,7 @@ def test_the_permission_to_read_namespaces_is_requested_where_it_is_needed(clust
     viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
     assert run(viewer, *BOTH).code == 0
     said = only_error(run(viewer, TEXT, "--exclude-annotation=example.com/restart=never"))
-    assert said.startswith("missing permissions: get namespaces in all namespaces; see ")
+    assert said.startswith("missing permissions: get namespaces in all namespaces; granted by ")
 
 
 def test_permissions_on_the_named_namespaces_suffice(cluster, run):
@@ -396,7 +398,9 @@ def test_a_permission_that_only_kubectl_needs_is_requested(cluster, run):
         for rule in ROLLOUT_RULES[1:]
     ]
     said = only_error(run(cluster.kubeconfig_of("x", [*PLAN_RULES, *rules]), TEXT, CONFIRM))
-    assert said.startswith("missing permissions: watch deployments.apps in all namespaces; see ")
+    assert said.startswith(
+        "missing permissions: watch deployments.apps in all namespaces; granted by "
+    )
 
 
 def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):
@@ -426,7 +430,7 @@ def test_a_missing_package_is_reported_in_one_line(option):
     assert ended.returncode == 3
     assert "Traceback" not in ended.stderr
     assert re.search(
-        r"error: Python package \w+ is not installed; run: pip install -r requirements.txt", last
+        r"Python package \w+ is not installed; run: pip install -r requirements.txt", last
     )
 
 
