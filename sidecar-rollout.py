@@ -1581,8 +1581,9 @@ class Cluster:
             if selector:
                 query["labelSelector"] = selector
             while True:
-                body = self.request("GET", path, query=query)
-                metadata = yield from items_of(body.decode("utf-8", "replace"))
+                body = self.request("GET", path, query=query).decode("utf-8", "replace")
+                metadata = yield from items_of(body)
+                del body  # a page of Pods takes 4 MB
                 if not metadata.get("continue"):
                     break
                 query["continue"] = metadata["continue"]
@@ -1907,10 +1908,11 @@ def items_of(text: str) -> Generator[Json, None, Json]:
     alive, the garbage collector has little to walk through.
     """
     decoder = json.JSONDecoder()
-    head, found, _ = text.partition('"items":[')  # API servers write it without spaces
-    start = position = len(head + found)
+    begin = '"items":['  # API servers write it without spaces
+    is_found = begin in text
+    start = position = text.index(begin) + len(begin) if is_found else len(text)
     try:
-        while found and text[position] != "]":
+        while is_found and text[position] != "]":
             item, position = decoder.raw_decode(text, position + (text[position] == ","))
             yield item
     except (ValueError, IndexError, RecursionError):
@@ -2217,8 +2219,10 @@ def add_pod(workload: Workload, pod: Json, live: LivePod, options: Options) -> N
 def live_pod(pod: Json, options: Options) -> LivePod:
     names = options.sidecars
     sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
-    stuck = tuple(name for name, _ in stuck_containers(pod))
-    parts = name_of(pod), created_at(pod), is_ready(pod), sidecars, waiting_reason(pod), stuck
+    ready = is_ready(pod)
+    problem = "" if ready else waiting_reason(pod)
+    stuck = () if ready else tuple(name for name, _ in stuck_containers(pod))
+    parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
     if not options.only_drifted:
         return LivePod(*parts)
     view = share(view_of(pod, names)) if sidecars else NO_SIDECARS

@@ -30,7 +30,7 @@ def kubectl(request, tmp_path):
     if request.param == "symlink":
         (folder / PLUGIN).symlink_to(SCRIPT)
     else:
-        readme = (TOP / "README.md").read_text()
+        readme = (TOP / "deploy" / "README.md").read_text()
         commands = re.findall(rf"(?m)^(?:sed|chmod) .*{PLUGIN}$", readme)
         assert len(commands) == 2
         script = " && ".join(commands)
