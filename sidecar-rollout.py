@@ -2892,6 +2892,9 @@ def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: 
     """Set the Pods that lack a sidecar, if a new Pod would get it."""
     for workload in workloads:
         workload.lacking = pods_lacking(workload, options)
+        if workload.lacking and not workload.sample:  # of several ReplicaSets, none of them mixed
+            workload.message = f"{workload.shown_as_lacking}: use --only-drifted"
+            workload.lacking = ()
     mixed = [workload for workload in workloads if workload.lacking]
     for workload, stored in in_parallel(mixed, partial(read_object, cluster, {})):
         workload.stored = stored  # with its template
@@ -2989,7 +2992,8 @@ def is_planned(workload: Workload, options: Options) -> bool:
         rules = (*SELECTION_RULES, *ROLLOUT_RULES, *POD_RULES)
         reason = reason or reason_to_skip(workload, options, rules)
     workload.reason = f"{verdict.value}, but {reason}" if is_drifted and reason else reason
-    if workload.reason or not workload.old_pods:
+    is_known = is_drifted or verdict is Verdict.NOT_COMPARED
+    if workload.reason or not (workload.old_pods and is_known):
         return False
     return options.allow_removal or not removes_sidecar(workload, options.sidecars)
 
@@ -4112,7 +4116,7 @@ class Rollout:
 
         Controllers and the kubelet may be a moment behind: it looks again for ten seconds.
         """
-        since = self.cluster.now()
+        since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
         deadline = time.monotonic() + SETTLE
         for pause in growing(0.5):
             try:

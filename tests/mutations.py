@@ -395,8 +395,8 @@ MUTATIONS = (
     Mutation(
         "census: other kinds are not compared",
         "census",
-        "kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds",
-        "kinds = options.kinds",
+        "rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, *SELECTION_RULES)",
+        "rules = (*OWNER_RULES, *SELECTION_RULES)",
     ),
     # What is seen
     Mutation(

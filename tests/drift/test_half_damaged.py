@@ -102,6 +102,20 @@ def test_without_permission_for_the_dry_run_they_are_skipped(damaged, run):
     assert reason.startswith("1 of 2 Pods has no sidecar: 403 pods is forbidden")
 
 
+def test_pods_of_two_replica_sets_of_which_one_lacks_it_stop_no_run(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    cluster.injector.state = "ignored"
+    cluster.kubelet.ready_after = 60
+    template = {"metadata": {"annotations": {"a": "b"}}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": template}})
+    cluster.wait_for(lambda: 1 in sidecars(cluster, "web"))
+    cluster.injector.state = "works"
+    ended = run(cluster)
+    assert (ended.code, ended.planned) == (0, [])
+    assert ended.skipped["Deployment shop/web"].startswith("its rollout is not complete: ")
+
+
 def test_names_with_wildcards_do_not_count(cluster, run):
     """With Istio CNI, istio-validation takes the place of istio-init."""
     cluster.injector.also = {"initContainers": [container("istio-init", IMAGE)]}
