@@ -93,6 +93,7 @@ import sys
 import threading
 import time
 import urllib.parse
+import urllib.request
 import warnings
 import zlib
 from collections import Counter, defaultdict, deque
@@ -537,7 +538,8 @@ REDACTED = "<redacted>"
 # Some words count anywhere in a name, others only as a whole word: PASSTHROUGH is no secret.
 SECRET_WORD = (
     "passw(or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|private"
-    "|(?<![a-z])(pass|auth|key)s?(?![a-z])"
+    "|(access|encryption|license|master|shared|signing|ssl|tls)key"
+    "|(?<!by)(?<!com)pass(?![a-z])|(?<![a-z])(auth|key)s?(?![a-z])"
 )
 BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+)"
 SECRET_TEXTS = (  # what looks like a secret, and what is shown
@@ -545,7 +547,7 @@ SECRET_TEXTS = (  # what looks like a secret, and what is shown
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
     (r"(?i)\b(bearer|basic)\s+\S{8,}", rf"\1 {REDACTED}"),
     (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
-    (r"(?i)(authorization\W{1,3}(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
+    (r"(?i)(authorization[\"'\\]*\s*[:=]\s*[\"']?(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
     (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
     (rf"(?i)(({SECRET_WORD})[\w.-]{{0,50}}=){BARE_OR_QUOTED}", rf"\1{REDACTED}"),
 )
@@ -1251,7 +1253,8 @@ def command_to_apply(command: Sequence[str], options: Options, context: str) -> 
     for before, word in itertools.pairwise(["", *words]):
         is_value = before in NOT_REPEATED and word.lower() in BOOLEANS
         if word.partition("=")[0] not in NOT_REPEATED and not is_value:
-            kept.append(redact_setting(word))
+            is_gate = before == "--gate" or word.startswith("--gate=")
+            kept.append(redact_setting(word) if is_gate else word)
     kept.append("--confirm-each" if options.confirm_each else "--confirm=true")
     added = {"--only-started-before": format_time(options.cutoff), "--context": context}
     for flag, value in added.items():
@@ -1527,7 +1530,8 @@ class Cluster:
                     timeout=urllib3.Timeout(connect=min(10, left), read=left),
                     retries=False,
                 )
-                self.set_clock(response)
+                if response.status < 500:  # else it may be a proxy's
+                    self.set_clock(response)
                 if response.status not in retry_on:
                     return response
                 problem = f"status {response.status}"
@@ -2001,12 +2005,14 @@ def check_proxy(config: Json, configuration: Any) -> None:
     cluster = dig((config.get("clusters") or [{}])[0], "cluster")
     host = urllib.parse.urlsplit(configuration.host).hostname or ""
     is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
-    if is_loopback and "proxy-url" not in cluster:
-        configuration.proxy = None
-    proxy = configuration.proxy or "http://none"
-    if not re.fullmatch(r"(https?|socks5h?)://[^/\s:]\S*", proxy):
-        text = f"invalid proxy URL {redact_text(proxy)}: must be http://, https:// or socks5://"
-        raise StartError(f"{text}HOST; check proxy-url and HTTPS_PROXY")
+    proxy = configuration.proxy or ""
+    if "proxy-url" not in cluster:  # it is of the environment
+        is_bypassed = is_loopback or urllib.request.proxy_bypass(host)
+        proxy = "" if is_bypassed else re.sub(r"^(?=[^:]+(:\d+)?$)(?=.)", "http://", proxy)
+    if proxy and not re.fullmatch(r"https?://[^/\s:]\S*", proxy):
+        text = f"invalid proxy URL {redact_text(proxy)}: must be http://HOST or https://HOST"
+        raise StartError(f"{text}; check proxy-url and HTTPS_PROXY")
+    configuration.proxy = proxy or None
 
 
 def read_kubeconfig(view: Sequence[str]) -> Json:
@@ -2514,12 +2520,16 @@ def lacking_in_vain(workload: Workload, options: Options) -> str:
 
 
 def after_cutoff(workload: Workload, options: Options) -> str:
-    found = workload.drifted_pods if options.only_drifted else workload.pods
-    is_newer = found and not workload.old_pods
-    return "all its Pods were created after the cutoff" if is_newer else ""
+    is_all = not options.only_drifted
+    pods = [pod for pod in workload.pods if is_all or pod.name in workload.drifted_pods]
+    is_newer = all(pod.created >= options.cutoff for pod in pods) and not workload.old_pods
+    kind = "Pods" if is_all else "drifted Pods"
+    return f"all its {kind} were created after the cutoff" if pods and is_newer else ""
 
 
 def up_to_date(workload: Workload, options: Options) -> str:
+    if workload.drifted_pods and not workload.old_pods:
+        return "some Pods have no sidecar; specify its whole name, or use --include-missing"
     return "" if workload.old_pods else "already up to date"
 
 
@@ -2592,7 +2602,10 @@ LEFT = {  # why Pods are not up to date, by the rule that leaves their workload 
     excluded: "excluded",
     in_excluded_namespace: "excluded",
     not_included: "excluded",
+    being_deleted: "being deleted",
+    in_terminating_namespace: "being deleted",
     static_pod: "static Pod",
+    without_controller: "not checked",
     running_to_completion: "Pod of a Job",
 }
 # When kubectl has ended. The annotations of its template are our own by then.
@@ -3553,11 +3566,7 @@ def compare_all(
     configs = sorted({config for workload in workloads for config in workload.configs})
     last_changes = dict(in_parallel(configs, cluster.last_change))
     for workload in workloads:
-        try:
-            compare(workload, errors[workload.ref], last_changes, options)
-        except Exception as error:  # of one workload; the others can be compared
-            log.debug("cannot compare", exc_info=True, extra={"workload": str(workload.ref)})
-            workload.verdict, workload.message = Verdict.UNKNOWN, f"cannot be compared: {error!r}"
+        compare_or_not(workload, errors[workload.ref], last_changes, options)
     drifted = [workload for workload in workloads if workload.differences]
     groups = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
     ask = partial(ask_twice, cluster, options)
@@ -3565,10 +3574,19 @@ def compare_all(
         for workload in group:
             if ignored:
                 workload.ignored = ignored
-                compare(workload, None, last_changes, options)
+                compare_or_not(workload, None, last_changes, options)
             elif message:
                 workload.verdict, workload.message = Verdict.UNKNOWN, message
                 workload.differences = workload.drifted_pods = ()
+
+
+def compare_or_not(workload: Workload, *parts: Any) -> None:
+    """Set the verdict, whatever goes wrong: the others can be compared all the same."""
+    try:
+        compare(workload, *parts)
+    except Exception as error:
+        log.debug("cannot compare", exc_info=True, extra={"workload": str(workload.ref)})
+        workload.verdict, workload.message = Verdict.UNKNOWN, f"cannot be compared: {error!r}"
 
 
 def ask_twice(
@@ -3960,6 +3978,8 @@ class Rollout:
                 now = self.after_patch(ref, error) if is_unclear else obj
                 if stamp in template_annotations(now).values():
                     return patched_at(now, stamp)
+                if error.status in (0, 502, 503, 504):  # it may yet be patched
+                    raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
                 if now:  # else it is gone
                     raise
         raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
@@ -4515,7 +4535,8 @@ class OneByOne:
         signals = self.rollout.signals
         if signals.stop_waiting.is_set():
             raise StoppedWaiting
-        if signals.received or signals.stop_starting.is_set():
+        is_over = signals.stop_starting.is_set() or time.monotonic() >= signals.ends_at
+        if signals.received or is_over:
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def obstacle(self, pod: Json) -> str:
@@ -5086,6 +5107,7 @@ AUDITED = {  # words of --fail-on-drift for why Pods are not up to date; empty: 
     "in the plan": "drifted",
     "static Pod": "not checked",
     "Pod of a Job": "",
+    "being deleted": "",
     "excluded": "",
     "not selected": "",
 }
@@ -5726,6 +5748,7 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, unless a second signal came."""
     options = report.options
+    report.take_census(())  # what it says of the time before is not true any more
     if signals.stop_waiting.is_set():
         return
     pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
@@ -5733,7 +5756,6 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
         owners, _ = read_pods(pods, options)
         report.take_census(owners.values())
     except ApiError as error:
-        report.census.clear()
         log.warning("cannot list Pods again, to count their sidecars: %s", error)
 
 

@@ -307,7 +307,7 @@ MUTATIONS = (
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if signals.received or signals.stop_starting.is_set():\n",
+        "        if signals.received or is_over:\n",
         "        if False:\n",
     ),
     Mutation(

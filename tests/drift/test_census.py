@@ -169,6 +169,14 @@ def test_kinds_that_may_not_be_read_are_not_checked(company, run):
     assert ended.stdout.splitlines()[-1] == "Not up to date: 2 drifted, 2 not checked."
 
 
+def test_a_pod_without_a_controller_is_not_checked_whatever_its_restart_policy(cluster, run):
+    spec = pod_spec(container("app"), PROXY, restartPolicy="Never")
+    cluster.create("shop", pod("executor", spec))
+    cluster.settle()
+    ended = run(cluster, *AUDIT, TEXT)
+    assert (ended.code, ended.stdout.splitlines()[-1]) == (1, "Not up to date: 1 not checked.")
+
+
 def test_pods_of_jobs_are_as_they_should_be(cluster, run):
     cluster.create_job("shop", "backup", pod_spec())
     cluster.settle()
@@ -184,6 +192,7 @@ def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.summary["sidecars"]) == (0, [])
+    assert ended.summary["leftovers"] == []
     assert "cannot list Pods again, to count their sidecars: 403 no" in ended.stderr
 
 

@@ -133,6 +133,14 @@ def test_names_with_wildcards_do_not_count(cluster, run):
     assert named.planned == ["shop/web"]
 
 
+def test_where_only_a_wildcard_names_it_the_reason_says_what_to_do(damaged, run):
+    ended = run(damaged, DRIFTED, "--sidecar-container-name=istio-p*", "deploy/web")
+    assert ended.skipped == {
+        "Deployment shop/web": "drifted, but some Pods have no sidecar; specify its whole name, or "
+        "use --include-missing"
+    }
+
+
 def test_a_workload_of_which_no_pod_has_it_is_left_alone(cluster, run):
     cluster.injector.state = "ignored"
     cluster.create("shop", workload("Deployment", "plain", replicas=2))

@@ -309,7 +309,11 @@ def test_a_name_with_the_word_for_a_secret_is_one(tool, before, word, after, sep
     [
         *[(name, True) for name in ("MYSQL_PWD", "REDISCLI_AUTH", "ENCRYPTION_KEY", "SIGNING_KEY")],
         *[(name, True) for name in ("X_LICENSE_KEY", "dbPassword", "Pwd", "apikey", "MY_DBPASSWD")],
-        *[(name, False) for name in ("PASSTHROUGH", "AUTHORITY", "KEYBOARD", "MONKEY", "BYPASS")],
+        *[(name, True) for name in ("DBPASS", "PGPASS", "sshpass", "ACCESSKEY", "tlskey")],
+        *[
+            (name, False)
+            for name in ("PASSTHROUGH", "COMPASS_URL", "AUTHORITY", "KEYBOARD", "MONKEY", "BYPASS")
+        ],
         *[(name, False) for name in ("ISTIO_META_AUTH_KEY", "PILOT_CERT_PROVIDER", "image")],
     ],
 )
@@ -341,6 +345,25 @@ def test_attributes_of_a_csi_volume_may_be_secrets(tool):
     )
     shown = json.dumps([tool.shown(d) for d in tool.find_differences(before, after)])
     assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'clusterrole.rbac.authorization.k8s.io "sidecar-rollout" not found',
+        "authorization failed for user jane",
+    ],
+)
+def test_messages_about_authorization_stay_readable(tool, text):
+    assert tool.redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "word", ["--exclude-annotation=example.com/auth=off", "--selector=private=no", "-l=key=x"]
+)
+def test_what_selects_workloads_is_printed_as_it_is(tool, word):
+    """A pattern that was redacted would match nothing, and exclude nothing."""
+    assert word in tool.command_to_apply(["x.py", word], options_of(tool), "")
 
 
 def test_a_gate_in_the_printed_command_is_redacted(tool):

@@ -15,6 +15,7 @@ from support import (
 
 def test_the_progress_line(two):
     two.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
+    two.kubelet.ready_after = 1.5  # several times the interval in which the line is redrawn
     seen = Terminal(two, CONFIRM)
     assert seen.code == 1
     first = r'1/2 finished, 1 failed, \d+s, 1 in progress: shop/web Waiting for deployment "web" rollout .*'

@@ -102,15 +102,19 @@ def configured(host: str, proxy: str | None) -> SimpleNamespace:
         ("https://127.0.0.1:6443", {"proxy-url": "http://p:3128"}, "http://p:3128"),
         ("https://api.example:6443", {}, "http://p:3128"),
         ("https://127.example", {}, "http://p:3128"),
+        ("https://internal.example", {}, None),
     ],
 )
-def test_which_proxy_is_used(tool, host, cluster, used):
-    configuration = configured(host, "http://p:3128")
+@pytest.mark.parametrize("given", ["http://p:3128", "p:3128"])  # Go accepts both
+def test_which_proxy_is_used(tool, monkeypatch, host, cluster, used, given):
+    monkeypatch.setenv("HTTPS_PROXY", given)
+    monkeypatch.setenv("NO_PROXY", "internal.example")
+    configuration = configured(host, cluster.get("proxy-url", given))
     tool.check_proxy({"clusters": [{"cluster": cluster}]}, configuration)
     assert configuration.proxy == used
 
 
-@pytest.mark.parametrize("proxy", ["p:3128", "ftp://p", "http://", "http://user:secret@ x"])
+@pytest.mark.parametrize("proxy", ["ftp://p", "socks5://p", "http://", "http://user:secret@ x"])
 def test_a_malformed_proxy_is_one_line(tool, proxy):
     with pytest.raises(tool.StartError, match="^invalid proxy URL .*must be http://") as caught:
         tool.check_proxy({}, configured("https://api.example", proxy))
