@@ -1530,8 +1530,7 @@ class Cluster:
                     timeout=urllib3.Timeout(connect=min(10, left), read=left),
                     retries=False,
                 )
-                if response.status < 500:  # else it may be a proxy's
-                    self.set_clock(response)
+                self.set_clock(response)
                 if response.status not in retry_on:
                     return response
                 problem = f"status {response.status}"
@@ -1564,7 +1563,8 @@ class Cluster:
     def set_clock(self, response: Any) -> None:
         with suppress(TypeError, ValueError):  # absent, or not a date
             date = email.utils.parsedate_to_datetime(response.headers.get("Date"))
-            self.clock = max(self.clock, date.timestamp() - time.monotonic())
+            if response.status < 500:  # else it may be a proxy's
+                self.clock = max(self.clock, date.timestamp() - time.monotonic())
 
     def find(self, path: str, absent: Collection[int] = (404,), **parts: Any) -> Json:
         """Return the object; empty if the response has one of the statuses in `absent`."""

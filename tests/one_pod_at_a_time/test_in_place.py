@@ -509,6 +509,7 @@ def test_pods_below_a_partition_with_another_template_are_left_alone(cluster, ru
     assert found == {"db-0": "agent:1", "db-1": "agent:2-canary"}
 
 
+@pytest.mark.embedded("whose answers can be replaced")
 @pytest.mark.parametrize("stored", [True, False])
 def test_an_answer_of_504_says_nothing_about_what_was_stored(shop, run, stored):
     status = 504

@@ -58,7 +58,7 @@ def test_a_credential_plugin_that_hangs_blocks_nobody_for_good(client, tool):
 
 
 def answer(date: str | None) -> SimpleNamespace:
-    return SimpleNamespace(headers={"Date": date} if date else {})
+    return SimpleNamespace(status=200, headers={"Date": date} if date else {})
 
 
 def test_the_clock_is_that_of_the_api_server_never_ahead_of_it(client):
@@ -68,6 +68,10 @@ def test_the_clock_is_that_of_the_api_server_never_ahead_of_it(client):
     assert timedelta(0) <= client.now() - moment < timedelta(seconds=5)
     client.set_clock(answer("Sun, 22 Nov 2026 09:59:59 GMT"))  # of another, slower API server
     assert client.now() >= moment
+    page = answer("Sun, 22 Nov 2026 23:00:00 GMT")
+    page.status = 502  # of a proxy
+    client.set_clock(page)
+    assert client.now() < moment + timedelta(hours=1)
     client.set_clock(answer("Sun, 22 Nov 2026 10:00:30 GMT"))
     assert client.now() >= moment + timedelta(seconds=30)
 
