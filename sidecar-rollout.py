@@ -252,7 +252,7 @@ class Word(enum.Enum):
 
 
 class State(Word):
-    """How risky a rollout is, in rollout order. What is broken already may take all the time."""
+    """How risky a rollout is, in rollout order: to wait for unhealthy workloads may take long."""
 
     NOT_SERVING = "not serving"  # none of its Pods is a ready endpoint of a Service
     SERVING = "serving"
@@ -694,6 +694,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows no value at switches, and no space where it would stand."""
+
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         return "" if action.const is True else super()._format_args(action, default_metavar)
 
@@ -1421,6 +1423,7 @@ class Connection:
 
     @property
     def server(self) -> str:
+        """Return the URL of the API server, without a password."""
         return redact_text(self.configuration.host)
 
     @property
@@ -1548,6 +1551,7 @@ class Cluster:
         return response
 
     def headers(self, method: str, token: str, accept: str) -> Any:
+        """Return the headers of a request; one of impersonation may be repeated."""
         from urllib3 import HTTPHeaderDict
 
         headers = HTTPHeaderDict(self.connection.impersonation)
@@ -1561,6 +1565,7 @@ class Cluster:
         return headers
 
     def set_clock(self, response: Any) -> None:
+        """Set the API server's clock by the Date of a response, if that says more."""
         with suppress(TypeError, ValueError):  # absent, or not a date
             date = email.utils.parsedate_to_datetime(response.headers.get("Date"))
             if response.status < 500:  # else it may be a proxy's
@@ -2208,6 +2213,7 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
 
 
 def add_pod(workload: Workload, pod: Json, live: LivePod, options: Options) -> None:
+    """Add a Pod to its owner; keep one as a sample, if a dry run may need it."""
     metadata = pod["metadata"]
     is_asked = options.only_drifted or options.confirm or options.evict
     is_mixed = live.sidecars != workload.sidecars if workload.pods else False
@@ -2223,6 +2229,7 @@ def add_pod(workload: Workload, pod: Json, live: LivePod, options: Options) -> N
 
 
 def live_pod(pod: Json, options: Options) -> LivePod:
+    """Return what is kept of a Pod."""
     names = options.sidecars
     sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
     ready = is_ready(pod)
@@ -2731,12 +2738,12 @@ def find_workloads(
     cluster: Cluster, owners: Mapping[ObjectRef, Workload], options: Options
 ) -> tuple[list[Workload], list[Workload]]:
     """Return the workloads of the owners of Pods, some with a reason, and those without Pods."""
-    families = {deployment_by_name(ref, owners[ref].labels): owners[ref] for ref in owners}
+    guesses = {ref: deployment_by_name(ref, owners[ref].labels) for ref in owners}
     if not options.include_missing:  # then, those without a sidecar belong to one that has it
-        having = {deployment_by_name(ref, w.labels) for ref, w in owners.items() if w.sidecars}
-        families = {ref: families[ref] for ref in having}
-        owners = {r: w for r, w in owners.items() if deployment_by_name(r, w.labels) in having}
-    objects, without_pods = read_lists(cluster, {*owners, *families}, options)
+        having = {guesses[ref] for ref in owners if owners[ref].sidecars}
+        owners = {ref: workload for ref, workload in owners.items() if guesses[ref] in having}
+    wanted = {*owners, *(guesses[ref] for ref in owners)}
+    objects, without_pods = read_lists(cluster, wanted, options)
     controllers = find_controllers(cluster, owners, objects, options)
     found: dict[ObjectRef, Workload] = {}
     for owner, workload in owners.items():
@@ -2878,10 +2885,11 @@ def set_plan(workload: Workload, options: Options) -> None:
 
 def set_old_pods(workload: Workload, options: Options) -> None:
     """Set which Pods are to be replaced: old ones, and whatever their age those that lack one."""
+    drifted = set(workload.drifted_pods)
     workload.old_pods = tuple(
         pod.name
         for pod in workload.pods
-        if (pod.name in workload.drifted_pods or not options.only_drifted)
+        if (pod.name in drifted or not options.only_drifted)
         and (pod.created < options.cutoff or pod.name in workload.lacking)
         and (pod.sidecars or options.include_missing or pod.name in workload.lacking)
     )
@@ -2999,14 +3007,14 @@ def is_planned(workload: Workload, options: Options) -> bool:
     verdict = workload.verdict
     reason = reason_to_skip(workload, options, OBJECT_RULES)  # a dry run may tell more
     is_drifted = verdict in (Verdict.DRIFTED, Verdict.MISSING)
+    is_candidate = is_drifted or verdict is Verdict.NOT_COMPARED
     if verdict is Verdict.NOT_COMPARED and not workload.old_pods and not workload.message:
         return False  # all its Pods were created after the cutoff
-    if is_drifted or verdict is Verdict.NOT_COMPARED:
+    if is_candidate and not reason:
         rules = (*SELECTION_RULES, *ROLLOUT_RULES, *POD_RULES)
-        reason = reason or reason_to_skip(workload, options, rules)
+        reason = reason_to_skip(workload, options, rules)
     workload.reason = f"{verdict.value}, but {reason}" if is_drifted and reason else reason
-    is_known = is_drifted or verdict is Verdict.NOT_COMPARED
-    if workload.reason or not (workload.old_pods and is_known):
+    if reason or not is_candidate or not workload.old_pods:
         return False
     return options.allow_removal or not removes_sidecar(workload, options.sidecars)
 
@@ -3021,8 +3029,9 @@ def why_left(workload: Workload, options: Options) -> str:
         Verdict.REJECTED: "rejected",
         Verdict.UNKNOWN: "not checked",
     }
-    rules = [word for rule, word in LEFT.items() if rule(workload, options)]
-    return words.get(workload.verdict, rules[0] if rules else "not checked")
+    if workload.verdict in words:
+        return words[workload.verdict]
+    return next((word for rule, word in LEFT.items() if rule(workload, options)), "not checked")
 
 
 def why_no_pods(workload: Workload) -> str:
@@ -3208,6 +3217,7 @@ def parsed_json(text: str) -> Any:
 
 
 def is_shallow(value: Any, levels: int = 32) -> bool:
+    """Return whether objects and lists inside a value are nested in at most so many levels."""
     inner = value.values() if isinstance(value, dict) else value
     if not isinstance(value, (dict, list)):
         return True
@@ -3320,9 +3330,8 @@ def other_parts(pod: Json, names: Names) -> Json:
     for kind, container in containers_of(pod):
         if not matches(container["name"], names):
             word = "container" if kind == REGULAR else "init container"
-            parts[f"{word} {container['name']}"] = normal_container(
-                kind, with_one_token(container), []
-            )
+            form = normal_container(kind, with_one_token(container), [])
+            parts[f"{word} {container['name']}"] = form
     for volume in dig(pod, "spec.volumes"):
         if volume["name"] not in mounted and not TOKEN_VOLUME.fullmatch(volume["name"]):
             parts[f"volume {volume['name']}"] = normal_volume(volume)
@@ -3344,7 +3353,6 @@ def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
 
 
 STATED = ("image", "command", "args")  # of containers; webhooks rewrite probes and others
-STATED_PATHS = [(field,) for field in STATED]
 
 
 def template_change(live: Json, today: Json, template: Json, names: Names) -> str:
@@ -3603,8 +3611,8 @@ def ask_twice(
         return str(error), frozenset()
     changing = {d.path for d in find_differences(unpacked(first.view), unpacked(again.view))}
     always = {d.path for d in compare_pods(first.pods, again)[1]} & paths
-    differing = {path for path in changing if path in always or path[:1] in always}
-    if differing == changing and not any(path[1:2] in STATED_PATHS for path in changing):
+    is_always = all(path in always or path[:1] in always for path in changing)
+    if is_always and not any(set(path[1:2]) & set(STATED) for path in changing):
         return "", frozenset(changing)
     return "the injector gave two different answers; is it being upgraded?", frozenset()
 
@@ -3837,6 +3845,7 @@ class Gate:
 class Snapshot(NamedTuple):
     """A workload's Pods after a rollout."""
 
+    obj: Json  # the workload, if it states how many Pods it wants
     pods: list[Json]  # all, also those that a partition keeps
     old: list[Json]  # still to be replaced
     new: list[Json]
@@ -3915,6 +3924,7 @@ class Rollout:
         self.require_possible(workload, expected, "patched")
 
     def read_namespace(self, workload: Workload) -> None:
+        """Read the annotations of a workload's namespace again, if an option is about them."""
         if self.options.exclude_annotation:
             workload.namespace = self.cluster.namespace(workload.ref.namespace)
 
@@ -4111,7 +4121,7 @@ class Rollout:
     def snapshot(self, workload: Workload, attempt: Attempt) -> Snapshot:
         """Return the workload's Pods now. SkipError if it no longer exists."""
         pods = self.pods_of(workload)
-        wanted = workload.total_pods  # of an owner that states no number, as before
+        wanted, obj = workload.total_pods, {}  # of an owner that states no number, as before
         if has_template(workload.ref):
             obj = self.cluster.workload(workload.ref)
             wanted = counts_of(workload.ref, obj)[0]
@@ -4129,7 +4139,7 @@ class Rollout:
             updated_and_ready=sum(map(is_ready, updated)),
             lost=len(lacking) + missing,
         )
-        return Snapshot(pods, old, new, lacking, missing, counts)
+        return Snapshot(obj, pods, old, new, lacking, missing, counts)
 
     def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
         """Return what the Pods say, after --soak. `cause` is why some may not be updated.
@@ -4142,12 +4152,12 @@ class Rollout:
             try:
                 snapshot = self.snapshot(workload, attempt)
                 if snapshot.old and attempt.stamp:
-                    stamps = template_annotations(self.cluster.workload(workload.ref)).values()
+                    stamps = template_annotations(snapshot.obj).values()
                     cause = "" if attempt.stamp in stamps else REVERTED
-                judged = [pod for pod in snapshot.new if created_at(pod) <= since]
-                differences = differences_of(workload, judged, self.options)
-                late = [pod for pod in snapshot.new if pod not in judged]
-                found = outcome_of(workload, snapshot, differences, late, cause)
+                judged = [pod for pod in snapshot.pods if created_at(pod) <= since]
+                new = filter(attempt.is_new, judged)
+                differences = differences_of(workload, new, self.options)
+                found = outcome_of(workload, snapshot, differences, judged, cause)
             except ApiError as error:
                 message = f"could not verify its Pods: {error}"
                 return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt)
@@ -4303,13 +4313,13 @@ def outcome_of(
     workload: Workload,
     snapshot: Snapshot,
     differences: Sequence[Difference],
-    late: Sequence[Json] = (),
+    judged: Sequence[Json] = (),
     cause: str = "",
 ) -> tuple[Outcome, str, str]:
     """Return the outcome of what seems to be a success, by the Pods, with a message.
 
-    Late Pods, such as those of an autoscaler, need not be ready. The last text is why no other
-    rollout may start: this one has lost its sidecar.
+    `judged` are the Pods that must be ready; those of an autoscaler may have come later. The last
+    text is why no other rollout may start: this one has lost its sidecar.
     """
     lost = len(snapshot.lacking)
     if lost:
@@ -4320,7 +4330,7 @@ def outcome_of(
     if differences:
         texts = "; ".join(map(difference_text, differences))
         return Outcome.STILL_DRIFTED, f"the new Pods still differ: {texts}", ""
-    unready = [pod for pod in snapshot.pods if not is_ready(pod) and pod not in late]
+    unready = [pod for pod in judged if not is_ready(pod)]
     problems = {
         "not updated": (len(snapshot.old), cause),
         "missing": (snapshot.missing, ""),
@@ -4670,9 +4680,9 @@ class Eviction(OneByOne):
     def verify_new(self, new: list[Json]) -> None:
         """Raise UnsuccessfulError if new Pods lack the sidecar, or still differ."""
         lacking = [pod for pod in new if missing_sidecars(self.workload, pod, self.options)]
-        snapshot = Snapshot(new, [], new, lacking, 0, PodCounts(len(new)))
+        snapshot = Snapshot({}, new, [], new, lacking, 0, PodCounts(len(new)))
         differences = differences_of(self.workload, new, self.options)
-        found = outcome_of(self.workload, snapshot, differences, late=new)
+        found = outcome_of(self.workload, snapshot, differences)
         if found[0] is not Outcome.SUCCEEDED:
             raise UnsuccessfulError(*found)
 
@@ -5505,7 +5515,8 @@ class Report:
             return ["not checked"] * len(pods)
         if known.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
             return [known.left] * len(pods)
-        drifted, _ = compare_pods(pods, known)
+        is_of_plan = pods is known.pods  # then they were compared
+        drifted = set(known.drifted_pods if is_of_plan else compare_pods(pods, known)[0])
         left = self.results.get(known.ref, known.left) or "drifted"
         return [left if pod.name in drifted else "" for pod in pods]
 
@@ -5534,6 +5545,7 @@ class Report:
             self.print(*lines, *[f"  and {more} more"] * (more > 0))
 
     def sidecar_records(self) -> list[Json]:
+        """Return the census for the summary's JSON record: one item per container and image."""
         records: dict[tuple[str, str], Json] = {}
         for (name, image, left), count in sorted(self.census.items()):
             new = {"name": name, "image": image, "pods": 0, "not_up_to_date": {}}
@@ -5706,6 +5718,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
 
 
 def is_absent(cluster: Cluster, path: str) -> bool:
+    """Return whether the API server says that an object does not exist."""
     try:
         return not cluster.find(path, accept=METADATA_ONLY)
     except ApiError:  # for example no permission

@@ -227,7 +227,7 @@ MUTATIONS = (
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "                differences = differences_of(workload, judged, self.options)\n",
+        "                differences = differences_of(workload, new, self.options)\n",
         "                differences = ()\n",
     ),
     Mutation(
@@ -420,8 +420,8 @@ MUTATIONS = (
     Mutation(
         "seen: Pods that an autoscaler adds must be ready",
         "seen",
-        "late = [pod for pod in snapshot.new if pod not in judged]",
-        "late: list[Json] = []",
+        "judged = [pod for pod in snapshot.pods if created_at(pod) <= since]",
+        "judged = snapshot.pods",
     ),
     Mutation(
         "seen: --allow-removal allows every removal",
@@ -465,13 +465,13 @@ MUTATIONS = (
     Mutation(
         "changing values: any change is ignored",
         "changing_values",
-        "    if differing == changing and not",
+        "    if is_always and not",
         "    if not",
     ),
     Mutation(
         "changing values: changing images are ignored",
         "changing_values",
-        "any(path[1:2] in STATED_PATHS for path in changing)",
+        "any(set(path[1:2]) & set(STATED) for path in changing)",
         "False",
     ),
     Mutation(
