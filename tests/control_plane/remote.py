@@ -69,11 +69,17 @@ class Requests:
         self._log, self._names = folder / "audit.log", names
         self._from = self._log.stat().st_size
 
+    def _lines(self) -> list[bytes]:
+        """Return the lines since the start; the file's size can be seen in the middle of one."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._from - 1))
+            log.readline()  # the end of what was written before
+            lines = log.readlines()
+        return lines if not lines or lines[-1].endswith(b"\n") else self._lines()
+
     @property
     def requests(self) -> list[Request]:
-        with self._log.open() as log:
-            log.seek(self._from)
-            events = [json.loads(line) for line in log]
+        events = map(json.loads, self._lines())
         return [
             self._request(event)
             for event in events
