@@ -116,7 +116,7 @@ Json = dict[str, Any]  # an object of the API, as it came
 Labels = Mapping[str, str]  # labels or annotations
 Names = Sequence[str]  # names, or patterns of names
 AnnotationFilter = tuple[str, str]  # key, and the value's pattern with shell wildcards
-Tell = Callable[[str], None]  # takes a line of progress: by kubectl, or Pod by Pod
+Tell = Callable[[str], object]  # takes a line of progress: by kubectl, or Pod by Pod
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -328,7 +328,6 @@ class Workload:
     ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
     differences: tuple[Difference, ...] = ()
     other_changes: tuple[str, ...] = ()
-    injected_changes: tuple[str, ...] = ()  # those that are not of its template
     template_change: str = ""  # what else replacing a Pod would roll out, if not by a rollout
     drifted_pods: Names = ()
 
@@ -879,7 +878,7 @@ def switch(flags: str, help: str, default: bool | None = False, requires: str = 
 
 NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
 OPTIONS = {
-    "Selection": (
+    "Common options": (
         Option(
             "workloads",
             str,
@@ -896,6 +895,11 @@ OPTIONS = {
             repeatable=True,
             required=True,
         ),
+        switch(
+            "--only-drifted",
+            "Only workloads whose Pods would get a different sidecar if they were created now",
+        ),
+        switch("--confirm", "Apply the changes (default: false, a dry run)", None),
         Option(
             "--include-namespace -n --namespace",
             name_pattern,
@@ -903,6 +907,38 @@ OPTIONS = {
             "Only these namespaces",
             repeatable=True,
         ),
+        switch("--include-statefulset --include-statefulsets", "Include StatefulSets"),
+        switch("--include-daemonset --include-daemonsets", "Include DaemonSets"),
+        Option(
+            "--parallel-rollouts",
+            amount,
+            "N|N%",
+            "Workloads to roll out at the same time (default: 1)",
+            Amount(1),
+        ),
+        Option(
+            "--max-rollouts",
+            amount,
+            "N|N%",
+            "Roll out only the first N or N%% of the workloads in the plan, for example for a "
+            "canary",
+            Amount(100, is_percentage=True),
+        ),
+        Option(
+            "--max-failures",
+            positive_number,
+            "N",
+            "Start no new rollouts after N failures (default: after 5 in a row)",
+        ),
+        Option(
+            "--timeout",
+            duration,
+            "DURATION",
+            "Time to wait for each rollout or evicted Pod, such as 90s or 1h30m (default: 300s)",
+            300.0,
+        ),
+    ),
+    "Selection": (
         switch(
             "--all-namespaces -A",
             "All namespaces (the default); overrides --include-namespace",
@@ -943,15 +979,9 @@ OPTIONS = {
             NOW,
         ),
         switch("--exclude-deployment --exclude-deployments", "Skip Deployments"),
-        switch("--include-statefulset --include-statefulsets", "Include StatefulSets"),
-        switch("--include-daemonset --include-daemonsets", "Include DaemonSets"),
         switch("--skip-unhealthy", "Skip workloads that are unhealthy before the rollout"),
     ),
     "Drift detection": (
-        switch(
-            "--only-drifted",
-            "Only workloads whose Pods would get a different sidecar if they were created now",
-        ),
         switch(
             "--include-config",
             "Also if a ConfigMap or Secret of the sidecar changed after its Pods were created",
@@ -982,7 +1012,6 @@ OPTIONS = {
         ),
     ),
     "Rollout": (
-        switch("--confirm", "Apply the changes (default: false, a dry run)", None),
         switch("--confirm-each", "Apply the changes, but ask before each workload"),
         switch(
             "--evict",
@@ -992,27 +1021,6 @@ OPTIONS = {
             "--in-place",
             "If only images differ, change them in running Pods, one at a time per workload",
             requires="--only-drifted",
-        ),
-        Option(
-            "--parallel-rollouts",
-            amount,
-            "N|N%",
-            "Workloads to roll out at the same time (default: 1)",
-            Amount(1),
-        ),
-        Option(
-            "--max-rollouts",
-            amount,
-            "N|N%",
-            "Roll out only the first N or N%% of the workloads in the plan, for example for a "
-            "canary",
-            Amount(100, is_percentage=True),
-        ),
-        Option(
-            "--max-failures",
-            positive_number,
-            "N",
-            "Start no new rollouts after N failures (default: after 5 in a row)",
         ),
         Option(
             "--max-duration",
@@ -1029,18 +1037,40 @@ OPTIONS = {
             [],
         ),
         Option(
-            "--timeout",
-            duration,
-            "DURATION",
-            "Time to wait for each rollout or evicted Pod, such as 90s or 1h30m (default: 300s)",
-            300.0,
-        ),
-        Option(
             "--soak",
             duration,
             "DURATION",
             "Time to watch new Pods after each rollout, such as 2m; the rollout fails if a "
             "container restarts or a Pod does not stay ready",
+        ),
+    ),
+    "Other options": (
+        Option(
+            "--kubeconfig",
+            file_path,
+            "PATH",
+            "Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the Pod's "
+            "service account in a cluster)",
+        ),
+        Option(
+            "--context",
+            non_empty,
+            "NAME",
+            "Context of the kubeconfig (default: the current context)",
+        ),
+        Option(
+            "--log-level",
+            level,
+            "LEVEL",
+            "debug, info, warning or error (default: info)",
+            "info",
+        ),
+        Option(
+            "--log-format",
+            log_format,
+            "FORMAT",
+            "text or json, for the log and for the result (default: text)",
+            "text",
         ),
         Option(
             "--annotation-prefix",
@@ -1056,43 +1086,12 @@ OPTIONS = {
             "TEXT",
             "Value of PREFIX.rollout.reason (default: Update sidecars NAMES)",
         ),
-    ),
-    "Connection": (
-        Option(
-            "--kubeconfig",
-            file_path,
-            "PATH",
-            "Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the Pod's "
-            "service account in a cluster)",
-        ),
-        Option(
-            "--context",
-            non_empty,
-            "NAME",
-            "Context of the kubeconfig (default: the current context)",
-        ),
         Option(
             "--kubectl",
             file_path,
             "PATH",
             "Path to kubectl (default: the one on the PATH)",
             "kubectl",
-        ),
-    ),
-    "Output": (
-        Option(
-            "--log-level",
-            level,
-            "LEVEL",
-            "debug, info, warning or error (default: info)",
-            "info",
-        ),
-        Option(
-            "--log-format",
-            log_format,
-            "FORMAT",
-            "text or json, for the log and for the result (default: text)",
-            "text",
         ),
     ),
 }
@@ -1397,12 +1396,12 @@ REQUESTS_AT_A_TIME = 16  # dry runs: 0.84 of the wall time that 8 take; more do 
 
 
 def in_parallel(
-    items: Iterable[Item], ask: Callable[[Item], Answer]
+    items: Iterable[Item], ask: Callable[[Item], Answer], at_a_time: int = REQUESTS_AT_A_TIME
 ) -> Iterator[tuple[Item, Answer]]:
     """Yield each item with its answer as the answers arrive. Exceptions from `ask` are raised."""
     todo = list(items)
     if todo:
-        with ThreadPool(min(REQUESTS_AT_A_TIME, len(todo))) as pool:
+        with ThreadPool(min(at_a_time, len(todo))) as pool:
             yield from pool.imap_unordered(lambda item: (item, ask(item)), todo)
 
 
@@ -1727,14 +1726,16 @@ class Cluster:
         same = [p for p in dig(found, "items") if uid_of(p) == metadata["uid"]]
         return next((p for p in same if not is_terminating(p)), {})
 
-    def failed_create(self, ref: ObjectRef, obj: Json) -> str:
-        """Return why a controller cannot create Pods, by its latest event; empty if it can.
+    def latest_event(self, obj: Json, reason: str = "") -> str:
+        """Return the message of the latest event of an object; empty if it has none.
 
-        For StatefulSets and DaemonSets, nothing in their status says so.
+        Nothing in the status of StatefulSets and DaemonSets says why Pods cannot be created
+        (reason FailedCreate), and nothing in a Pod's that the kubelet has not begun to restart it.
         """
-        uid = dig(obj, "metadata").get("uid")
-        query = {"fieldSelector": f"involvedObject.uid={uid},reason=FailedCreate"}
-        path = f"{CORE}/namespaces/{ref.namespace}/events"
+        metadata = dig(obj, "metadata")
+        selector = f"involvedObject.uid={metadata.get('uid')}"
+        query = {"fieldSelector": f"{selector},reason={reason}" if reason else selector}
+        path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
         try:
             events = dig(self.find(path, query=query), "items")
         except ApiError as error:
@@ -2349,15 +2350,18 @@ def is_ready(pod: Json) -> bool:
     return ("Ready", "True") in conditions_of(pod)
 
 
+NOT_PULLED = (
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+)
 STUCK = (
     "CrashLoopBackOff",
     "RunContainerError",
     "CreateContainerError",
     "CreateContainerConfigError",
-    "ImagePullBackOff",
-    "ErrImagePull",
-    "ErrImageNeverPull",
-    "InvalidImageName",
+    *NOT_PULLED,
 )
 
 
@@ -2504,6 +2508,13 @@ def incomplete_rollout(workload: Workload, options: Options) -> str:
     return f"{text}: {short_reason(cause)}" if cause else text
 
 
+def is_unfinished(workload: Workload, options: Options) -> bool:
+    """Return whether a rollout that this command began is not complete: it left older Pods."""
+    stamps = timestamps_of(workload.obj, options.annotation_prefix)  # in UTC, as the other ones
+    is_ours = any(pod.created.isoformat() < stamp for pod in workload.pods for stamp in stamps)
+    return is_ours and bool(incomplete_rollout(workload, options))
+
+
 def degraded(workload: Workload, options: Options) -> str:
     if not is_degraded(workload) or workload.method is not Method.RESTART:
         return ""
@@ -2616,7 +2627,7 @@ LEFT = {  # why Pods are not up to date, by the rule that leaves their workload 
     running_to_completion: "Pod of a Job",
 }
 # When kubectl has ended. The annotations of its template are our own by then.
-ENDED_RULES: tuple[Rule, ...] = (gone, being_deleted, paused)
+ENDED_RULES: tuple[Rule, ...] = (gone, being_deleted)
 
 
 def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Rule]) -> None:
@@ -3624,14 +3635,11 @@ def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiErro
     sample = unpacked(workload.sample)
     try:
         obj = with_template(cluster, workload)
-        template = obj["spec"]["template"]
         pod = cluster.pod_today(workload, obj, sample)
         workload.view = view_of(pod, names)
-        changes = other_changes(sample, pod, names)
-        workload.other_changes = changes
-        of_template = other_parts(template, names)
-        workload.injected_changes = tuple(name for name in changes if name not in of_template)
+        workload.other_changes = other_changes(sample, pod, names)
         if options.evict:
+            template = obj["spec"]["template"]
             workload.template_change = template_change(sample, pod, template, names)
         if options.include_config:
             found = configs_of(pod, workload.ref.namespace, names).items()
@@ -3673,12 +3681,12 @@ DEADLINE_TEXT = "exceeded its progress deadline"
 
 
 def follow(
-    command: Sequence[str], seconds: float, stop: threading.Event, tell: Tell, **env: str
+    command: Sequence[str], seconds: float, stop: Callable[[], object], tell: Tell, **env: str
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code (None: it took too long) and its last line of output.
 
     Pass each line to `tell` as it arrives. The command runs in a session of its own: Ctrl-C is for
-    this program. StoppedWaiting if `stop` is set, OSError if it cannot run.
+    this program. StoppedWaiting if `stop` returns true, OSError if it cannot run.
     """
     deadline = time.monotonic() + seconds
     last = ""
@@ -3708,7 +3716,7 @@ def follow(
                         tell(text)
                 if code is not None and not data:
                     return code, last
-                if stop.is_set():
+                if stop():
                     raise StoppedWaiting
                 if time.monotonic() > deadline:
                     return None, last
@@ -3736,9 +3744,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self.stop_starting = threading.Event()  # set by the main thread, for any reason
-        self.stop_waiting = threading.Event()  # set by the main thread
-        self.reason = ""  # why nothing may start
+        self.stop_reason = ""  # why nothing else may start; set by the main thread
         self.ends_at = math.inf  # monotonic; of --max-duration
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # A shell's & and nohup let programs ignore some of them.
@@ -3761,20 +3767,31 @@ class Signals:
     def exit_code(self) -> int:
         return 128 + self.received[0] if self.received else 0
 
-    def came_within(self, seconds: float) -> bool:
-        """Wait; return at once when a signal comes, and whether one has come."""
-        end = time.monotonic() + seconds
-        while not self.received and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, POLL))
-        return bool(self.received)
+    def reason_to_stop(self) -> str:
+        """Return why no rollout may start anymore; empty: it may."""
+        if self.received:
+            return "interrupted"
+        is_over = time.monotonic() >= self.ends_at
+        return self.stop_reason or (TIME_IS_UP if is_over else "")
 
     def require_running(self, *reasons: str) -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
-        if time.monotonic() >= self.ends_at:
-            self.reason = self.reason or TIME_IS_UP
-        if self.received or self.stop_starting.is_set() or self.reason:
-            message = "; ".join(filter(None, (self.reason or "interrupted", *reasons)))
+        reason = self.reason_to_stop()
+        if reason:
+            message = "; ".join(filter(None, (reason, *reasons)))
             raise UnsuccessfulError(Outcome.NOT_STARTED, message)
+
+    def is_second(self) -> bool:
+        """Return whether nothing may be waited for anymore."""
+        return len(self.received) > 1
+
+    def wait(self, seconds: float, until: Callable[[], object] = bool) -> None:
+        """Wait, at most until a condition is true. StoppedWaiting at the second signal."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not until():
+            if self.is_second():
+                raise StoppedWaiting
+            time.sleep(min(left, POLL))
 
 
 class Gate:
@@ -3810,21 +3827,20 @@ class Gate:
             if status != told:
                 told = status
                 tell(status)
-            self.signals.stop_starting.wait(POLL)
+            time.sleep(POLL)
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
-        now = time.monotonic()
-        if now >= max(self.open_until, self.run_at):
+        if time.monotonic() >= max(self.open_until, self.run_at):
             with suppress(StoppedWaiting):
                 self.run()
         return time.monotonic() < self.open_until
 
     def run(self) -> None:
         """Run the command, and open or close the gate."""
-        stop = self.signals.stop_starting
+        stop = self.signals.reason_to_stop
         try:
-            code, last = follow(self.command, self.TIMEOUT, stop, lambda line: None)
+            code, last = follow(self.command, self.TIMEOUT, stop, str)
         except OSError as error:
             code, last = 1, f"cannot run {self.command[0]}: {error.strerror}"
         was_closed = bool(self.reason)
@@ -3863,19 +3879,17 @@ class Rollout:
     signals: Signals
     gate: Gate
     options: Options
+    not_pulled: set[tuple[str, str]] = field(default_factory=set)  # namespaces and images
 
-    def carry_out(self, workload: Workload, tell: Tell, earlier: Result | None = None) -> Result:
-        """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
+    def carry_out(self, workload: Workload, tell: Tell) -> Result:
+        """Return the result, whatever happens."""
         started = time.monotonic()
         try:
-            if earlier:
-                result = self.recheck(earlier, tell)
-            else:
-                self.gate.wait(tell)
-                started = time.monotonic()
-                result = METHODS[workload.method](self, workload, tell)
+            self.gate.wait(tell)
+            started = time.monotonic()
+            result = METHODS[workload.method](self, workload, tell)
         except StoppedWaiting:
-            result = self.interrupted(workload, earlier)
+            result = self.interrupted(workload)
         except SkipError as reason:
             result = Result(workload, Outcome.SKIPPED, str(reason))
         except UnsuccessfulError as error:
@@ -3883,20 +3897,18 @@ class Rollout:
             result = Result(workload, outcome, message, stop_reason="".join(stop))
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(workload.ref)})
-            result = earlier or failure_of(workload, error)
-        if result.outcome in FAILURES and result is not earlier and workload.unhealthy_reason:
+            result = failure_of(workload, error)
+        if result.outcome in FAILURES and workload.unhealthy_reason:
             before = f"(unhealthy before the rollout: {workload.unhealthy_reason})"
             result = replace(result, message=f"{result.message} {before}")
-        seconds = round(time.monotonic() - started + (earlier.seconds if earlier else 0), 1)
-        return replace(result, seconds=seconds)
+        return replace(result, seconds=seconds_since(started))
 
-    def interrupted(self, workload: Workload, earlier: Result | None = None) -> Result:
+    def interrupted(self, workload: Workload) -> Result:
         """Return the result of a rollout that is no longer waited for."""
         is_restarted = workload.method is Method.RESTART
         words = ("rollout", "status") if is_restarted else ("describe",)
         check = self.cluster.connection.kubectl_command(workload.ref, *words)
-        message = f"stopped waiting; check with: {check}"
-        return earlier or Result(workload, Outcome.INTERRUPTED, message)
+        return Result(workload, Outcome.INTERRUPTED, f"stopped waiting; check with: {check}")
 
     def restart(self, workload: Workload, tell: Tell) -> Result:
         """Check and patch a workload, wait for its rollout, and verify its Pods."""
@@ -4023,7 +4035,7 @@ class Rollout:
         """Return kubectl's result. If it ends without one, run it again.
 
         While the API server is unavailable, that is until the rollout's timeout; else, for example
-        if kubectl was killed, a few times. SkipError if the workload was paused or deleted.
+        if kubectl was killed, a few times. See read_ended.
         """
         ref = workload.ref
         deadline = time.monotonic() + self.options.timeout
@@ -4040,20 +4052,29 @@ class Rollout:
             extra = {"workload": str(ref), "error": text}
             log.debug("kubectl ended without a result; running it again", extra=extra)
             with suppress(ApiError):  # unavailable: the result is unknown
-                workload.obj = self.cluster.workload(ref, retries=0)
-                require_not_skipped(workload, self.options, ENDED_RULES)
+                self.read_ended(workload)
                 attempts += 1
             if attempts > RETRIES:
                 break
-            if self.signals.stop_waiting.wait(random.uniform(0.5, 1.0) * pause):
-                raise StoppedWaiting
+            self.signals.wait(random.uniform(0.5, 1.0) * pause)
         return code, text
+
+    def read_ended(self, workload: Workload) -> None:
+        """Read a workload after kubectl has ended.
+
+        SkipError if it was deleted, UnsuccessfulError if it was paused.
+        """
+        workload.obj = self.cluster.workload(workload.ref, retries=0)
+        require_not_skipped(workload, self.options, ENDED_RULES)
+        if is_paused(workload.obj):
+            message = "paused during its rollout; run `kubectl rollout resume` to go on"
+            raise UnsuccessfulError(Outcome.INCOMPLETE, message)
 
     def rollout_status(self, ref: ObjectRef, seconds: float, tell: Tell) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see follow."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        stop = self.signals.stop_waiting
+        stop = self.signals.is_second
         try:
             # With one thread, kubectl takes 0.88 of the wall time with 10 rollouts at a time.
             return follow(command, seconds + KUBECTL_GRACE, stop, tell, GOMAXPROCS="1")
@@ -4063,17 +4084,16 @@ class Rollout:
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
-        SkipError if the workload was paused or deleted.
+        See read_ended.
         """
         ref = workload.ref
         outcome = Outcome.TIMED_OUT if TIMEOUT_TEXT in error else Outcome.FAILED
         messages = [error]
         stop_reason, undo_to, counts = "", "", None
         try:
-            workload.obj = self.cluster.workload(ref, retries=0)
+            self.read_ended(workload)
         except ApiError:  # unavailable: the result is unknown
             return Result(workload, Outcome.TIMED_OUT, error, attempt=attempt)
-        require_not_skipped(workload, self.options, ENDED_RULES)
         try:
             snapshot = self.snapshot(workload, attempt)
             counts = snapshot.counts
@@ -4100,7 +4120,7 @@ class Rollout:
             problems.append(f"delete Pod {name} once the cause is fixed")
         condition = failure_condition(obj)
         if not condition and snapshot.missing > 0:
-            condition = self.cluster.failed_create(workload.ref, obj)
+            condition = self.cluster.latest_event(obj, "FailedCreate")
         return [*problems, *filter(None, [condition])]
 
     # Verification, whatever the method
@@ -4165,8 +4185,7 @@ class Rollout:
             if is_final or time.monotonic() > deadline:
                 break
             tell(f"verifying: {found[1]}")
-            if self.signals.stop_waiting.wait(pause):
-                raise StoppedWaiting
+            self.signals.wait(pause)
         outcome, message, stop_reason = found
         if outcome is Outcome.SUCCEEDED:
             if workload.method is Method.RESTART and pods_below_partition(workload):
@@ -4176,22 +4195,26 @@ class Rollout:
                 outcome, message = Outcome.FAILED, f"failed during the soak: {crash}"
         return Result(workload, outcome, message, 0.0, attempt, snapshot.counts, "", stop_reason)
 
-    def recheck(self, earlier: Result, tell: Tell) -> Result:
+    def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        workload, attempt = earlier.workload, earlier.attempt
-        ref = workload.ref
-        code, _ = self.rollout_status(ref, 1.0, tell)
-        workload.obj = self.cluster.workload(ref)
-        require_not_skipped(workload, self.options, [gone])
-        if code != 0 or not attempt:
-            return earlier
-        late = self.verify(workload, attempt, tell)
-        if late.outcome is not Outcome.SUCCEEDED:
-            return late
-        message = f"completed after the {self.options.timeout:g}s timeout"
-        if earlier.outcome is Outcome.FAILED:
-            message = "completed after its progress deadline"
-        return replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
+        started = time.monotonic() - earlier.seconds
+        workload, late = earlier.workload, earlier
+        with suppress(
+            ApiError, UnsuccessfulError, StoppedWaiting
+        ):  # then, what is known is reported
+            try:
+                code, _ = self.rollout_status(workload.ref, 1.0, log.debug)
+                self.read_ended(workload)
+                if code == 0 and earlier.attempt:
+                    late = self.verify(workload, earlier.attempt, log.debug)
+            except SkipError as reason:
+                return replace(earlier, outcome=Outcome.SKIPPED, message=str(reason))
+        if late.outcome is Outcome.SUCCEEDED:
+            message = f"completed after the {self.options.timeout:g}s timeout"
+            if earlier.outcome is Outcome.FAILED:
+                message = "completed after its progress deadline"
+            late = replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
+        return replace(late, seconds=seconds_since(started))
 
     def soak(
         self, workload: Workload, attempt: Attempt, verified: Iterable[Json], tell: Tell
@@ -4208,7 +4231,9 @@ class Rollout:
         while self.options.soak and (time.monotonic() < deadline or unready):
             left = deadline - time.monotonic()
             tell(f"soaking, {human_duration(left)} left")
-            if self.signals.came_within(min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY):
+            pause = min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY
+            self.signals.wait(pause, until=self.signals.reason_to_stop)
+            if self.signals.received:
                 break
             try:
                 pods = list(filter(attempt.is_new, self.pods_of(workload)))
@@ -4233,6 +4258,10 @@ def growing(seconds: float) -> Iterator[float]:
     while True:
         yield min(seconds, 5.0)
         seconds *= 1.5
+
+
+def seconds_since(started: float) -> float:
+    return round(time.monotonic() - started, 1)
 
 
 def restart_of(before: Json, pod: Json) -> str:
@@ -4403,6 +4432,10 @@ class OneByOne:
         return self.rollout.options
 
     @property
+    def signals(self) -> Signals:
+        return self.rollout.signals
+
+    @property
     def owners(self) -> Sequence[ObjectRef]:
         """Return the owners whose Pods are taken, one after the other."""
         return self.workload.owners
@@ -4535,18 +4568,16 @@ class OneByOne:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
-            self.rollout.signals.stop_starting.wait(min(max(pause, retry_after), left))
+            self.signals.wait(min(max(pause, retry_after), left), self.signals.reason_to_stop)
             self.require_running()
         self.wait_for(pod)
         return True
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
-        signals = self.rollout.signals
-        if signals.stop_waiting.is_set():
+        if self.signals.is_second():
             raise StoppedWaiting
-        is_over = signals.stop_starting.is_set() or time.monotonic() >= signals.ends_at
-        if signals.received or is_over:
+        if self.signals.reason_to_stop():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def obstacle(self, pod: Json) -> str:
@@ -4581,8 +4612,7 @@ class OneByOne:
         """Wait until a Pod that was taken is replaced, or runs with its new images."""
         deadline = time.monotonic() + self.options.timeout
         for pause in growing(0.2):
-            if self.rollout.signals.stop_waiting.wait(pause):
-                raise StoppedWaiting
+            self.signals.wait(pause)
             problem = self.look(pod)
             if not problem:
                 break
@@ -4665,7 +4695,7 @@ class Eviction(OneByOne):
         ready = sum(map(is_ready, alive))
         wanted = sum(map(is_ready, self.pods))
         if uid_of(pod) in map(uid_of, now):
-            return waiting
+            return f"waiting for Pod {name_of(pod)} to terminate"
         is_back = any(is_ready(found) and replaces(self.owner, found, pod) for found in new)
         if is_back and ready >= wanted:
             return ""
@@ -4695,7 +4725,7 @@ class Eviction(OneByOne):
         if uid_of(pod) in map(uid_of, pods):
             text, reason = f"Pod {name_of(pod)} is still terminating", ""
         elif not reason:
-            reason = self.cluster.failed_create(self.owner, obj)
+            reason = self.cluster.latest_event(obj, "FailedCreate")
         raise UnsuccessfulError(Outcome.TIMED_OUT, f"{text}: {reason}" if reason else text)
 
 
@@ -4761,6 +4791,9 @@ class ImageChange(OneByOne):
     def act(self, pod: Json) -> tuple[str, float]:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
+        for image in images.values():
+            if (self.workload.ref.namespace, image) in self.rollout.not_pulled:
+                raise SkipError(f"{image} could not be pulled in this namespace before")
         try:
             self.cluster.change_images(pod, images, dry_run=True)
             self.require_running()
@@ -4798,9 +4831,13 @@ class ImageChange(OneByOne):
     def give_up(self, pod: Json, reason: str = "") -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError. No reason: it took too long."""
         name = name_of(pod)
-        late = f"not restarted and ready after {self.options.timeout:g}s: {self.problem}"
-        problem = reason or late
+        late = f"not restarted and ready after {self.options.timeout:g}s"
+        texts = () if reason else (self.problem, self.cluster.latest_event(pod))
+        problem = reason or ": ".join(filter(None, (late, *texts)))
         names = self.images_to_change(pod)
+        if any(word in problem for word in NOT_PULLED):
+            found = {(self.workload.ref.namespace, image) for image in names.values()}
+            self.rollout.not_pulled.update(found)
         old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
         self.tell(f"{self.progress}; {self.state}")
@@ -4895,10 +4932,9 @@ def replaces(owner: ObjectRef, new: Json, old: Json) -> bool:
 
 @dataclass(eq=False)
 class Task:
-    """What a worker carries out: a rollout, or a last check of one that was not complete."""
+    """A rollout that a worker carries out."""
 
     workload: Workload
-    earlier: Result | None = None  # timed out, or beyond its progress deadline
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
 
@@ -4919,7 +4955,7 @@ class Scheduler:
         self.in_progress: dict[ObjectRef, Task] = {}
         self.to_recheck: list[Result] = []
         self.failures = self.failures_in_a_row = 0
-        self.stop_reason = ""  # of a result, or quit: why nothing else may start
+        self.is_announced = False  # that nothing else starts
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
         # What a worker reports about its task: a line of progress, or the result.
@@ -4931,33 +4967,31 @@ class Scheduler:
         """Carry out tasks, one after the other. Runs in a worker, which shares only the queues."""
         for task in iter(self.tasks.get, None):
             tell = partial(self.tell, task)
-            tell(self.rollout.carry_out(task.workload, tell, task.earlier))
+            tell(self.rollout.carry_out(task.workload, tell))
 
     def tell(self, task: Task, news: str | Result) -> None:
         self.events.put((task, news))
 
     def run(self, plan: Iterable[Workload]) -> None:
         """Roll out the plan, then recheck what timed out; report a result for each workload."""
-        waiting = deque(map(Task, plan))
+        waiting = deque(plan)
         self.drain(waiting)
-        reason = self.reason_to_stop()
+        reason = self.signals.reason_to_stop()
         stop_reason = "" if reason in self.ASKED_FOR else reason
         message = "; ".join(filter(None, (reason, self.rollout.gate.status)))
-        for task in waiting:
-            result = Result(task.workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
+        for workload in waiting:
+            result = Result(workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
             self.report.finish(result)
-        rechecks = deque(Task(result.workload, result) for result in self.to_recheck)
-        self.drain(rechecks)
-        for task in rechecks:
-            self.report.finish(self.rollout.interrupted(task.workload, task.earlier))
+        for _, result in in_parallel(self.to_recheck, self.rollout.recheck, self.workers):
+            self.report.finish(result)
         for _ in range(self.workers):
             self.tasks.put(None)
 
-    def drain(self, waiting: deque[Task]) -> None:
-        """Carry out tasks until none is left, or none may start and none is in progress."""
-        while not self.signals.stop_waiting.is_set():
+    def drain(self, waiting: deque[Workload]) -> None:
+        """Roll out workloads until none is left, or none may start and none is in progress."""
+        while not self.signals.is_second():
             self.fill_slots(waiting)
-            if not self.in_progress and (not waiting or self.reason_to_stop()):
+            if not self.in_progress and (not waiting or self.signals.reason_to_stop()):
                 return
             self.handle_event(POLL)
             self.announce_stop()
@@ -4966,60 +5000,42 @@ class Scheduler:
         while self.in_progress and time.monotonic() < deadline:
             self.handle_event(0.1)
         for task in self.in_progress.values():
-            result = self.rollout.interrupted(task.workload, task.earlier)
+            result = self.rollout.interrupted(task.workload)
+            message = result.message
             if task.line and task.workload.method is not Method.RESTART:
-                result = replace(result, message=f"{task.line}; {result.message}")
-            seconds = result.seconds or round(time.monotonic() - task.started, 1)
-            self.report.finish(replace(result, seconds=seconds))
+                message = f"{task.line}; {message}"
+            seconds = seconds_since(task.started)
+            self.report.finish(replace(result, message=message, seconds=seconds))
         self.in_progress.clear()
 
-    def fill_slots(self, waiting: deque[Task]) -> None:
+    def fill_slots(self, waiting: deque[Workload]) -> None:
         while waiting and len(self.in_progress) < self.workers:
-            task = waiting[0]
-            answer = "yes"
-            if not task.earlier:  # a recheck changes nothing
-                if self.reason_to_stop():
-                    return
-                answer = self.ask_about(task.workload) if self.ask else "yes"
-            if answer == "quit":
-                self.stop_reason = "quit"
+            if self.signals.reason_to_stop():
                 return
-            if not task.earlier and self.reason_to_stop():  # it was answered late
+            workload = waiting[0]
+            answer = self.ask_about(workload) if self.ask else "yes"
+            if answer == "quit":
+                self.signals.stop_reason = "quit"
+            if self.signals.reason_to_stop():  # it was answered late
                 return
             waiting.popleft()
             if answer == "no":
-                self.report.finish(Result(task.workload, Outcome.DECLINED))
+                self.report.finish(Result(workload, Outcome.DECLINED))
                 continue
             self.ask = self.ask and answer != "all"
-            task.started = time.monotonic()
-            self.in_progress[task.workload.ref] = task
+            task = self.in_progress[workload.ref] = Task(workload, time.monotonic())
             self.tasks.put(task)
 
-    def reason_to_stop(self) -> str:
-        """Return why no new rollouts start; empty: they do."""
-        if self.signals.received:
-            return "interrupted"
-        if self.stop_reason:
-            return self.stop_reason
-        options = self.rollout.options
-        if options.max_failures and self.failures >= options.max_failures:
-            return f"--max-failures={options.max_failures} reached"
-        return TIME_IS_UP if time.monotonic() >= self.signals.ends_at else ""
-
     def announce_stop(self) -> None:
-        """Let workers know that no rollout may start, or that they are not waited for."""
-        if len(self.signals.received) > 1:
-            self.signals.stop_waiting.set()
-        reason = self.reason_to_stop()
-        if not reason or self.signals.stop_starting.is_set():
+        """Log once why no other rollout will start."""
+        reason = self.signals.reason_to_stop()
+        if not reason or self.is_announced:
             return
-        self.signals.reason = reason
-        self.signals.stop_starting.set()
+        self.is_announced = True
         more = f"; waiting for {len(self.in_progress)} in progress" if self.in_progress else ""
         if self.in_progress and self.signals.received:
             more += " (interrupt again to stop waiting)"
-        action = "stopping" if reason == self.stop_reason else "no new rollouts will start"
-        log.warning("%s: %s%s", reason, action, more)
+        log.warning("%s: no new rollouts will start%s", reason, more)
 
     def ask_about(self, workload: Workload) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
@@ -5060,13 +5076,12 @@ class Scheduler:
             log.debug("progress", extra={**extra, "line": news})
             return
         del self.in_progress[ref]
-        self.stop_reason = self.stop_reason or news.stop_reason
-        if not task.earlier:
-            self.count(news)
+        self.signals.stop_reason = self.signals.stop_reason or news.stop_reason
+        self.count(news)
         reason = DEADLINE_TEXT if DEADLINE_TEXT in news.message else ""
         if news.outcome is Outcome.TIMED_OUT:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
-        if reason and news.attempt and not task.earlier:
+        if reason and news.attempt:
             log.info("rollout %s; will recheck at the end", reason, extra=extra)
             self.to_recheck.append(news)
         else:
@@ -5080,10 +5095,13 @@ class Scheduler:
             self.failures_in_a_row += 1
         elif result.outcome in SUCCESSES:
             self.failures_in_a_row = 0
-        is_unlimited = self.rollout.options.max_failures is None
-        if is_unlimited and self.failures_in_a_row == self.TOO_MANY_IN_A_ROW:
+        limit = self.rollout.options.max_failures
+        reason = ""
+        if limit and self.failures >= limit:
+            reason = f"--max-failures={limit} reached"
+        elif not limit and self.failures_in_a_row == self.TOO_MANY_IN_A_ROW:
             reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
-            self.stop_reason = self.stop_reason or reason
+        self.signals.stop_reason = self.signals.stop_reason or reason
 
 
 # 14. Report: it displays and counts, and decides nothing -----------------------------------------
@@ -5223,7 +5241,7 @@ class Report:
         self.with_names = len(names) > 1 or is_pattern(names[0])
         self.began = self.last_progress = time.monotonic()
         self.plan = Plan()
-        self.places: dict[ObjectRef, str] = {}  # in the rollout order
+        self.places: dict[ObjectRef, str] = {}  # in the rollout order, see plan_lines
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
         self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
@@ -5288,7 +5306,7 @@ class Report:
                 message=workload.message,
             )
         for position, workload in enumerate(plan.workloads, 1):
-            self.places[workload.ref] = str(position)
+            self.places[workload.ref] = str(position) if position <= plan.selected else "-"
             self.record(
                 "plan",
                 workload.ref,
@@ -5318,7 +5336,7 @@ class Report:
     def plan_lines(self, workloads: Sequence[Workload]) -> list[str]:
         """Return a table in the order given, with the notes on a workload below its row.
 
-        Drifted workloads are grouped, so their rows have the place in the rollout order.
+        The first column has the place in the rollout order; `-` is not rolled out.
         """
         rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
         for workload in workloads:
@@ -5330,12 +5348,9 @@ class Report:
             row.append(sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>")
             state = STATES.get(workload.state, workload.state.value)
             rows.append([*row, human_duration(age.total_seconds()), state])
-        is_grouped = bool(self.plan.compared)
-        header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
+        header, *table = format_table(rows)
         lines = [header]
-        for place, (workload, line) in enumerate(zip(workloads, table, strict=True)):
-            if place == self.plan.selected and not is_grouped:
-                lines.append("--- not selected by --max-rollouts: ---")
+        for workload, line in zip(workloads, table, strict=True):
             downtime = "downtime (strategy: Recreate)" if workload.has_downtime else ""
             action = NOTES[workload.method]
             if workload.method is Method.IN_PLACE and workload.other_changes:
@@ -5366,12 +5381,6 @@ class Report:
             names = [f"{name} {section_text(section)}" for name, *section in ignored]
             text = "Ignored, because it is different in each new Pod:"
             self.print(f"{text} {join_words(names)}", "")
-        others = [w for w in by_verdict[Verdict.UP_TO_DATE] if w.injected_changes]
-        names = sorted({name for workload in others for name in workload.injected_changes})
-        if others:
-            count = count_of(len(others), "workload")
-            text = f"{count} with an up-to-date sidecar: new Pods would differ in"
-            self.print(f"{text} {join_words(names)}.", "")
         for verdict, meaning in VERDICT_MEANINGS.items():
             found = by_verdict[verdict]
             skips = [Skip(workload.ref, short_reason(workload.message)) for workload in found]
@@ -5515,8 +5524,7 @@ class Report:
             return ["not checked"] * len(pods)
         if known.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
             return [known.left] * len(pods)
-        is_of_plan = pods is known.pods  # then they were compared
-        drifted = set(known.drifted_pods if is_of_plan else compare_pods(pods, known)[0])
+        drifted = set(compare_pods(pods, known)[0])
         left = self.results.get(known.ref, known.left) or "drifted"
         return [left if pod.name in drifted else "" for pod in pods]
 
@@ -5673,6 +5681,7 @@ class Report:
             self.has_lost_output,
             self.has_typo and (options.confirm or options.fail_on_drift),
             options.confirm and is_left,
+            options.confirm and any(is_unfinished(w, options) for w in plan.found if w.reason),
             options.fail_on_drift and any(self.not_up_to_date().values()),
         ]
         return int(any(reasons))
@@ -5762,7 +5771,7 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, unless a second signal came."""
     options = report.options
     report.take_census(())  # what it says of the time before is not true any more
-    if signals.stop_waiting.is_set():
+    if signals.is_second():
         return
     pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
     try:
@@ -5782,6 +5791,9 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
         hint = f"pip install -r requirements.txt, or start it with: uv run {SCRIPT}"
         log.error("Python package %s is not installed; run: %s", error.name, hint)
         return 3
+    if isinstance(error, ApiError) and "unable to parse requirement" in str(error):
+        log.error("invalid value for --selector: %s", str(error).removeprefix("400 "))
+        return 2
     if isinstance(error, (StartError, ApiError)):
         log.error("%s (nothing was changed)", error)
         return 3

@@ -1,15 +1,12 @@
 """The embedded cluster, filled with a sample company, and sidecar-rollout run on it.
 
-    tests/demo.py [--control-plane] [--keep] [--break-injector-after=N] [OPTIONS OF sidecar-rollout]
-
-Without options it is the dry run for istio-proxy. Streams and exit status are the tool's own. With --keep the cluster
-stays up afterwards, for kubectl, until Ctrl-C. With --break-injector-after=N the injector, whose webhook has
-failurePolicy: Ignore, fails after N Pods of the run. With --control-plane the company is on a real Kubernetes control
-plane, which needs Go and is built the first time.
+All other options are those of sidecar-rollout. Without any, it is the dry run for istio-proxy. Streams and exit status
+are the tool's own.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -256,33 +253,59 @@ def is_served(cluster: Cluster, plural: str) -> bool:
     return True
 
 
-def main(argv: list[str]) -> int:
-    flags = ("--control-plane", "--keep", "--break-injector-after=")
-    own = [option for option in argv if option.startswith(flags)]
-    options = [option for option in argv if option not in own]
+def parse_args(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The demo's own options, and those of sidecar-rollout."""
+    parser = argparse.ArgumentParser(
+        prog="tests/demo.py",
+        usage="%(prog)s [options] [options of sidecar-rollout]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--control-plane",
+        action="store_true",
+        help="use a real Kubernetes control plane; needs Go, and is built the first time",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the cluster for kubectl, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--break-injector-after",
+        type=int,
+        metavar="N",
+        help="let the injector, whose webhook has failurePolicy: Ignore, fail after N Pods",
+    )
+    own, options = parser.parse_known_args(argv)
     if not any(option.startswith("--sidecar-container-name") for option in options):
         options.insert(0, "--sidecar-container-name=istio-proxy")
-    is_real = "--control-plane" in own
+    return own, options
+
+
+def main(argv: list[str]) -> int:
+    own, options = parse_args(argv)
     try:
-        with control_plane_cluster() if is_real else EmbeddedCluster("demo") as cluster:
+        with control_plane_cluster() if own.control_plane else EmbeddedCluster("demo") as cluster:
             return show(cluster, own, options)
     except control_plane.Unavailable as missing:
         print(f"error: --control-plane: {missing}", file=sys.stderr)
         return 1
 
 
-def show(cluster: Cluster, own: list[str], options: list[str]) -> int:
+def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
     fill(cluster)
-    for option in own:
-        if option.startswith("--break-injector-after="):
-            cluster.injector.breaks_after = int(option.partition("=")[2])
+    if own.break_injector_after is not None:
+        cluster.injector.breaks_after = own.break_injector_after
     code = run(cluster, options)
-    if "--keep" in own:
+    if own.keep:
         print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
+    elif sys.stderr.isatty() and not any(word.startswith("--confirm") for word in options):
+        hint = "append --confirm=true to this command, or --keep to run what it has printed"
+        print(f"tests/demo.py: the cluster is gone; to apply, {hint}", file=sys.stderr)
     return code
 
 

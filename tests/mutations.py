@@ -54,8 +54,8 @@ MUTATIONS = (
     Mutation(
         "limits: one failure more than --max-failures",
         "failure_limits scheduler",
-        "self.failures >= options.max_failures",
-        "self.failures > options.max_failures",
+        "self.failures >= limit",
+        "self.failures > limit",
     ),
     Mutation(
         "limits: six failures in a row",
@@ -233,7 +233,7 @@ MUTATIONS = (
     Mutation(
         "verification: rollouts that timed out are not rechecked",
         "rolling_out",
-        "        if reason and news.attempt and not task.earlier:\n",
+        "        if reason and news.attempt:\n",
         "        if False:\n",
     ),
     Mutation(
@@ -258,14 +258,14 @@ MUTATIONS = (
     Mutation(
         "signals: the first one stops waiting",
         "interrupting",
-        "        if len(self.signals.received) > 1:\n",
-        "        if self.signals.received:\n",
+        "        return len(self.received) > 1\n",
+        "        return len(self.received) > 0\n",
     ),
     Mutation(
         "signals: the second one is ignored",
         "interrupting",
-        "            self.signals.stop_waiting.set()\n",
-        "            pass\n",
+        "        return len(self.received) > 1\n",
+        "        return False\n",
     ),
     Mutation(
         "signals: Ctrl-C reaches kubectl",
@@ -307,8 +307,8 @@ MUTATIONS = (
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if signals.received or is_over:\n",
-        "        if False:\n",
+        "        if self.signals.reason_to_stop():\n            raise UnsuccessfulError(",
+        "        if False:\n            raise UnsuccessfulError(",
     ),
     Mutation(
         "evict: one that took place despite its answer is not waited for",
@@ -460,6 +460,50 @@ MUTATIONS = (
         "concurrent_runs",
         " or any(matches(n, options.sidecars) for n in stuck):",
         ":",
+    ),
+    # Clocks, credentials and waits
+    Mutation(
+        "clocks: the local clock dates the patch",
+        "verification",
+        '        if entry.get("manager") == FIELD_MANAGER and entry.get("time")\n',
+        "        if False\n",
+    ),
+    Mutation(
+        "clocks: that of the API server does not count",
+        "requests selecting",
+        "        is_known = self.clock > -math.inf\n",
+        "        is_known = False\n",
+    ),
+    Mutation(
+        "clocks: a token is kept for a day",
+        "credentials",
+        "                self.valid_until = time.monotonic() + 30\n",
+        "                self.valid_until = time.monotonic() + 86_400\n",
+    ),
+    Mutation(
+        "evict: the wait for a budget counts against the timeout",
+        "image_changes",
+        "        self.wait_for(pod)\n",
+        "        self.wait_for(pod)\n        if time.monotonic() > deadline:\n            self.give_up(pod)\n",
+    ),
+    Mutation(
+        "selection: scaled to zero counts as without Pods",
+        "without_pods",
+        "desired > current == 0",
+        "current == 0",
+    ),
+    # Images that cannot be pulled, and rollouts that are not complete
+    Mutation(
+        "in place: the next workload gets an image that cannot be pulled",
+        "in_place",
+        "            self.rollout.not_pulled.update(found)\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "exit codes: an own rollout that is not complete is a success",
+        "concurrent_runs",
+        "    return is_ours and bool(incomplete_rollout(workload, options))\n",
+        "    return False\n",
     ),
     # Injectors that never give the same twice
     Mutation(

@@ -313,8 +313,7 @@ def no_signals(tool: ModuleType):
     """The tool's Signals, without handlers."""
     found = tool.Signals.__new__(tool.Signals)
     found.received = []
-    found.stop_starting, found.stop_waiting = threading.Event(), threading.Event()
-    found.reason, found.ends_at = "", math.inf
+    found.stop_reason, found.ends_at = "", math.inf
     return found
 
 

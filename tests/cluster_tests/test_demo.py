@@ -52,7 +52,9 @@ def test_it_works_without_a_kubectl_on_the_path(tmp_path):
     (tmp_path / "bin").mkdir()
     environment = {**os.environ, "PATH": str(tmp_path / "bin")}
     words = [sys.executable, str(DEMO)]
-    assert subprocess.run(words, env=environment, capture_output=True, timeout=60).returncode == 0
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0
+    assert "\nTo roll out: " in ended.stdout
 
 
 def test_keep_leaves_the_cluster_up_for_kubectl():

@@ -106,9 +106,7 @@ def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(mesh, r
     extra["metadata"] = {"annotations": {"own/annotation": "2"}}
     mesh.kubelet.ready_after = 60
     mesh.change("Deployment", "shop", "web", {"spec": {"template": extra}})
-    text = run(mesh, DRIFTED, TEXT).stdout
-    assert "4 up to date" in text
-    assert "new Pods would differ" not in text
+    assert "4 up to date" in run(mesh, DRIFTED, TEXT).stdout
 
 
 def test_pods_of_one_workload_may_differ_from_each_other(mesh, run):
@@ -126,9 +124,6 @@ def test_what_else_changes_is_told_and_is_no_drift_by_itself(mesh, run):
         "initContainers": [container("init", "i:1")],
     }
     assert set(verdicts(run(mesh, DRIFTED)).values()) == {"up_to_date"}
-    line = "4 workloads with an up-to-date sidecar: new Pods would differ in"
-    text = run(mesh, DRIFTED, TEXT).stdout
-    assert f"\n{line} init container init and volume crl.\n" in text
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     ended = run(mesh, DRIFTED)
     assert ended.of("drift")[0]["other_changes"] == ["init container init", "volume crl"]

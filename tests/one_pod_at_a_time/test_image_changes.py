@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from datetime import datetime, timezone
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from support import a_rollout, a_workload, in_place_answer, no_signals
 
 OLD, NEW = "agent:1", "agent:2"
+EVENT = "Stopping container agent"
 SCHEDULE = st.lists(
     st.sampled_from(["ok", "ok", "ok", "denied", "away", "gone", "signal", "signals"]), max_size=40
 )
@@ -26,27 +28,17 @@ class Clock:
         self.now = 1000.0
 
 
-class Event:
-    """A threading.Event whose wait takes no time."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.flag = clock, False
-
-    def set(self) -> None:
-        self.flag = True
-
-    def is_set(self) -> bool:
-        return self.flag
-
-    def wait(self, seconds: float) -> bool:
-        self.clock.now += seconds
-        return self.flag
-
-
 def signals_of(tool, clock: Clock):
-    """The tool's Signals, with events whose waits take no time."""
+    """The tool's Signals, whose waits take no time."""
     found = no_signals(tool)
-    found.stop_starting, found.stop_waiting = Event(clock), Event(clock)
+
+    def wait(seconds: float, until=bool) -> None:
+        if not until():
+            clock.now += seconds
+        if found.is_second():
+            raise tool.StoppedWaiting
+
+    found.wait = wait
     return found
 
 
@@ -62,6 +54,7 @@ class Cluster:
         unready: set[int],
         schedule,
         missing: int = 0,
+        missing_for: float = math.inf,
     ) -> None:
         self.tool, self.clock, self.interrupts = tool, clock, interrupts
         self.schedule = iter(schedule)
@@ -71,15 +64,13 @@ class Cluster:
         self.ids = 100
         self.was_ready = {name: tool.is_ready(pod) for name, pod in self.pods.items()}
         self.dry_runs: list[str] = []
-        self.missing = missing
+        self.missing, self.complete_at = missing, clock.now + missing_for
 
     def step(self, name: str = "") -> None:
         self.kubelet()
         event = next(self.schedule, "ok")
         if event in ("signal", "signals"):
-            self.interrupts.received.append(2)
-            if event == "signals" or len(self.interrupts.received) > 1:
-                self.interrupts.stop_waiting.set()
+            self.interrupts.received += [2, 2] if event == "signals" else [2]
         if event == "denied" and name:
             raise self.tool.ApiError(403, "403 denied")
         if event == "away":
@@ -125,13 +116,14 @@ class Cluster:
 
     def workload(self, ref):
         self.step()
+        missing = self.missing if self.clock.now < self.complete_at else 0
         return {
             "metadata": {"uid": "rs"},
             "spec": {
-                "replicas": len(self.pods) + self.missing,
+                "replicas": len(self.pods) + missing,
                 "template": {"spec": {"containers": []}},
             },
-            "status": {"availableReplicas": len(self.pods) + self.missing},
+            "status": {"availableReplicas": len(self.pods) + missing},
         }
 
     def pods_of(self, owner, obj):
@@ -174,6 +166,9 @@ class Cluster:
             status |= {"ready": False, "state": {"terminated": {"exitCode": 0}}}
         set_ready(found)
 
+    def latest_event(self, obj, reason=""):
+        return EVENT
+
     def now(self):
         return datetime.now(timezone.utc)
 
@@ -211,13 +206,11 @@ def a_pod(number: int, ready: bool) -> dict:
     return pod
 
 
-def change_all(
-    tool, fates: list[str], unready: set[int] = frozenset(), schedule=(), missing: int = 0
-):
+def change_all(tool, fates: list[str], unready: set[int] = frozenset(), schedule=(), **missing):
     """The result of a change in place, and the cluster after it."""
     clock = Clock()
     signals = signals_of(tool, clock)
-    cluster = Cluster(tool, clock, signals, fates, unready, schedule, missing)
+    cluster = Cluster(tool, clock, signals, fates, unready, schedule, **missing)
     ref = tool.ObjectRef("ReplicaSet", "shop", "web", "apps")
     fresh = a_pod(999, True)
     fresh["spec"]["containers"][1]["image"] = NEW
@@ -274,8 +267,8 @@ def test_no_pod_has_an_image_that_nobody_chose_and_one_at_a_time_is_unready(
     [
         ("pull", "container agent: ErrImagePull"),
         ("crash", "container agent: CrashLoopBackOff"),
-        ("never", "not restarted and ready after 60s: web-1"),
-        ("ignored", "not restarted and ready after 60s: web-1"),
+        ("never", f"not restarted and ready after 60s: web-1: {EVENT}"),
+        ("ignored", f"not restarted and ready after 60s: web-1: {EVENT}"),
     ],
 )
 def test_each_failure_is_named_and_undone_and_the_rest_is_left_alone(tool, fate, reason):
@@ -294,6 +287,13 @@ def test_an_api_server_that_is_away_is_named_with_the_pod(tool):
         result.message == "Pod web-0: may have the new image; cannot connect (0 of 1 Pod changed)"
     )
     assert result.stop_reason == "cannot connect"
+
+
+def test_a_wait_for_other_pods_does_not_count_against_the_timeout(tool):
+    """As for a PodDisruptionBudget: 45 s until the Pod may be changed, 30 s until it is ready."""
+    result, cluster = change_all(tool, ["slow"], missing=1, missing_for=45)
+    assert result.outcome is tool.Outcome.SUCCEEDED
+    assert cluster.clock.now > 1075
 
 
 def test_slow_images_are_waited_for(tool):

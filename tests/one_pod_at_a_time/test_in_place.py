@@ -151,8 +151,9 @@ def test_a_kubelet_that_does_nothing(cluster, run):
     ended = run(cluster, *IN_PLACE, CONFIRM, "--timeout=2s")
     assert ended.outcomes == {"shop/native": "failed"}
     name = cluster.pods("shop")[0]["metadata"]["name"]
-    text = f"Pod {name}: not restarted and ready after 2s: {name}; old image restored (0 of 1 Pod changed)"
-    assert message_of(ended, "native") == text
+    message = message_of(ended, "native")
+    assert message.startswith(f"Pod {name}: not restarted and ready after 2s: {name}")
+    assert message.endswith("; old image restored (0 of 1 Pod changed)")
     assert images(cluster, key="initContainers") == [OLD]
 
 
@@ -190,6 +191,34 @@ def test_an_image_that_does_not_start_is_put_back(shop, run, image, reason):
     shop.wait_for(lambda: all(is_ready(p) for p in shop.pods("shop", "web")))
     touched = {r.path for r in shop.server.requests if r.method == "PATCH"}
     assert len(touched) == 1  # no other Pod
+
+
+def test_no_other_workload_gets_an_image_that_could_not_be_pulled(shop, run):
+    """It would lose its sidecar for as long as the kubelet tries."""
+    upgrade(shop, "docker.io/istio/broken:1")
+    ended = run(shop, *IN_PLACE, *BOTH, CONFIRM)
+    assert sorted(ended.outcomes.values()) == ["failed", "skipped", "skipped"]
+    reason = "docker.io/istio/broken:1 could not be pulled in this namespace before"
+    assert sorted(r["message"] for r in ended.of("result"))[-2:] == [reason, reason]
+    assert set(images(shop)) == {OLD}
+
+
+def test_a_timeout_names_what_the_kubelet_did_last(shop, run):
+    upgrade(shop, "docker.io/istio/neverready:1")
+    (first, *_) = shop.pods("shop", "web")
+    event = {
+        "metadata": {"name": "last", "namespace": "shop"},
+        "involvedObject": {"kind": "Pod", "uid": first["metadata"]["uid"]},
+        "reason": "Unhealthy",
+        "message": "Readiness probe failed: password=SECRET",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    for number, found in enumerate(shop.pods("shop", "web")):
+        event["involvedObject"] = {"kind": "Pod", "uid": found["metadata"]["uid"]}
+        event["metadata"] = {"name": f"last-{number}", "namespace": "shop"}
+        shop.create("shop", {"apiVersion": "v1", "kind": "Event", **copy.deepcopy(event)})
+    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=2s")
+    assert ": Readiness probe failed: password=<redacted>; old image" in message_of(ended, "web")
 
 
 def test_if_the_old_image_cannot_be_put_back_the_message_says_so_first(shop, run):

@@ -35,7 +35,7 @@ def test_right_before_each_patch_the_injector_is_asked_again(outdated, start, op
     reason = "new Pods of Deployment shop/a would not have the sidecar"
     reason = reason if options else "5 rollouts failed in a row"
     assert messages(ended)["g"] == reason
-    assert f"{reason}: stopping" in ended.stderr
+    assert f"{reason}: no new rollouts will start" in ended.stderr
 
 
 @pytest.mark.parametrize("state", ["fails", "denies"])

@@ -125,6 +125,27 @@ def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
     assert patched(cluster) == ["sick"]
 
 
+def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run):
+    """Nobody else has begun it, so somebody must look at it."""
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    cluster.kubelet.ready_after = 600
+    first = run(cluster, CONFIRM, "--timeout=2s")
+    assert (first.code, first.outcomes) == (1, {"shop/web": "timed_out"})
+    again = run(cluster, CONFIRM, "--timeout=2s")
+    (reason,) = again.skipped.values()
+    assert reason.startswith("its rollout is not complete: 1 of ")
+    assert (again.code, again.outcomes) == (1, {})
+    assert run(cluster).code == 0  # a dry run
+
+
+def test_a_rollout_of_others_that_is_not_complete_is_no_failure(cluster, run):
+    in_progress(cluster, age=5)
+    assert run(cluster, CONFIRM).code == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "status", "spec", "said"),
     [

@@ -158,6 +158,7 @@ def test_signals_that_a_parent_ignores_stay_ignored(three):
             if "Waiting for deployment" in line:
                 process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
+    assert [r.method for r in three.server.requests].count("PATCH") == 3
 
 
 def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_path):

@@ -33,7 +33,7 @@ def test_a_new_pod_without_the_sidecar_stops_the_run(outdated, run, options):
     assert messages(ended)["b"] == f"1 of 2 new Pods has no sidecar; {healthy}"
     reason = "new Pods of Deployment shop/b have no sidecar"
     assert {messages(ended)[name] for name in "cdefg"} == {reason}
-    assert f"{reason}: stopping" in ended.stderr
+    assert f"{reason}: no new rollouts will start" in ended.stderr
     assert ended.summary["pods"] == counts(13, 3, 13, 3, lost=1)
 
 

@@ -324,7 +324,7 @@ def test_once_the_credentials_are_gone_nothing_more_is_tried(cluster, start):
     ]
     reason = "401 Unauthorized: credentials were rejected or have expired; log in again"
     assert {r["name"]: r["message"] for r in ended.of("result")}["d"] == reason
-    assert f"{reason}: stopping" in ended.stderr
+    assert f"{reason}: no new rollouts will start" in ended.stderr
 
 
 def test_a_workload_that_is_deleted_while_it_is_waited_for_is_skipped(cluster, start):
@@ -409,7 +409,7 @@ def rollout_status(tool, tmp_path):
     def wait(text: str, seconds: float = 60.0):
         told: list[str] = []
         words = [a_kubectl(tmp_path, text)]
-        return tool.follow(words, seconds, threading.Event(), told.append), told
+        return tool.follow(words, seconds, bool, told.append), told
 
     return wait
 
@@ -450,7 +450,7 @@ def test_lines_are_told_as_they_come_and_once(tool, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     words = [a_kubectl(tmp_path, f"echo a; echo a; echo b; cat {fifo}; echo c")]
-    arguments = (words, 60.0, threading.Event(), told.put)
+    arguments = (words, 60.0, bool, told.put)
     waiting = threading.Thread(target=tool.follow, args=arguments)
     waiting.start()
     assert [told.get(timeout=10), told.get(timeout=10)] == ["a", "b"]
@@ -471,7 +471,7 @@ def test_kubectl_is_ended_when_nobody_waits_any_more(tool, tmp_path):
     stop = threading.Event()
     words = [a_kubectl(tmp_path, f"echo $$ > {tmp_path}/pid\necho here\nexec sleep 600")]
     with pytest.raises(tool.StoppedWaiting):
-        tool.follow(words, 60.0, stop, lambda line: stop.set())
+        tool.follow(words, 60.0, stop.is_set, lambda line: stop.set())
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import a_rollout, a_workload, options_of
+from support import a_rollout, a_workload, no_signals, options_of
 
 
 class FakeCluster:
@@ -25,7 +25,7 @@ class FakeCluster:
     def now(self) -> datetime:
         return datetime.now(timezone.utc)
 
-    def failed_create(self, ref, obj) -> str:
+    def latest_event(self, obj, reason) -> str:
         return ""
 
     def revision_of(self, pods) -> str:
@@ -201,7 +201,7 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
     scheduler = SimpleNamespace(
         failures=0,
         failures_in_a_row=0,
-        stop_reason="",
+        signals=no_signals(tool),
         TOO_MANY_IN_A_ROW=tool.Scheduler.TOO_MANY_IN_A_ROW,
         rollout=SimpleNamespace(options=options_of(tool)),
     )
@@ -209,7 +209,7 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
     def count(outcome, **fields) -> str:
         result = tool.Result(a_workload(tool, **fields), outcome)
         tool.Scheduler.count(scheduler, result)
-        return scheduler.stop_reason
+        return scheduler.signals.stop_reason
 
     for _ in range(4):
         assert count(tool.Outcome.FAILED) == ""

@@ -176,11 +176,11 @@ def watch(tool, cluster, *options: str) -> str:
     rollout = a_rollout(tool, cluster, *options)
     attempt = tool.Attempt(lambda pod: False, lambda pod: True)
 
-    def came_within(seconds: float) -> bool:
+    def wait(seconds: float, until) -> None:
+        assert not until()
         cluster.clock[0] += seconds
-        return False
 
-    rollout.signals.came_within = came_within
+    rollout.signals.wait = wait
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool.time, "monotonic", lambda: cluster.clock[0])
         return rollout.soak(a_workload(tool, ref=ref), attempt, cluster.pods, lambda line: None)

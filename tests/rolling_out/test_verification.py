@@ -50,16 +50,17 @@ def test_an_annotation_that_is_taken_away_is_told(cluster, start):
 
 
 EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
+STAMP = "2026-11-21T11:00:00Z"
 
 
 @pytest.mark.parametrize(
     ("created", "stamp", "is_old"),
-    [(EARLIER, "", True), (PATCH, "", True), (LATER, "", False), (EARLIER, PATCH, False)],
+    [(EARLIER, "", True), (PATCH, "", True), (LATER, "", False), (EARLIER, STAMP, False)],
 )
 def test_which_pods_are_from_before_a_patch(tool, created, stamp, is_old):
     """The API server's clock dates the patch; its stamp is the tool's."""
     edits = [{"manager": "sidecar-rollout", "time": PATCH}, {"manager": "argocd", "time": LATER}]
-    attempt = tool.patched_at({"metadata": {"managedFields": edits}}, PATCH)
+    attempt = tool.patched_at({"metadata": {"managedFields": edits}}, STAMP)
     metadata = {"name": "web-0", "creationTimestamp": created}
     found = {"metadata": {**metadata, "annotations": {"a": stamp}}}
     assert (attempt.is_old(found), attempt.is_new(found)) == (is_old, not is_old)

@@ -182,7 +182,7 @@ def test_a_workload_of_another_api_group_is_another_one(cluster, run):
 
 
 def test_one_statefulset_needs_no_replicasets(shop, run):
-    run(shop, "sts/db", "--evict")
+    assert run(shop, "sts/db", "--evict").planned == ["shop/db"]
     assert not [r for r in shop.server.requests if "replicasets" in r.path]
 
 

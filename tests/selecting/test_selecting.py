@@ -468,7 +468,8 @@ def three_namespaces(cluster):
     ],
 )
 def test_namespaces_selectors_and_wildcards(three_namespaces, run, options, planned):
-    assert run(three_namespaces, *options).planned == planned
+    ended = run(three_namespaces, *options)
+    assert (ended.planned, ended.summary["planned"]) == (planned, len(planned))
 
 
 def test_only_the_named_namespaces_are_listed(three_namespaces, run):

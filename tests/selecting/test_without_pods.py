@@ -69,7 +69,8 @@ def test_which_broken_workloads_are_reported(cluster, run, options, found):
     cluster.create("shop", workload("Deployment", "never-restarted", spec))
     cluster.create("shop", workload("Deployment", "wants-none", annotations=stamp, replicas=0))
     cluster.settle()
-    assert run(cluster, *options).skipped.keys() == found
+    ended = run(cluster, *options)
+    assert (ended.skipped.keys(), ended.summary["without_pods"]) == (found, len(found))
 
 
 def test_a_workload_that_is_just_being_scaled_up_is_not_broken(cluster, run):

@@ -130,6 +130,19 @@ def test_credentials_that_cannot_be_renewed_are_requested_again(tool):
     )
 
 
+def test_a_token_is_kept_for_half_a_minute(tool, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(tool, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    tokens = iter(["one", "two"])
+    configuration = types.SimpleNamespace(get_api_key_with_prefix=lambda *_, **__: next(tokens))
+    credentials = tool.Credentials(tool.Connection(configuration))
+    assert credentials.get(now[0] + 20) == "one"
+    now[0] += 29
+    assert credentials.get(now[0] + 20) == "one"
+    now[0] += 2
+    assert credentials.get(now[0] + 20) == "two"
+
+
 def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
     reloads = []
     configuration = types.SimpleNamespace(

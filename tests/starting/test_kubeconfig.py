@@ -177,6 +177,7 @@ def test_other_fields_of_impersonation_are_refused(shop, run, field):
 def test_who_impersonates_nobody_sends_no_such_header(shop, run):
     assert run(shop).code == 0
     names = {name for request in shop.server.requests for name in request.headers}
+    assert "authorization" in names
     assert not any(name.startswith("impersonate") for name in names)
 
 

@@ -49,7 +49,8 @@ def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(f"#!/bin/sh\nprintf 'pr\\374fe\\n' >&2\nexec {KUBECTL} \"$@\"\n")
     kubectl.chmod(0o755)
-    assert run(cluster, CONFIRM, f"--kubectl={kubectl}").code == 0
+    ended = run(cluster, CONFIRM, f"--kubectl={kubectl}")
+    assert ended.code == ended.summary["exit_code"] == 0
 
 
 NO_CONTEXT = (
@@ -312,7 +313,9 @@ def test_in_the_cluster_without_a_service_account(run, tmp_path):
 
 def test_a_kubectl_that_does_not_print_json_is_not_quoted(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo token: SECRET")
-    assert "SECRET" not in run(cluster, TEXT, f"--kubectl={kubectl}", "--log-level=debug").stderr
+    said = run(cluster, TEXT, f"--kubectl={kubectl}", "--log-level=debug").stderr
+    assert "unexpected output; to reproduce: " in said
+    assert "SECRET" not in said
 
 
 def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
