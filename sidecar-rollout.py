@@ -148,7 +148,7 @@ class Kind(NamedTuple):
 
     group: str
     plural: str
-    counts: tuple[str, ...]  # where Pods are counted: desired, available, current, updated
+    counts: Names  # where Pods are counted: desired, available, current, updated
     how_to_select: str = ""  # empty: it has no rollouts
 
     @property
@@ -2098,50 +2098,51 @@ def check_kubectl(path: str, connection: Connection) -> None:
     raise StartError(f"kubectl cannot connect to the cluster: {error}; {hint}")
 
 
-def check_permissions(cluster: Cluster, options: Options) -> None:
-    """Check the permissions that this run needs. StartError lists the missing ones.
+def needed_permissions(options: Options) -> dict[str, str]:
+    """Return the permissions that a run uses, with what is different without each.
 
-    What is missing for kinds that are not selected, or for checks beforehand, is noted.
+    Empty: it is required. Those for kinds that are not selected are not.
     """
-    needed = {"list pods"}
-    noted = {}
+    needed = {"list pods": ""}
     verbs = ("get", "list", "patch", "watch") if options.confirm else ("get", "list")
     for kind in options.kinds:
-        needed |= {f"{verb} {KINDS[kind].resource}" for verb in verbs}
+        needed |= {f"{verb} {KINDS[kind].resource}": "" for verb in verbs}
     if options.exclude_annotation:
-        needed.add("get namespaces")
-    if "Deployment" in options.kinds:
-        needed.add("get replicasets.apps")
+        needed["get namespaces"] = ""
+    if options.confirm:
+        needed["create pods"] = "rollouts are not checked beforehand"
     if options.only_drifted:
-        needed.add("create pods")
-    elif options.confirm:
-        noted["create pods"] = "rollouts are not checked beforehand"
+        needed["create pods"] = ""
     if options.confirm and options.in_place:
-        needed.add("patch pods")
+        needed["patch pods"] = ""
     if options.confirm and options.evict:
-        needed.add("create pods/eviction")
+        needed["create pods/eviction"] = ""
     for kind in OWNED if options.evict else ():
-        noted[f"get {KINDS[kind].resource}"] = f"Pods of {kind}s are skipped"
+        needed[f"get {KINDS[kind].resource}"] = f"Pods of {kind}s are skipped"
+    if "Deployment" in options.kinds:
+        needed["get replicasets.apps"] = ""
+    return needed
+
+
+def check_permissions(cluster: Cluster, options: Options) -> None:
+    """Check the permissions of this run. StartError lists the required ones that are missing."""
+    needed = needed_permissions(options)
     namespaces = namespaces_to_list(options)
-    questions = itertools.product({*needed, *noted}, namespaces or [""])
-    answers = in_parallel(questions, cluster.is_allowed)
-    missing = sorted(question for question, is_allowed in answers if not is_allowed)
-    texts = {
-        (
-            permission,
-            namespace,
-        ): f"{permission} in {namespace and 'namespace '}{namespace or 'all namespaces'}"
-        for permission, namespace in missing
-    }
-    lacking = [texts[question] for question in missing if question[0] in needed]
-    if lacking:
+    questions = itertools.product(needed, namespaces or [""])
+    roles = {}  # that grant what is missing
+    notes = []
+    for (permission, namespace), is_allowed in sorted(in_parallel(questions, cluster.is_allowed)):
+        where = f"namespace {namespace}" if namespace else "all namespaces"
+        if not is_allowed and needed[permission]:
+            notes.append(f"no permission to {permission} in {where}: {needed[permission]}")
+        elif not is_allowed:
+            roles[f"{permission} in {where}"] = role_for(permission)
+    if roles:
         hint = "" if namespaces else ", or select your namespaces with --include-namespace"
-        roles = join_words(sorted({role_for(found) for found, _ in missing if found in needed}))
-        where = f"granted by {roles} in deploy/rbac.yaml"
-        text = f"missing permissions: {', '.join(lacking)}; {where}{hint}"
-        raise StartError(text)
-    for question in missing:
-        log.warning("no permission to %s: %s", texts[question], noted[question[0]])
+        where = f"granted by {join_words(sorted(set(roles.values())))} in deploy/rbac.yaml"
+        raise StartError(f"missing permissions: {', '.join(roles)}; {where}{hint}")
+    for note in notes:
+        log.warning("%s", note)
 
 
 def role_for(permission: str) -> str:
@@ -2350,12 +2351,7 @@ def is_ready(pod: Json) -> bool:
     return ("Ready", "True") in conditions_of(pod)
 
 
-NOT_PULLED = (
-    "ImagePullBackOff",
-    "ErrImagePull",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-)
+NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
 STUCK = (
     "CrashLoopBackOff",
     "RunContainerError",
@@ -3373,20 +3369,18 @@ def template_change(live: Json, today: Json, template: Json, names: Names) -> st
     that is gone may have been in the template, too.
     """
     before, after, stated = (other_parts(found, names) for found in (live, today, template))
-    containers = ("container ", "init container ")
     for part in sorted(before.keys() - after.keys()):
-        if part.startswith(containers):
+        if "container " in part:
             return f"the removal of {part}"
     for part, form in stated.items():
         old, new = before.get(part, {}), after.get(part, {})
         is_changed = part.startswith("volume ") and old != new
-        if part.startswith(containers):
-            is_changed = any(old.get(key) != new.get(key) for key in STATED if key in form)
-            for key in ("env", "volumeMounts"):
-                before_now = dig(old, key), dig(new, key)
-                is_changed |= any(
-                    before_now[0].get(name) != before_now[1].get(name) for name in form[key]
-                )
+        if "container " in part:
+            is_changed = any(old.get(key) != new.get(key) for key in STATED if key in form) or any(
+                dig(old, key).get(name) != dig(new, key).get(name)
+                for key in ("env", "volumeMounts")
+                for name in form[key]
+            )
         if is_changed:
             return f"a change of {part}"
     return ""
@@ -3542,9 +3536,6 @@ def compare(
         workload.verdict = Verdict.UP_TO_DATE if has_sidecar else Verdict.NOT_INJECTED
 
 
-NO_PERMISSION = 'cannot create resource "pods"'
-
-
 def verdict_on(error: ApiError) -> Verdict:
     """Return what a dry run that failed means.
 
@@ -3559,7 +3550,7 @@ def verdict_on(error: ApiError) -> Verdict:
 
 def is_inconclusive(error: ApiError) -> bool:
     """Return whether a dry run failed for a reason that does not concern a rollout."""
-    inconclusive = f"exceeded quota|does not support dry run|{NO_PERMISSION}"
+    inconclusive = 'exceeded quota|does not support dry run|cannot create resource "pods"'
     return bool(re.search(inconclusive, str(error)))
 
 
@@ -3996,8 +3987,12 @@ class Rollout:
             except ApiError as error:
                 if error.status == 409:
                     continue
-                is_unclear = error.status in (0, 404) or error.status >= 500
-                now = self.after_patch(ref, error) if is_unclear else obj
+                now = obj
+                if error.status in (0, 404) or error.status >= 500:
+                    try:
+                        now = self.cluster.workload(ref)
+                    except ApiError:  # then it is not known
+                        raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
                 if stamp in template_annotations(now).values():
                     return patched_at(now, stamp)
                 if error.status in (0, 502, 503, 504):  # it may yet be patched
@@ -4005,16 +4000,6 @@ class Rollout:
                 if now:  # else it is gone
                     raise
         raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
-
-    def after_patch(self, ref: ObjectRef, error: ApiError) -> Json:
-        """Return the workload after a patch that failed: it may have been patched all the same.
-
-        UnsuccessfulError, which stops the run, if that is not known.
-        """
-        try:
-            return self.cluster.workload(ref)
-        except ApiError:
-            raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
 
     def annotations(self, workload: Workload, stamp: str) -> Labels:
         """Return the annotations that restart a workload.
@@ -4226,7 +4211,7 @@ class Rollout:
         """
         deadline = time.monotonic() + (self.options.soak or 0)
         before = {uid_of(pod): pod for pod in verified}
-        seen_ready = {uid for uid, pod in before.items() if is_ready(pod)}
+        were_ready = {uid for uid, pod in before.items() if is_ready(pod)}
         unready: set[str] = set()
         while self.options.soak and (time.monotonic() < deadline or unready):
             left = deadline - time.monotonic()
@@ -4247,9 +4232,8 @@ class Rollout:
                     return restart
                 if uid_of(pod) in unready and not is_ready(pod):
                     return f"{pod_problem(pod) or name_of(pod)} (not ready)"
-            now_ready = {uid_of(pod) for pod in pods if is_ready(pod)}
-            seen_ready |= now_ready
-            unready = ({uid_of(pod) for pod in pods} & seen_ready) - now_ready
+            were_ready |= {uid_of(pod) for pod in pods if is_ready(pod)}
+            unready = {uid_of(pod) for pod in pods if not is_ready(pod)} & were_ready
         return ""
 
 
@@ -5245,7 +5229,6 @@ class Report:
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
         self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
-        self.results: dict[ObjectRef, str] = {}  # outcomes other than successes, in words
         self.known: dict[ObjectRef, Workload] = {}  # by workload, and by owner of Pods
         self.census: Counter[tuple[str, str, str]] = Counter()  # name, image, why left
         self.leftovers: list[Skip] = []  # Pods that are not up to date
@@ -5336,7 +5319,8 @@ class Report:
     def plan_lines(self, workloads: Sequence[Workload]) -> list[str]:
         """Return a table in the order given, with the notes on a workload below its row.
 
-        The first column has the place in the rollout order; `-` is not rolled out.
+        Drifted workloads are grouped, so their rows have the place in the rollout order; `-` is
+        not rolled out.
         """
         rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
         for workload in workloads:
@@ -5348,9 +5332,12 @@ class Report:
             row.append(sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>")
             state = STATES.get(workload.state, workload.state.value)
             rows.append([*row, human_duration(age.total_seconds()), state])
-        header, *table = format_table(rows)
+        is_grouped = bool(self.plan.compared)
+        header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
         lines = [header]
-        for workload, line in zip(workloads, table, strict=True):
+        for place, (workload, line) in enumerate(zip(workloads, table, strict=True)):
+            if place == self.plan.selected and not is_grouped:
+                lines.append("--- not selected by --max-rollouts: ---")
             downtime = "downtime (strategy: Recreate)" if workload.has_downtime else ""
             action = NOTES[workload.method]
             if workload.method is Method.IN_PLACE and workload.other_changes:
@@ -5466,7 +5453,7 @@ class Report:
         workload = result.workload
         outcome = result.outcome
         self.outcomes[outcome] += 1
-        self.results[workload.ref] = "" if outcome in SUCCESSES else outcome.value
+        workload.left = "drifted" if outcome in SUCCESSES else outcome.value
         self.count_pods(result)
         level = logging.INFO
         if outcome not in SUCCESSES:
@@ -5525,18 +5512,16 @@ class Report:
         if known.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
             return [known.left] * len(pods)
         drifted = set(compare_pods(pods, known)[0])
-        left = self.results.get(known.ref, known.left) or "drifted"
-        return [left if pod.name in drifted else "" for pod in pods]
+        return [(known.left or "drifted") if pod.name in drifted else "" for pod in pods]
 
     def print_census(self) -> None:
         """Print `istio-proxy in 41 Pods: 1.27.0 in 29, 1.26.2 in 12 (8 in the plan)`."""
-        for name in sorted({name for name, _, _ in self.census}):
+        for name, found in group_by(sorted(self.census), lambda item: item[0]).items():
             versions: Counter[str] = Counter()
             lefts: Counter[str] = Counter()
-            for (found, image, left), count in self.census.items():
-                if found == name:
-                    versions[image_version(image)] += count
-                    lefts[left] += count
+            for item in found:
+                versions[image_version(item[1])] += self.census[item]
+                lefts[item[2]] += self.census[item]
             total = count_of(versions.total(), "Pod")
             del lefts[""]
             shown = versions.most_common(self.MAX_NAMES)
@@ -5671,7 +5656,8 @@ class Report:
         options = self.options
         has_failed = any(self.outcomes[outcome] for outcome in FAILURES)
         is_left = plan.without_pods or any(
-            workload.left not in ("", "in the plan")
+            workload.left
+            and workload.ref not in self.places
             and not reason_to_skip(workload, options, SELECTION_RULES)
             for workload in plan.compared
         )
@@ -5717,9 +5703,9 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
             hint = "check the name, the namespace and the cutoff"
             text = f"no Pods of {pattern} have the sidecar; {hint}"
             kind, _, name = pattern.partition("/")
-            known = [row for row in KINDS if row.lower() == kind and not is_pattern(name)]
-            namespaces = [n for n in namespaces_to_list(options) if known]
-            paths = [path_of(ObjectRef(known[0], n, name)) for n in namespaces]
+            namespaces = () if is_pattern(name) else namespaces_to_list(options)
+            known = itertools.product([row for row in KINDS if row.lower() == kind], namespaces)
+            paths = [path_of(ObjectRef(*place, name)) for place in known]
             found.append((text, bool(paths) and all(is_absent(cluster, path) for path in paths)))
     for text, is_typo in found:
         log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
+import jsonpatch
+
 from . import admission, eviction, kubelet, openapi, selectors
 from .admission import Refused
 from .controllers import Controllers
@@ -49,6 +51,7 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 GZIP_FROM = 128 * 1024  # bytes of an answer; smaller ones are not worth it
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"  # of kubectl rollout undo
 MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -565,14 +568,17 @@ class Handler(BaseHTTPRequestHandler):
         return 201, whole(target.resource, json.dumps(created).encode())
 
     def _patch(self, request: Request, target: Target) -> tuple[int, bytes]:
-        if request.headers.get("content-type") not in (STRATEGIC, MERGE):
+        kind = request.headers.get("content-type")
+        if kind not in (STRATEGIC, MERGE, JSON_PATCH):
             raise Refused(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
         patch = body_of(request)
-        strategic = request.headers["content-type"] == STRATEGIC
         with self.server.store.lock:
             current = self._find(target).object
-            refuse_patch(patch, current, target)
-            changed = merged(current, patch, strategic)
+            if kind == JSON_PATCH:
+                changed = jsonpatch.apply_patch(current, patch)
+            else:
+                refuse_patch(patch, current, target)
+                changed = merged(current, patch, kind == STRATEGIC)
             if target.resource.plural == "pods" and not target.subresource:
                 self._refuse_pod_update(target, current, changed)
             return 200, self._store_change(request, target, current, changed)

@@ -13,7 +13,7 @@ import pytest
 import urllib3
 from cluster import EmbeddedCluster
 from cluster.manifests import container, pod, pod_spec, workload
-from support import KUBECTL, TOP, exchanges
+from support import KUBECTL, TOP, exchanges, let_ready
 
 PROXY = container(
     "mesh-proxy",
@@ -323,6 +323,19 @@ def kubectl(
     )
 
 
+def test_a_rollout_can_be_undone(cluster):
+    cluster.create("shop", workload("Deployment", "web", pod_spec(container("app", "app:1"))))
+    cluster.settle()
+    changed = {"spec": {"containers": [{"name": "app", "image": "app:2"}]}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": changed}})
+    cluster.settle()
+    words = ("rollout", "undo", "deployment/web", "-n", "shop", "--to-revision=1")
+    assert kubectl(cluster, *words).stdout == "deployment.apps/web rolled back\n"
+    cluster.settle()
+    (found,) = cluster.pods("shop", "web")
+    assert found["spec"]["containers"][0]["image"] == "app:1"
+
+
 @pytest.mark.parametrize(
     "as_stream", ["true", "false"]
 )  # kubectl 1.37's way to watch, and that of older ones
@@ -330,24 +343,21 @@ def kubectl(
 def test_kubectl_waits_for_a_rollout_in_both_ways_to_watch(cluster, kind, as_stream):
     cluster.create("shop", workload(kind, "web"))
     cluster.settle()
-    cluster.kubelet.ready_after = 0.5
+    cluster.kubelet.ready_after = 600
     target = f"{kind.lower()}/web"
     assert (
         kubectl(cluster, "rollout", "restart", target, "-n", "shop").stdout
         == f"{kind.lower()}.apps/web restarted\n"
     )
-    waited = kubectl(
-        cluster,
-        "rollout",
-        "status",
-        target,
-        "-n",
-        "shop",
-        "--timeout=20s",
-        KUBE_FEATURE_WatchListClient=as_stream,
-    )
-    assert waited.returncode == 0, waited.stderr
-    assert "Waiting for" in waited.stdout
+    words = [KUBECTL, "rollout", "status", target, "-n", "shop", "--timeout=60s"]
+    environment = {"KUBECONFIG": cluster.kubeconfig, "KUBE_FEATURE_WatchListClient": as_stream}
+    with subprocess.Popen(
+        words, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    ) as waiting:
+        assert waiting.stdout.readline().startswith("Waiting for")
+        let_ready(cluster)
+        assert "roll" in waiting.stdout.read()
+    assert waiting.returncode == 0
     watches = [r for r in cluster.server.requests if r.verb == "watch"]
     assert all(
         (r.query.get("sendInitialEvents") == "true") == (as_stream == "true") for r in watches

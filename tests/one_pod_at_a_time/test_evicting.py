@@ -23,8 +23,17 @@ from support import (
 pytestmark = pytest.mark.both
 
 
-@pytest.mark.parametrize("options", [(), ("--only-drifted",)], ids=["all", "drifted"])
-@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize(
+    ("owner", "options"),
+    [
+        *((owner, ()) for owner in OWNERS),
+        # Those that differ in how they are compared
+        *(
+            (f"{kind} shop/x", ("--only-drifted",))
+            for kind in ("Deployment", "Rollout", "CloneSet")
+        ),
+    ],
+)
 def test_each_owner(cluster, run, owner, options):
     OWNERS[owner](cluster)
     cluster.settle()

@@ -42,10 +42,10 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
     lines = ended.stdout.splitlines()
     assert lines[:-1] == [
         f"Context embedded ({cluster.url})",
-        "#  NAMESPACE  WORKLOAD        REPLACE  SIDECAR  OLDEST POD  STATE",
-        "1  shop       deployment/api  1 of 1   1.26.2   3d          no endpoints",
+        "NAMESPACE  WORKLOAD        REPLACE  SIDECAR  OLDEST POD  STATE",
+        "shop       deployment/api  1 of 1   1.26.2   3d          no endpoints",
         "    downtime (strategy: Recreate)",
-        "2  shop       deployment/web  3 of 3   1.26.2   3d          no endpoints",
+        "shop       deployment/web  3 of 3   1.26.2   3d          no endpoints",
         "",
         "Skipped:",
         "  not managed by a controller; delete and recreate it manually:",

@@ -117,8 +117,8 @@ def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
     """Both begin with it, as it is unhealthy; the second finds the rollout of the first."""
     cluster.create("shop", workload("Deployment", "sick", pod_spec(container("app", "broken:1"))))
     cluster.settle()
-    first = start(cluster, CONFIRM, "--timeout=6s", "--log-level=debug")
-    first.wait_for_log("Waiting for deployment")
+    first = start(cluster, CONFIRM, "--timeout=6s")
+    cluster.wait_for(lambda: patched(cluster))
     second = start(cluster, CONFIRM, "--timeout=6s").finish()
     assert second.skipped.keys() == {"Deployment shop/sick"}
     assert first.finish().outcomes == {"shop/sick": "timed_out"}

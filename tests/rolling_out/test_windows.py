@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from cluster.manifests import replicated, workload
-from support import CONFIRM, let_ready, options_of, printed_command
+from support import CONFIRM, evictions, let_ready, options_of, patched, printed_command
+
+WINDOW = ("--max-duration=1h", "--timeout=2h")
+
+
+class Clock:
+    """The module time, with a monotonic clock that a test can put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def __getattr__(self, name: str):
+        return getattr(time, name)
+
+
+@pytest.fixture
+def clock(tool, monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(tool, "time", found)
+    return found
 
 
 @pytest.fixture
@@ -13,17 +38,31 @@ def slow(cluster):
     for name in ("a", "b", "c"):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
-    cluster.kubelet.ready_after = 60
+    cluster.kubelet.ready_after = 600
     return cluster
 
 
-def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, start):
-    running = start(slow, CONFIRM, "--max-duration=8s")
-    running.wait_for_log(
-        "--max-duration is over: no new rollouts will start; waiting for 1 in progress"
-    )
-    let_ready(slow)
-    ended = running.finish()
+@pytest.fixture
+def end_of_window(clock):
+    """Have the window end, and then perhaps the Pods be ready, when something has happened."""
+    threads = []
+
+    def arrange(cluster, is_time, then=let_ready) -> None:
+        def wait() -> None:
+            cluster.wait_for(is_time)
+            clock.ahead += 3600
+            then(cluster)
+
+        threads.append(threading.Thread(target=wait))
+        threads[0].start()
+
+    yield arrange
+    threads[0].join()
+
+
+def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, run, end_of_window):
+    end_of_window(slow, lambda: patched(slow))
+    ended = run(slow, CONFIRM, *WINDOW)
     assert ended.outcomes == {
         "shop/a": "succeeded",
         "shop/b": "not_started",
@@ -31,32 +70,32 @@ def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, start):
     }
     assert ended.code == 0  # it was asked for
     assert {r["message"] for r in ended.of("result")[1:]} == {"--max-duration is over"}
+    text = "--max-duration is over: no new rollouts will start; waiting for 1 in progress"
+    assert text in ended.stderr
 
 
-def test_the_summary_tells_how_to_resume(slow, start, run):
-    running = start(slow, CONFIRM, "--max-duration=8s", "--log-format=text")
-    running.wait_for_log("--max-duration is over")
-    let_ready(slow)
-    *_, header, command = running.finish().stdout.splitlines()
+def test_the_summary_tells_how_to_resume(slow, run, end_of_window):
+    end_of_window(slow, lambda: patched(slow))
+    ended = run(slow, CONFIRM, *WINDOW, "--log-format=text")
+    *_, header, command = ended.stdout.splitlines()
     assert header == "To resume, run:"
     words = [word for word in printed_command(command)[2:] if word != "--log-format=text"]
     assert run(slow, *words).outcomes == {"shop/b": "succeeded", "shop/c": "succeeded"}
 
 
-def test_a_failure_is_one_also_at_the_end_of_the_window(slow, start):
-    running = start(slow, CONFIRM, "--max-duration=8s", "--timeout=10s")
-    ended = running.finish()
-    assert (ended.code, ended.outcomes["shop/a"]) == (1, "timed_out")
+def test_a_failure_is_one_also_at_the_end_of_the_window(slow, run, end_of_window):
+    end_of_window(slow, lambda: patched(slow), then=bool)
+    slow.change("Deployment", "shop", "a", {"spec": {"progressDeadlineSeconds": 1}})
+    ended = run(slow, CONFIRM, *WINDOW)
+    assert (ended.code, ended.outcomes["shop/a"]) == (1, "failed")
 
 
-def test_evictions_stop_between_two_pods(cluster, start):
+def test_evictions_stop_between_two_pods(cluster, run, end_of_window):
     cluster.create("shop", replicated("ReplicaSet", "x", replicas=3))
     cluster.settle()
-    cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, "--evict", "--max-duration=8s")
-    running.wait_for_log("--max-duration is over")
-    let_ready(cluster)
-    ended = running.finish()
+    cluster.kubelet.ready_after = 600
+    end_of_window(cluster, lambda: evictions(cluster))
+    ended = run(cluster, CONFIRM, "--evict", *WINDOW)
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "interrupted",
