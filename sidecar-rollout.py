@@ -737,7 +737,7 @@ WILDCARDS = "wildcards *, ? and [...] are allowed"
 NUMBER = "[1-9][0-9]{0,8}"
 LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 # An unset shell variable must not select more than was meant.
-non_empty = matching(r"(?s).*\S.*", "a non-empty text")
+non_empty = matching(r"(?s).*\S.*", "non-empty")
 level = matching("debug|info|warning|error", "debug, info, warning or error")
 log_format = matching("text|json", "text or json")
 # An RFC 1123 label, and an RFC 1123 subdomain
@@ -757,12 +757,12 @@ annotation_prefix = matching(
 
 
 def positive_number(text: str) -> int:
-    return int(matching(NUMBER, "a whole number above 0")(text))
+    return int(matching(NUMBER, "a positive integer")(text))
 
 
 def amount(text: str) -> Amount:
     form = f"({NUMBER}|(100|[1-9][0-9]?)%)"
-    matching(form, "a whole number above 0, or a percentage such as 25%")(text)
+    matching(form, "a positive integer, or a percentage such as 25%")(text)
     return Amount(int(text.rstrip("%")), text.endswith("%"))
 
 
@@ -967,7 +967,7 @@ OPTIONS = {
             "--exclude-annotation",
             annotation_filter,
             "KEY[=VALUE]",
-            "Skip workloads with this annotation, also on their namespace (takes precedence)",
+            "Skip workloads and namespaces with this annotation (takes precedence)",
             repeatable=True,
         ),
         Option(
@@ -984,7 +984,7 @@ OPTIONS = {
     "Drift detection": (
         switch(
             "--include-config",
-            "Also if a ConfigMap or Secret of the sidecar changed after its Pods were created",
+            "A ConfigMap or Secret of the sidecar that changed after Pods were created is drift",
             requires="--only-drifted",
         ),
         Option(
@@ -997,7 +997,7 @@ OPTIONS = {
         ),
         switch(
             "--include-missing",
-            "Also workloads whose Pods lack the sidecar but would get it if they were created now",
+            "Include workloads whose Pods lack the sidecar, but would get it if created now",
             requires="--only-drifted",
         ),
         switch(
@@ -1007,7 +1007,7 @@ OPTIONS = {
         ),
         switch(
             "--fail-on-drift",
-            "Exit with 1 if a dry run with --only-drifted finds a workload that is not up to date",
+            "Exit with 1 if the dry run finds workloads or Pods that are not up to date",
             requires="--only-drifted",
         ),
     ),
@@ -1032,8 +1032,8 @@ OPTIONS = {
             "--gate",
             command,
             "COMMAND",
-            "Start no new rollouts while this command fails; it runs without a shell, and a "
-            "success counts for 10 seconds",
+            "Start no new rollouts while this command fails; it runs without a shell; a "
+            "success is valid for 10 seconds",
             [],
         ),
         Option(
@@ -1069,7 +1069,7 @@ OPTIONS = {
             "--log-format",
             log_format,
             "FORMAT",
-            "text or json, for the log and for the result (default: text)",
+            "Format of the log and the results: text or json (default: text)",
             "text",
         ),
         Option(
@@ -1542,7 +1542,7 @@ class Cluster:
             is_last = attempt >= (self.retries if retries is None else retries)
             if is_last or time.monotonic() + pause >= deadline:
                 break
-            log.debug("%s %s: trying again: %s", method, path, problem)
+            log.debug("%s %s: retrying: %s", method, path, problem)
             time.sleep(pause)
         if response is None:
             server = self.connection.via
@@ -1861,7 +1861,7 @@ def api_error(response: Any) -> ApiError:
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
     if response.status == 410:
-        message = "the list expired while it was being read; run this command again"
+        message = "the list expired while it was being read; rerun this command"
     text = f"{response.status} {message}".strip()
     return ApiError(response.status, text, causes, retry_after(response))
 
@@ -2424,7 +2424,7 @@ def without_rollouts(workload: Workload, options: Options) -> str:
     if has_template(ref):
         return "its ReplicaSet has no Deployment or no longer exists; use --evict"
     tools = "use --evict, or restart it with that controller's tools"
-    return f"managed by a {ref.kind} ({ref.group}); {tools}"
+    return f"managed by {ref.kind} ({ref.group}); {tools}"
 
 
 def kind_not_selected(workload: Workload, options: Options) -> str:
@@ -2543,7 +2543,7 @@ def after_cutoff(workload: Workload, options: Options) -> str:
 
 def up_to_date(workload: Workload, options: Options) -> str:
     if workload.drifted_pods and not workload.old_pods:
-        return "some Pods have no sidecar; specify its whole name, or use --include-missing"
+        return "some Pods have no sidecar; specify its full name, or use --include-missing"
     return "" if workload.old_pods else "already up to date"
 
 
@@ -3596,7 +3596,7 @@ def compare_or_not(workload: Workload, *parts: Any) -> None:
         compare(workload, *parts)
     except Exception as error:
         log.debug("cannot compare", exc_info=True, extra={"workload": str(workload.ref)})
-        workload.verdict, workload.message = Verdict.UNKNOWN, f"cannot be compared: {error!r}"
+        workload.verdict, workload.message = Verdict.UNKNOWN, f"unexpected error: {error!r}"
 
 
 def ask_twice(
@@ -3653,7 +3653,7 @@ def with_template(cluster: Cluster, workload: Workload) -> Json:
     if workload.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
     if "spec" not in dig(obj, "spec.template"):
-        text = f"the Pod template of a {owner.kind} ({owner.group}) cannot be read"
+        text = f"the Pod template of {owner.kind} ({owner.group}) cannot be read"
         raise ApiError(200, text)
     return obj
 
@@ -3666,7 +3666,7 @@ SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the 
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
-TIME_IS_UP = "--max-duration is over"
+TIME_IS_UP = "--max-duration reached"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
 
@@ -4052,7 +4052,7 @@ class Rollout:
         workload.obj = self.cluster.workload(workload.ref, retries=0)
         require_not_skipped(workload, self.options, ENDED_RULES)
         if is_paused(workload.obj):
-            message = "paused during its rollout; run `kubectl rollout resume` to go on"
+            message = "paused during its rollout; run `kubectl rollout resume`"
             raise UnsuccessfulError(Outcome.INCOMPLETE, message)
 
     def rollout_status(self, ref: ObjectRef, seconds: float, tell: Tell) -> tuple[int | None, str]:
@@ -4703,7 +4703,7 @@ class Eviction(OneByOne):
     def give_up(self, pod: Json) -> NoReturn:
         obj = self.cluster.owner(self.owner, pod)
         pods = self.cluster.pods_of(self.owner, obj)
-        text = f"not as many Pods are ready as before Pod {name_of(pod)} was evicted"
+        text = f"fewer Pods are ready than before Pod {name_of(pod)} was evicted"
         reason = next(filter(None, map(pod_problem, filter(self.attempt.is_new, pods))), "")
         reason = reason or next(filter(None, map(pod_problem, pods)), "") or failure_condition(obj)
         if uid_of(pod) in map(uid_of, pods):
@@ -4754,7 +4754,7 @@ class ImageChange(OneByOne):
         """
         found = differences_of(self.workload, [pod], self.options)
         if found and not only_images(found, self.workload.view):
-            raise SkipError("more than images differ by now; rerun this command")
+            raise SkipError("not only images differ now; rerun this command")
         return {difference.path[0]: difference.expected for difference in found}
 
     def check_today(self, pods: Sequence[Json]) -> None:
@@ -5625,8 +5625,10 @@ class Report:
                     self.print(f"  {command(ref, 'describe')}")
                 if result.undo_to:
                     undo = command(ref, "rollout", "undo", f"--to-revision={result.undo_to}")
-                    effect = "the Pods that still run keep the old sidecar; new ones get what the"
-                    self.print(f"  {undo}", f"    ({effect} injector gives now: repair it first)")
+                    effect = (
+                        "old Pods keep their sidecar; new Pods get what is injected now: repair"
+                    )
+                    self.print(f"  {undo}", f"    ({effect} the injector first)")
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
@@ -5774,7 +5776,7 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
         log.warning("interrupted; nothing was changed")
         return signals.exit_code
     if isinstance(error, ModuleNotFoundError):
-        hint = f"pip install -r requirements.txt, or start it with: uv run {SCRIPT}"
+        hint = f"pip install -r requirements.txt (or use: uv run {SCRIPT})"
         log.error("Python package %s is not installed; run: %s", error.name, hint)
         return 3
     if isinstance(error, ApiError) and "unable to parse requirement" in str(error):
@@ -5783,7 +5785,7 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
     if isinstance(error, (StartError, ApiError)):
         log.error("%s (nothing was changed)", error)
         return 3
-    log.critical("unexpected error: %r; run again with --log-level=debug and report the log", error)
+    log.critical("unexpected error: %r; rerun with --log-level=debug and report the log", error)
     return 1 if has_begun else 3
 
 

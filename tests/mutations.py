@@ -70,7 +70,7 @@ MUTATIONS = (
         "return self.outcome in FAILURES",
     ),
     Mutation(
-        "limits: --max-duration is over too late",
+        "limits: --max-duration reached too late",
         "windows",
         "report.began + (options.max_duration or math.inf)",
         "report.began + 100 * (options.max_duration or math.inf)",

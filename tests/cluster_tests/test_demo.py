@@ -43,7 +43,7 @@ def test_options_streams_and_exit_status_are_the_tools_own():
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        'error: argument --parallel-rollouts: invalid value "0": must be a whole number above 0, or a '
+        'error: argument --parallel-rollouts: invalid value "0": must be a positive integer, or a '
         "percentage such as 25%\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
 

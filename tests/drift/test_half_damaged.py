@@ -136,7 +136,7 @@ def test_names_with_wildcards_do_not_count(cluster, run):
 def test_where_only_a_wildcard_names_it_the_reason_says_what_to_do(damaged, run):
     ended = run(damaged, DRIFTED, "--sidecar-container-name=istio-p*", "deploy/web")
     assert ended.skipped == {
-        "Deployment shop/web": "drifted, but some Pods have no sidecar; specify its whole name, or "
+        "Deployment shop/web": "drifted, but some Pods have no sidecar; specify its full name, or "
         "use --include-missing"
     }
 

@@ -50,7 +50,7 @@ def test_each_owner(cluster, run, owner, options):
     ended = run(cluster, CONFIRM, *options, *EVICT)
     if owner.startswith("CloneSet") and options:
         (drift,) = ended.of("drift")
-        message = "the Pod template of a CloneSet (apps.kruise.io) cannot be read"
+        message = "the Pod template of CloneSet (apps.kruise.io) cannot be read"
         assert (drift["verdict"], drift["message"]) == ("unknown", message)
         assert (ended.code, evictions(cluster)) == (1, [])
         return

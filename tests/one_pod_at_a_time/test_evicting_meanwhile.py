@@ -30,7 +30,7 @@ def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
     assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
     (result,) = ended.of("result")
     assert result["message"] == (
-        "0 of 3 Pods replaced; not as many Pods are ready as before Pod x-0 was evicted"
+        "0 of 3 Pods replaced; fewer Pods are ready than before Pod x-0 was evicted"
     )
 
 

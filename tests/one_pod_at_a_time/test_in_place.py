@@ -444,7 +444,7 @@ def test_it_is_asked_again_what_would_be_injected(shop, start):
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "skipped"}
-    assert message_of(ended, "web") == "more than images differ by now; rerun this command"
+    assert message_of(ended, "web") == "not only images differ now; rerun this command"
     assert set(images(shop)) == {OLD}
 
 
@@ -487,7 +487,7 @@ def test_a_terminating_pod_is_waited_for(shop, start):
     shop.kubelet.gone_after = 60
     (one, *_) = shop.pods("shop", "web")
     shop.delete("Pod", "shop", one["metadata"]["name"])
-    shop.settle()
+    shop.wait_for(lambda: list(map(is_ready, shop.pods("shop", "web"))) == [True] * 3)
     running = start(shop, *IN_PLACE, CONFIRM, "--timeout=3s", "--log-level=debug")
     running.wait_for_log(f"waiting for Pod {one['metadata']['name']} to terminate")
     ended = running.finish()

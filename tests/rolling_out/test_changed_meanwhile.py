@@ -14,7 +14,7 @@ from support import CONFIRM, a_workload, messages, unchecked
     [
         (
             {"spec": {"paused": True}},
-            (1, "incomplete", "paused during its rollout; run `kubectl rollout resume` to go on"),
+            (1, "incomplete", "paused during its rollout; run `kubectl rollout resume`"),
         ),
         (
             {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}},

@@ -126,7 +126,7 @@ def kill_kubectls(running, chance: random.Random, stop: threading.Event) -> None
 def test_nothing_is_lost_under_faults(cluster, start, seed):
     """Every second seed has a workload whose patch is refused, so that both exit codes come up."""
     chance = random.Random(seed)
-    fill(cluster, 100)
+    fill(cluster, 60)
     before = pods_by_workload(cluster)
     if seed % 2:
         cluster.fault(
@@ -210,7 +210,7 @@ def test_a_list_that_expires_ends_the_plan_with_what_to_do(cluster, run, tool):
     ended = run(cluster, "--log-format=text")
     assert expired.reached.is_set()
     assert ended.code == 3
-    text = "410 the list expired while it was being read; run this command again (nothing"
+    text = "410 the list expired while it was being read; rerun this command (nothing"
     assert text in ended.stderr
     assert run(cluster).of("plan")[0]["pods_to_replace"] == tool.PAGE + 10
 

@@ -132,7 +132,7 @@ def test_an_interruption_ends_the_wait(three, start, script):
 def test_the_end_of_the_window_ends_the_wait(three, run, script):
     ended = run(three, CONFIRM, f"--gate={script('exit 3')}", "--max-duration=8s")
     assert ended.code == 0
-    text = "--max-duration is over; gate closed: exit code 3"
+    text = "--max-duration reached; gate closed: exit code 3"
     assert {r["message"] for r in ended.of("result")} == {text}
 
 
@@ -260,8 +260,8 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     ("text", "message"),
     [
         ("nowhere/gate --x", "must be a command that exists and is executable"),
-        ("", "must be a non-empty text"),
-        ("   ", "must be a non-empty text"),
+        ("", "must be non-empty"),
+        ("   ", "must be non-empty"),
         ("sh -c 'x", "must be a command, with matching quotes"),
         ("/", "must be a command that exists and is executable"),
     ],

@@ -34,11 +34,11 @@ def test_no_patch_is_sent_after_the_first_signal(cluster, held, start):
 def test_no_patch_is_sent_after_max_duration(cluster, held, start):
     running = start(cluster, CONFIRM, "--max-duration=2s")
     assert held.reached.wait(20)
-    running.wait_for_log("--max-duration is over: no new rollouts will start")
+    running.wait_for_log("--max-duration reached: no new rollouts will start")
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes, patched(cluster)) == (0, {"shop/web": "not_started"}, [])
-    assert ended.of("result")[0]["message"] == "--max-duration is over"
+    assert ended.of("result")[0]["message"] == "--max-duration reached"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])

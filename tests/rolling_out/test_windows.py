@@ -69,8 +69,8 @@ def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, run, end_
         "shop/c": "not_started",
     }
     assert ended.code == 0  # it was asked for
-    assert {r["message"] for r in ended.of("result")[1:]} == {"--max-duration is over"}
-    text = "--max-duration is over: no new rollouts will start; waiting for 1 in progress"
+    assert {r["message"] for r in ended.of("result")[1:]} == {"--max-duration reached"}
+    text = "--max-duration reached: no new rollouts will start; waiting for 1 in progress"
     assert text in ended.stderr
 
 

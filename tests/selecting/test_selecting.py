@@ -276,9 +276,9 @@ def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
     assert ended.skipped == {
         "Pod shop/of-a-job": "managed by a Job; runs to completion",
         "Pod shop/static": "static Pod, managed by the kubelet of its node",
-        "Pod shop/of-a-rollout": "managed by a Rollout (argoproj.io); use --evict, or restart it with that controller's tools",
-        "Pod shop/of-a-cloneset": "managed by a CloneSet (apps.kruise.io); use --evict, or restart it with that controller's tools",
-        "Pod shop/of-kruise": "managed by a StatefulSet (apps.kruise.io); use --evict, or restart it with that controller's tools",
+        "Pod shop/of-a-rollout": "managed by Rollout (argoproj.io); use --evict, or restart it with that controller's tools",
+        "Pod shop/of-a-cloneset": "managed by CloneSet (apps.kruise.io); use --evict, or restart it with that controller's tools",
+        "Pod shop/of-kruise": "managed by StatefulSet (apps.kruise.io); use --evict, or restart it with that controller's tools",
         "Pod shop/of-an-rc": "managed by a ReplicationController, which does not support rollouts; use --evict",
         "Pod shop/bare": "not managed by a controller; delete and recreate it manually",
         f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no Deployment or no longer exists; use --evict",

@@ -33,7 +33,7 @@ def refused(tool, capsys):
 
 
 A_NAME = "one name with at most 63 lowercase letters, digits and '-'; wildcards *, ? and [...] are allowed"
-AN_AMOUNT = "a whole number above 0, or a percentage such as 25%"
+AN_AMOUNT = "a positive integer, or a percentage such as 25%"
 A_KEY = "KEY or KEY=VALUE, such as example.com/restart=never"
 A_TIME = "a date and time such as 2026-05-01T13:00:00Z"
 A_DURATION = "a duration such as 90s, 10m or 1h30m"
@@ -58,7 +58,7 @@ A_PREFIX = (
         ("--parallel-rollouts", "1.5", AN_AMOUNT),
         ("--max-rollouts", "101%", AN_AMOUNT),
         ("--max-rollouts", "0%", AN_AMOUNT),
-        ("--max-failures", "5%", "a whole number above 0"),
+        ("--max-failures", "5%", "a positive integer"),
         ("--exclude-annotation", "=x", A_KEY),
         ("--include-annotation", "a b", A_KEY),
         ("--timeout", "5 apples", A_DURATION),
@@ -100,7 +100,7 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
         ([NAME, "--context"], "argument --context: expected one argument"),
         (
             [NAME, "--selector="],
-            'argument --selector/-l: invalid value "": must be a non-empty text',
+            'argument --selector/-l: invalid value "": must be non-empty',
         ),
         ([NAME, "--unknown"], "unknown option --unknown"),
         ([NAME, "--dry-run"], "unknown option --dry-run; a dry run is the default"),

@@ -57,7 +57,11 @@ def test_what_it_installs_is_pinned_and_is_what_the_tool_needs():
 def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, cluster):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv")
+    pip = tmp_path / "venv" / "bin" / "pip"
+    uv = Path(sys.executable).with_name("uv")  # which is ten times as fast
+    pip.write_text(f'#!/bin/sh\nexec {uv} pip "$@" --python {tmp_path}/venv/bin/python\n')
+    pip.chmod(0o755)
     (command,) = [rest for word, rest in instructions() if word == "RUN" and rest.startswith("pip")]
     requirements = tmp_path / "requirements.txt"
     requirements.write_bytes((DEPLOY / "requirements.txt").read_bytes())
@@ -65,8 +69,6 @@ def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, clus
         **os.environ,
         "PATH": f"{tmp_path / 'venv' / 'bin'}:/usr/bin:/bin",
         "KUBECONFIG": cluster.kubeconfig,
-        "PIP_CONSTRAINT": "",
-        "PIP_NO_COMPILE": "1",  # a third of the time
     }
     command = command.replace("/tmp/requirements.txt", str(requirements))
     subprocess.run(

@@ -488,7 +488,7 @@ def test_a_passing_fault_is_retried(cluster, run, path, fault):
         return
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
     assert cluster.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
-    assert ("trying again" in ended.stderr) == ("delay" not in fault)
+    assert ("retrying" in ended.stderr) == ("delay" not in fault)
 
 
 def test_a_slow_server_is_waited_for(cluster, start):
