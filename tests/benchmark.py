@@ -333,7 +333,7 @@ class Server(socketserver.StreamRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
     lists: Lists
-    webhook = 0.0  # seconds a dry-run creation takes
+    webhook = 0.0  # seconds a dry-run creation takes; below 0, the injector is down
     discovery: dict[str, bytes] = {}
 
     def handle(self) -> None:
@@ -364,10 +364,11 @@ class Server(socketserver.StreamRequestHandler):
         if path.startswith("/apis/authorization"):
             obj["status"] = {"allowed": True}
         else:
-            time.sleep(self.webhook)
-            obj["spec"]["containers"].append(
-                {**istio_proxy(), "image": "docker.io/istio/proxyv2:1.27.0"}
-            )
+            time.sleep(abs(self.webhook))
+            if self.webhook >= 0:
+                obj["spec"]["containers"].append(
+                    {**istio_proxy(), "image": "docker.io/istio/proxyv2:1.27.0"}
+                )
             obj["spec"]["volumes"] = [
                 {"name": m["name"], "emptyDir": {}} for m in istio_proxy()["volumeMounts"]
             ]
@@ -672,6 +673,21 @@ def drift_growth(size: int, rounds: int) -> Iterator[Row]:
         yield Row("drift-growth", what, *memory, "MB", 1.6)
 
 
+def injector_down(size: int, rounds: int) -> Iterator[Row]:
+    """--only-drifted where every sidecar would be removed, against a dry run."""
+    with served(size, webhook=-1e-9) as down:
+        costs = in_turns(
+            rounds,
+            ours=lambda: cost_of(tool("--only-drifted"), down),
+            plain=lambda: cost_of(tool(), down),
+        )
+        ours, plain = costs["ours"], costs["plain"]
+        what = f"--only-drifted, {size:,} Pods, injector down: wall, against a dry run"
+        yield Row("injector-down", what, ours.wall, plain.wall, "s", 2.5)
+        memory = (ours.memory, plain.memory)
+        yield Row("injector-down", "the same: peak memory", *memory, "MB", 2.5)
+
+
 def missing(size: int, rounds: int) -> Iterator[Row]:
     """--include-missing where no Pod has the sidecar, against --only-drifted where all have it."""
     with served(size, matching=0) as without, served(size, matching=1) as with_sidecar:
@@ -846,6 +862,7 @@ MEASURES = {
     "growth": growth,
     "asking": asking,
     "drift-growth": drift_growth,
+    "injector-down": injector_down,
     "missing": missing,
     "rollouts": rolling_out,
     "evicting": evicting,

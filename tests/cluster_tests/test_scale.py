@@ -33,6 +33,7 @@ def test_the_benchmark_works_at_a_small_size():
         *["growth"] * 2,
         "asking",
         "drift-growth",
+        *["injector-down"] * 2,
         *["missing"] * 2,
         *["rollouts"] * 2,
         *["evicting"] * 2,

@@ -203,6 +203,7 @@ def test_no_other_workload_gets_an_image_that_could_not_be_pulled(shop, run):
     assert set(images(shop)) == {OLD}
 
 
+@pytest.mark.embedded("it takes events of any namespace")
 def test_a_timeout_names_what_the_kubelet_did_last(shop, run):
     upgrade(shop, "docker.io/istio/neverready:1")
     (first, *_) = shop.pods("shop", "web")
