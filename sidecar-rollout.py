@@ -693,13 +693,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows no value at switches, and no space where it would stand."""
+    """Shows no value at switches."""
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         return "" if action.const is True else super()._format_args(action, default_metavar)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        return super()._format_action_invocation(action).rstrip()
 
 
 def invalid(text: str, requirement: str) -> argparse.ArgumentTypeError:
@@ -832,16 +829,7 @@ def point_in_time(text: str) -> datetime:
     raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
 
 
-SECONDS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ms": 1e-3,
-    "s": 1,
-    "m": 60,
-    "h": 3600,
-}
+SECONDS = {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 
 
 def duration(text: str) -> float:
@@ -1284,26 +1272,21 @@ def command_to_replace(refs: Sequence[ObjectRef], options: Options, context: str
 
 
 class TextFormatter(logging.Formatter):
-    """`12:30:01Z WARNING Deployment shop/web: rollout timed out, seconds=300`."""
+    """`12:30:01Z WARNING Deployment shop/web: rollout timed out in 300.1s`."""
 
     COLORS = {
         "WARNING": "\033[33m",
         "ERROR": "\033[31m",
         "CRITICAL": "\033[31m",
     }
-    STANDARD = {*vars(logging.makeLogRecord({})), "message", "workload", "taskName"}
 
     def __init__(self, colored: bool) -> None:
         super().__init__()
         self.colored = colored
 
     def format(self, record: logging.LogRecord) -> str:
-        attributes = vars(record)
-        text = f"{attributes['workload']}: " if "workload" in attributes else ""
-        text += record.getMessage()
-        for name in [name for name in attributes if name not in self.STANDARD]:
-            value = str(attributes[name])
-            text += f', {name}="{value}"' if re.search("[ ,]", value) else f", {name}={value}"
+        workload = vars(record).get("workload")
+        text = f"{workload}: {record.getMessage()}" if workload else record.getMessage()
         level = f"{record.levelname:<7}"
         if self.colored and record.levelname in self.COLORS:
             level = f"{self.COLORS[record.levelname]}{level}\033[0m"
@@ -2960,7 +2943,7 @@ def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], list[Workload], Scan]:
     """Return the workloads, those without Pods, and what was seen."""
-    log.info("scanning Pods", extra={"created_before": format_time(options.cutoff)})
+    log.info("scanning for Pods created before %s", format_time(options.cutoff))
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
     owners, scan = read_pods(pods, options)
@@ -4034,8 +4017,7 @@ class Rollout:
                 text = f"kubectl was terminated by signal {-code}"
             if code in (0, None) or TIMEOUT_TEXT in text or DEADLINE_TEXT in text or left <= 1:
                 break
-            extra = {"workload": str(ref), "error": text}
-            log.debug("kubectl ended without a result; running it again", extra=extra)
+            log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             with suppress(ApiError):  # unavailable: the result is unknown
                 self.read_ended(workload)
                 attempts += 1
@@ -4223,7 +4205,7 @@ class Rollout:
             try:
                 pods = list(filter(attempt.is_new, self.pods_of(workload)))
             except ApiError as error:  # the next look may succeed, if there is one
-                log.debug("cannot read its Pods", extra={"error": str(error)})
+                log.debug("cannot read its Pods: %s", error)
                 unready.clear()
                 continue
             for pod in pods:
@@ -5057,7 +5039,7 @@ class Scheduler:
         extra = {"workload": str(ref)}
         if isinstance(news, str):
             task.line = news
-            log.debug("progress", extra={**extra, "line": news})
+            log.debug("%s", news, extra=extra)
             return
         del self.in_progress[ref]
         self.signals.stop_reason = self.signals.stop_reason or news.stop_reason
@@ -5277,7 +5259,6 @@ class Report:
         self.take_census(plan.found)
         for workload in plan.compared:
             if workload.verdict is Verdict.NOT_INJECTED:
-                log.debug("not injected", extra={"workload": str(workload.ref)})
                 continue
             self.record(
                 "drift",
@@ -5306,7 +5287,6 @@ class Report:
                 controlled_by=str(workload.controller or ""),
             )
         for subject, reason in [*plan.without_pods, *plan.skips]:
-            log.debug("skipped", extra={"workload": str(subject), "reason": reason})
             self.record("skip", subject, reason=reason)
         if plan.compared:
             self.print_drift()

@@ -79,7 +79,7 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     assert "--rollout-reason=CVE 1" in options
     assert "--confirm=false" not in options
     assert options[-3] == "--confirm=true"
-    moment = re.search(r"created_before=(\S+)", ended.stderr)[1]
+    moment = re.search(r"created before (\S+)", ended.stderr)[1]
     assert options[-2:] == [f"--only-started-before={moment}", "--context=embedded"]
     environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
     applied = subprocess.run(words, env=environment, capture_output=True, text=True)
@@ -265,25 +265,23 @@ def test_the_log_at_info_has_a_line_for_each_rollout_and_none_of_kubectls(cluste
     cluster.settle()
     ended = run(cluster, TEXT, CONFIRM, "--parallel-rollouts=4")
     scanning, *results = ended.stderr.splitlines()
-    assert "scanning Pods" in scanning
+    assert "scanning for Pods" in scanning
     assert len(results) == 8
     assert all("rollout succeeded" in line for line in results)
     assert all(re.match(r"\d\d:\d\d:\d\dZ INFO    Deployment shop/web-", line) for line in results)
 
 
-def test_fields_of_the_log_are_quoted_where_they_have_to_be(tool):
+def test_a_line_of_the_log_begins_with_what_it_is_about(tool):
     record = logging.makeLogRecord(
         {
             "msg": "m",
             "levelname": "INFO",
             "workload": "Pod a/b",
-            "seconds": 1.5,
-            "reason": "a b, c",
             "created": 0.0,
         }
     )
     line = tool.TextFormatter(colored=False).format(record)
-    assert line == '00:00:00Z INFO    Pod a/b: m, seconds=1.5, reason="a b, c"'
+    assert line == "00:00:00Z INFO    Pod a/b: m"
 
 
 def test_the_summary_is_not_on_standard_error(two):

@@ -138,7 +138,7 @@ def test_nothing_is_lost_under_faults(cluster, start, seed):
     )
     stop = threading.Event()
     killer = threading.Thread(target=kill_kubectls, args=(running, chance, stop))
-    running.wait_for_log('"message": "progress"')
+    running.wait_for_log("Waiting for")
     killer.start()
     if chance.random() < 0.5:
         cluster.vanish()
@@ -185,7 +185,7 @@ def test_killed_and_run_again_until_nothing_is_left(cluster, start, run, kill):
         number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
         running = start(cluster, *words)
         running.wait_for_log(
-            "scanning Pods"
+            "scanning for Pods"
         )  # until then it is Python that starts: see test_interrupting.py
         try:
             running.process.wait(chance.uniform(0, 2.4))

@@ -284,7 +284,6 @@ def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
         f"Pod shop/{orphan['metadata']['name']}": "its ReplicaSet has no Deployment or no longer exists; use --evict",
     }
     assert "skipped" not in ended.stderr
-    assert run(cluster, *BOTH, "--log-level=debug").stderr.count('"message": "skipped"') == 8
 
 
 @pytest.mark.embedded("a deletion cannot be kept from ending")
@@ -366,7 +365,7 @@ def test_only_pods_that_were_created_before_the_cutoff(cluster, run):
     assert [(r["name"], r["pods_to_replace"], r["pods"]) for r in ended.of("plan")] == [
         ("old", 1, 2)
     ]
-    assert f'"created_before": "{cut_off:%Y-%m-%dT%H:%M:%SZ}"' in ended.stderr
+    assert f'"scanning for Pods created before {cut_off:%Y-%m-%dT%H:%M:%SZ}"' in ended.stderr
     exactly = cluster.pods("shop", "new")[0]["metadata"]["creationTimestamp"]
     assert "shop/new" not in run(cluster, f"--only-started-before={exactly}").planned
 
