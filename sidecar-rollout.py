@@ -1379,12 +1379,12 @@ REQUESTS_AT_A_TIME = 16  # dry runs: 0.84 of the wall time that 8 take; more do 
 
 
 def in_parallel(
-    items: Iterable[Item], ask: Callable[[Item], Answer], at_a_time: int = REQUESTS_AT_A_TIME
+    items: Iterable[Item], ask: Callable[[Item], Answer]
 ) -> Iterator[tuple[Item, Answer]]:
     """Yield each item with its answer as the answers arrive. Exceptions from `ask` are raised."""
     todo = list(items)
     if todo:
-        with ThreadPool(min(at_a_time, len(todo))) as pool:
+        with ThreadPool(min(REQUESTS_AT_A_TIME, len(todo))) as pool:
             yield from pool.imap_unordered(lambda item: (item, ask(item)), todo)
 
 
@@ -1651,7 +1651,8 @@ class Cluster:
             return self.workload(owner)
         references = dig(pod, "metadata.ownerReferences")
         uid = next(reference["uid"] for reference in references if reference.get("controller"))
-        return {"metadata": {"uid": uid}, "spec": {"template": {"metadata": pod["metadata"]}}}
+        metadata = {"uid": uid, "namespace": owner.namespace}
+        return {"metadata": metadata, "spec": {"template": {"metadata": pod["metadata"]}}}
 
     def evict(self, pod: Json) -> None:
         """Evict a Pod if it still has its UID; the response says only that this was accepted.
@@ -1720,7 +1721,7 @@ class Cluster:
         query = {"fieldSelector": f"{selector},reason={reason}" if reason else selector}
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
         try:
-            events = dig(self.find(path, query=query), "items")
+            events = dig(self.find(path, query=query, retries=0), "items")
         except ApiError as error:
             return f"cannot read its events: {error}"
         latest: Json = max(events, key=lambda event: event.get("lastTimestamp") or "", default={})
@@ -2489,8 +2490,15 @@ def incomplete_rollout(workload: Workload, options: Options) -> str:
 
 def is_unfinished(workload: Workload, options: Options) -> bool:
     """Return whether a rollout that this command began is not complete: it left older Pods."""
-    stamps = timestamps_of(workload.obj, options.annotation_prefix)  # in UTC, as the other ones
-    is_ours = any(pod.created.isoformat() < stamp for pod in workload.pods for stamp in stamps)
+    if reason_to_skip(workload, options, (*OBJECT_RULES, *SELECTION_RULES)):
+        return False
+    stamps = timestamps_of(workload.obj, options.annotation_prefix)
+    is_ours = any(
+        pod.created.isoformat() < stamp
+        for stamp in stamps
+        for pod in workload.pods
+        if stamp.endswith("+00:00")  # those of a person have another form
+    )
     return is_ours and bool(incomplete_rollout(workload, options))
 
 
@@ -3748,11 +3756,11 @@ class Signals:
         is_over = time.monotonic() >= self.ends_at
         return self.stop_reason or (TIME_IS_UP if is_over else "")
 
-    def require_running(self, *reasons: str) -> None:
+    def require_running(self, more: str = "") -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
         reason = self.reason_to_stop()
         if reason:
-            message = "; ".join(filter(None, (reason, *reasons)))
+            message = "; ".join(filter(None, (reason, more)))
             raise UnsuccessfulError(Outcome.NOT_STARTED, message)
 
     def is_second(self) -> bool:
@@ -3762,9 +3770,12 @@ class Signals:
     def wait(self, seconds: float, until: Callable[[], object] = bool) -> None:
         """Wait, at most until a condition is true. StoppedWaiting at the second signal."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not until():
+        while not until():
             if self.is_second():
                 raise StoppedWaiting
+            left = end - time.monotonic()
+            if left <= 0:
+                return
             time.sleep(min(left, POLL))
 
 
@@ -3812,9 +3823,8 @@ class Gate:
 
     def run(self) -> None:
         """Run the command, and open or close the gate."""
-        stop = self.signals.reason_to_stop
         try:
-            code, last = follow(self.command, self.TIMEOUT, stop, str)
+            code, last = follow(self.command, self.TIMEOUT, self.signals.reason_to_stop, str)
         except OSError as error:
             code, last = 1, f"cannot run {self.command[0]}: {error.strerror}"
         was_closed = bool(self.reason)
@@ -3855,15 +3865,18 @@ class Rollout:
     options: Options
     not_pulled: set[tuple[str, str]] = field(default_factory=set)  # namespaces and images
 
-    def carry_out(self, workload: Workload, tell: Tell) -> Result:
-        """Return the result, whatever happens."""
-        started = time.monotonic()
+    def carry_out(self, workload: Workload, tell: Tell, earlier: Result | None = None) -> Result:
+        """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
+        started = time.monotonic() - (earlier.seconds if earlier else 0)
         try:
-            self.gate.wait(tell)
-            started = time.monotonic()
-            result = METHODS[workload.method](self, workload, tell)
+            if earlier:
+                result = self.recheck(earlier, tell)
+            else:
+                self.gate.wait(tell)
+                started = time.monotonic()
+                result = METHODS[workload.method](self, workload, tell)
         except StoppedWaiting:
-            result = self.interrupted(workload)
+            result = earlier or self.interrupted(workload)
         except SkipError as reason:
             result = Result(workload, Outcome.SKIPPED, str(reason))
         except UnsuccessfulError as error:
@@ -3871,8 +3884,8 @@ class Rollout:
             result = Result(workload, outcome, message, stop_reason="".join(stop))
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(workload.ref)})
-            result = failure_of(workload, error)
-        if result.outcome in FAILURES and workload.unhealthy_reason:
+            result = earlier or failure_of(workload, error)
+        if result.outcome in FAILURES and result is not earlier and workload.unhealthy_reason:
             before = f"(unhealthy before the rollout: {workload.unhealthy_reason})"
             result = replace(result, message=f"{result.message} {before}")
         return replace(result, seconds=seconds_since(started))
@@ -4162,26 +4175,20 @@ class Rollout:
                 outcome, message = Outcome.FAILED, f"failed during the soak: {crash}"
         return Result(workload, outcome, message, 0.0, attempt, snapshot.counts, "", stop_reason)
 
-    def recheck(self, earlier: Result) -> Result:
+    def recheck(self, earlier: Result, tell: Tell) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        started = time.monotonic() - earlier.seconds
-        workload, late = earlier.workload, earlier
-        with suppress(
-            ApiError, UnsuccessfulError, StoppedWaiting
-        ):  # then, what is known is reported
-            try:
-                code, _ = self.rollout_status(workload.ref, 1.0, log.debug)
-                self.read_ended(workload)
-                if code == 0 and earlier.attempt:
-                    late = self.verify(workload, earlier.attempt, log.debug)
-            except SkipError as reason:
-                return replace(earlier, outcome=Outcome.SKIPPED, message=str(reason))
-        if late.outcome is Outcome.SUCCEEDED:
-            message = f"completed after the {self.options.timeout:g}s timeout"
-            if earlier.outcome is Outcome.FAILED:
-                message = "completed after its progress deadline"
-            late = replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
-        return replace(late, seconds=seconds_since(started))
+        workload = earlier.workload
+        code, _ = self.rollout_status(workload.ref, 1.0, tell)
+        self.read_ended(workload)
+        if code != 0 or not earlier.attempt:
+            return earlier
+        late = self.verify(workload, earlier.attempt, tell)
+        if late.outcome is not Outcome.SUCCEEDED:
+            return late
+        message = f"completed after the {self.options.timeout:g}s timeout"
+        if earlier.outcome is Outcome.FAILED:
+            message = "completed after its progress deadline"
+        return replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
 
     def soak(
         self, workload: Workload, attempt: Attempt, verified: Iterable[Json], tell: Tell
@@ -4199,7 +4206,7 @@ class Rollout:
             left = deadline - time.monotonic()
             tell(f"soaking, {human_duration(left)} left")
             pause = min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY
-            self.signals.wait(pause, until=self.signals.reason_to_stop)
+            self.signals.wait(pause, until=lambda: self.signals.received)
             if self.signals.received:
                 break
             try:
@@ -4791,6 +4798,10 @@ class ImageChange(OneByOne):
         self.state = f"Pod {problem}: has the new image, but is not restarted and ready yet; "
         reason = why_not_started(pod, now, images)
         if reason:
+            stuck = {name: waiting["reason"] for name, waiting in stuck_containers(now)}
+            for name, image in images.items():
+                if stuck.get(name) in NOT_PULLED:
+                    self.rollout.not_pulled.add((self.workload.ref.namespace, image))
             self.give_up(pod, reason)
         return f"waiting for Pod {problem}"
 
@@ -4801,9 +4812,6 @@ class ImageChange(OneByOne):
         texts = () if reason else (self.problem, self.cluster.latest_event(pod))
         problem = reason or ": ".join(filter(None, (late, *texts)))
         names = self.images_to_change(pod)
-        if any(word in problem for word in NOT_PULLED):
-            found = {(self.workload.ref.namespace, image) for image in names.values()}
-            self.rollout.not_pulled.update(found)
         old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
         self.tell(f"{self.progress}; {self.state}")
@@ -4898,9 +4906,10 @@ def replaces(owner: ObjectRef, new: Json, old: Json) -> bool:
 
 @dataclass(eq=False)
 class Task:
-    """A rollout that a worker carries out."""
+    """What a worker carries out: a rollout, or a last check of one that was not complete."""
 
     workload: Workload
+    earlier: Result | None = None  # timed out, or beyond its progress deadline
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
 
@@ -4933,28 +4942,30 @@ class Scheduler:
         """Carry out tasks, one after the other. Runs in a worker, which shares only the queues."""
         for task in iter(self.tasks.get, None):
             tell = partial(self.tell, task)
-            tell(self.rollout.carry_out(task.workload, tell))
+            tell(self.rollout.carry_out(task.workload, tell, task.earlier))
 
     def tell(self, task: Task, news: str | Result) -> None:
         self.events.put((task, news))
 
     def run(self, plan: Iterable[Workload]) -> None:
         """Roll out the plan, then recheck what timed out; report a result for each workload."""
-        waiting = deque(plan)
+        waiting = deque(map(Task, plan))
         self.drain(waiting)
         reason = self.signals.reason_to_stop()
         stop_reason = "" if reason in self.ASKED_FOR else reason
         message = "; ".join(filter(None, (reason, self.rollout.gate.status)))
-        for workload in waiting:
-            result = Result(workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
+        for task in waiting:
+            result = Result(task.workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
             self.report.finish(result)
-        for _, result in in_parallel(self.to_recheck, self.rollout.recheck, self.workers):
-            self.report.finish(result)
+        rechecks = deque(Task(result.workload, result) for result in self.to_recheck)
+        self.drain(rechecks)
+        for task in rechecks:
+            self.report.finish(self.abandoned(task))
         for _ in range(self.workers):
             self.tasks.put(None)
 
-    def drain(self, waiting: deque[Workload]) -> None:
-        """Roll out workloads until none is left, or none may start and none is in progress."""
+    def drain(self, waiting: deque[Task]) -> None:
+        """Carry out tasks until none is left, or none may start and none is in progress."""
         while not self.signals.is_second():
             self.fill_slots(waiting)
             if not self.in_progress and (not waiting or self.signals.reason_to_stop()):
@@ -4966,30 +4977,38 @@ class Scheduler:
         while self.in_progress and time.monotonic() < deadline:
             self.handle_event(0.1)
         for task in self.in_progress.values():
-            result = self.rollout.interrupted(task.workload)
-            message = result.message
-            if task.line and task.workload.method is not Method.RESTART:
-                message = f"{task.line}; {message}"
-            seconds = seconds_since(task.started)
-            self.report.finish(replace(result, message=message, seconds=seconds))
+            self.report.finish(self.abandoned(task))
         self.in_progress.clear()
 
-    def fill_slots(self, waiting: deque[Workload]) -> None:
+    def abandoned(self, task: Task) -> Result:
+        """Return the result of a task that is no longer waited for."""
+        if task.earlier:
+            return task.earlier
+        result = self.rollout.interrupted(task.workload)
+        message = result.message
+        if task.line and task.workload.method is not Method.RESTART:
+            message = f"{task.line}; {message}"
+        return replace(result, message=message, seconds=seconds_since(task.started))
+
+    def fill_slots(self, waiting: deque[Task]) -> None:
         while waiting and len(self.in_progress) < self.workers:
-            if self.signals.reason_to_stop():
-                return
-            workload = waiting[0]
-            answer = self.ask_about(workload) if self.ask else "yes"
-            if answer == "quit":
-                self.signals.stop_reason = "quit"
-            if self.signals.reason_to_stop():  # it was answered late
-                return
+            task = waiting[0]
+            answer = "yes"
+            if not task.earlier:  # a recheck changes nothing
+                if self.signals.reason_to_stop():
+                    return
+                answer = self.ask_about(task.workload) if self.ask else "yes"
+                if answer == "quit":
+                    self.signals.stop_reason = "quit"
+                if self.signals.reason_to_stop():  # it was answered late
+                    return
             waiting.popleft()
             if answer == "no":
-                self.report.finish(Result(workload, Outcome.DECLINED))
+                self.report.finish(Result(task.workload, Outcome.DECLINED))
                 continue
             self.ask = self.ask and answer != "all"
-            task = self.in_progress[workload.ref] = Task(workload, time.monotonic())
+            task.started = time.monotonic()
+            self.in_progress[task.workload.ref] = task
             self.tasks.put(task)
 
     def announce_stop(self) -> None:
@@ -5043,11 +5062,12 @@ class Scheduler:
             return
         del self.in_progress[ref]
         self.signals.stop_reason = self.signals.stop_reason or news.stop_reason
-        self.count(news)
+        if not task.earlier:
+            self.count(news)
         reason = DEADLINE_TEXT if DEADLINE_TEXT in news.message else ""
         if news.outcome is Outcome.TIMED_OUT:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
-        if reason and news.attempt:
+        if reason and news.attempt and not task.earlier:
             log.info("rollout %s; will recheck at the end", reason, extra=extra)
             self.to_recheck.append(news)
         else:
@@ -5759,7 +5779,7 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
         hint = f"pip install -r requirements.txt (or use: uv run {SCRIPT})"
         log.error("Python package %s is not installed; run: %s", error.name, hint)
         return 3
-    if isinstance(error, ApiError) and "unable to parse requirement" in str(error):
+    if isinstance(error, ApiError) and re.match("400 (unable to parse|found ')", str(error)):
         log.error("invalid value for --selector: %s", str(error).removeprefix("400 "))
         return 2
     if isinstance(error, (StartError, ApiError)):

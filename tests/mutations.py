@@ -233,7 +233,7 @@ MUTATIONS = (
     Mutation(
         "verification: rollouts that timed out are not rechecked",
         "rolling_out",
-        "        if reason and news.attempt:\n",
+        "        if reason and news.attempt and not task.earlier:\n",
         "        if False:\n",
     ),
     Mutation(
@@ -496,8 +496,8 @@ MUTATIONS = (
     Mutation(
         "in place: the next workload gets an image that cannot be pulled",
         "in_place",
-        "            self.rollout.not_pulled.update(found)\n",
-        "            pass\n",
+        "                    self.rollout.not_pulled.add((self.workload.ref.namespace, image))\n",
+        "                    pass\n",
     ),
     Mutation(
         "exit codes: an own rollout that is not complete is a success",

@@ -59,7 +59,7 @@ def test_replacements_that_still_differ_end_it(cluster, start):
     assert len(evictions(cluster)) == 1
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "ReplicaSet"])
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "ReplicaSet", "CloneSet"])
 def test_a_timeout_tells_why_no_pod_is_created(cluster, start, kind):
     """By an event, as the status of a StatefulSet or DaemonSet does not say so."""
     OWNERS[f"{kind} shop/x"](cluster)

@@ -193,6 +193,14 @@ def test_an_image_that_does_not_start_is_put_back(shop, run, image, reason):
     assert len(touched) == 1  # no other Pod
 
 
+def test_an_image_of_the_application_that_cannot_be_pulled_is_no_reason_to_skip_others(tool):
+    """The sidecar's own image started; the Pod is only not ready because of the other container."""
+    names = {"istio-proxy": NEW}
+    stuck = {"name": "app", "state": {"waiting": {"reason": "ErrImagePull"}}, "containerID": ""}
+    found = {"metadata": {"name": "web-0"}, "status": {"containerStatuses": [stuck]}}
+    assert tool.why_not_started(found, found, names) == ""
+
+
 def test_no_other_workload_gets_an_image_that_could_not_be_pulled(shop, run):
     """It would lose its sidecar for as long as the kubelet tries."""
     upgrade(shop, "docker.io/istio/broken:1")

@@ -32,8 +32,8 @@ def test_the_progress_line_shows_what_takes_longest(a_report, tool, monkeypatch)
         report.show_progress(in_progress)
         return report.progress.text
 
-    younger = tool.Task(a_workload(tool, "b"), 1002.0, "B")
-    older = tool.Task(a_workload(tool, "a"), 1001.0, "Waiting")
+    younger = tool.Task(a_workload(tool, "b"), None, 1002.0, "B")
+    older = tool.Task(a_workload(tool, "a"), None, 1001.0, "Waiting")
     clock[0] += 12
     assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
     report.outcomes[tool.Outcome.SUCCEEDED] = 2

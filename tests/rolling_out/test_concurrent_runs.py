@@ -139,6 +139,9 @@ def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run)
     assert reason.startswith("its rollout is not complete: 1 of ")
     assert (again.code, again.outcomes) == (1, {})
     assert run(cluster).code == 0  # a dry run
+    cluster.change("Deployment", "shop", "web", {"metadata": {"annotations": {"team": "own"}}})
+    excluded = run(cluster, CONFIRM, "--exclude-annotation=team")
+    assert (excluded.code, list(excluded.skipped.values())) == (0, ["matches --exclude-annotation"])
 
 
 def test_a_rollout_of_others_that_is_not_complete_is_no_failure(cluster, run):

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
-from support import CONFIRM, DEBUG
+from support import CONFIRM, DEBUG, no_signals
 
 
 @pytest.fixture
@@ -210,6 +210,16 @@ def test_the_second_signal_ends_the_recheck_as_well(three, start):
     ended = running.finish(timeout=5)
     assert set(ended.outcomes.values()) == {"timed_out"}
     assert len(ended.outcomes) == 3
+
+
+def test_after_the_second_signal_not_even_a_moment_is_waited(tool):
+    signals = no_signals(tool)
+    signals.received = [signal.SIGINT]
+    signals.wait(0)
+    signals.wait(60, until=signals.reason_to_stop)
+    signals.received.append(signal.SIGINT)
+    with pytest.raises(tool.StoppedWaiting):
+        signals.wait(0)
 
 
 def test_signals_at_once_raise_once(tool, monkeypatch):

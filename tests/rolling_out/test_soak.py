@@ -170,10 +170,11 @@ def ready_pod(restarts: int = 0, ready: bool = True, name: str = "web-0", **stat
     return found
 
 
-def watch(tool, cluster, *options: str) -> str:
+def watch(tool, cluster, *options: str, stop_reason: str = "") -> str:
     """Which Pod fails during a soak whose waits take no time."""
     ref = tool.ObjectRef("StatefulSet", "shop", "web", "apps")
     rollout = a_rollout(tool, cluster, *options)
+    rollout.signals.stop_reason = stop_reason
     attempt = tool.Attempt(lambda pod: False, lambda pod: True)
 
     def wait(seconds: float, until) -> None:
@@ -184,6 +185,12 @@ def watch(tool, cluster, *options: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool.time, "monotonic", lambda: cluster.clock[0])
         return rollout.soak(a_workload(tool, ref=ref), attempt, cluster.pods, lambda line: None)
+
+
+def test_that_no_other_rollout_may_start_does_not_hurry_it(tool):
+    cluster = FakeCluster(ready_pod())
+    assert watch(tool, cluster, "--soak=12s", stop_reason="--max-failures=1 reached") == ""
+    assert len(cluster.looks) == 3
 
 
 @pytest.mark.parametrize(

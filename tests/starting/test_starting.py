@@ -202,6 +202,22 @@ def test_a_bad_selector(cluster, run):
     assert (ended.code, ended.stderr.partition("Z ")[2].partition("Z ")[2]) == (2, text)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "found '', expected: identifier after ','",
+        "found 'c', expected: ',' or 'end of string'",
+        "found '=', expected: !, identifier, or 'end of string'",
+    ],
+)
+def test_what_else_an_api_server_says_of_a_selector(cluster, run, said):
+    """k8s.io/apimachinery/pkg/labels, in three places."""
+    cluster.fault(path="/api/v1/pods", status=400, times=9, body={"message": said})
+    ended = run(cluster, TEXT, "-l", "a=b")
+    assert ended.code == 2
+    assert ended.stderr.endswith(f"ERROR   invalid value for --selector: {said}\n")
+
+
 def test_a_traceback_only_at_debug_level(cluster, run, start):
     cluster.fault(path="/api/v1/pods", status=404, times=2, body={"message": "gone"})
     assert only_error(run(cluster, TEXT)) == "404 gone"
