@@ -131,8 +131,11 @@ def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
 
 
 @pytest.mark.embedded("it puts an answer into the API server's mouth")
-def test_an_eviction_that_took_place_despite_its_answer_is_waited_for(cluster, run):
-    """Else the run would end before the replacement exists."""
+def test_an_eviction_that_took_place_despite_its_answer_is_waited_for(
+    cluster, run, tool, monkeypatch
+):
+    """Else only the verification would wait for the replacement, for some seconds."""
+    monkeypatch.setattr(tool, "SETTLE", 0.5)
     cluster.create("shop", replicated("ReplicaSet", "x", APP))
     cluster.settle()
     cluster.kubelet.ready_after = 3.0
