@@ -407,7 +407,7 @@ def served(
     pods: int, webhook: float = 0.005, matching: float = MATCHING
 ) -> Iterator[dict[str, str]]:
     """A server of a process of its own; the environment in which to reach it."""
-    words = [sys.executable, __file__, "--serve", str(pods), "--webhook", str(webhook)]
+    words = [sys.executable, __file__, "--serve", str(pods), f"--webhook={webhook}"]
     words += ["--matching", str(matching)]
     with (
         tempfile.TemporaryDirectory() as home,

@@ -371,9 +371,7 @@ def test_kubectls_lines_are_logged_live_under_the_workloads_name(cluster, start)
     cluster.settle()
     cluster.kubelet.ready_after = 30
     running = start(cluster, CONFIRM, "--log-format=text", "--log-level=debug")
-    running.wait_for_log(
-        'Deployment shop/web: progress, line="Waiting for deployment "web" rollout to finish'
-    )
+    running.wait_for_log('Deployment shop/web: Waiting for deployment "web" rollout to finish')
     running.signal(signal.SIGKILL)
 
 
