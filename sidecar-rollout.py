@@ -1717,7 +1717,9 @@ class Cluster:
         (reason FailedCreate), and nothing in a Pod's that the kubelet has not begun to restart it.
         """
         metadata = dig(obj, "metadata")
-        selector = f"involvedObject.uid={metadata.get('uid')}"
+        if not metadata:  # it is gone
+            return ""
+        selector = f"involvedObject.uid={metadata['uid']}"
         query = {"fieldSelector": f"{selector},reason={reason}" if reason else selector}
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
         try:
@@ -2494,7 +2496,7 @@ def is_unfinished(workload: Workload, options: Options) -> bool:
         return False
     stamps = timestamps_of(workload.obj, options.annotation_prefix)
     is_ours = any(
-        pod.created.isoformat() < stamp
+        pod.created.isoformat()[:19] < stamp[:19]  # in whole seconds
         for stamp in stamps
         for pod in workload.pods
         if stamp.endswith("+00:00")  # those of a person have another form
@@ -4033,22 +4035,16 @@ class Rollout:
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             with suppress(ApiError):  # unavailable: the result is unknown
                 self.read_ended(workload)
-                attempts += 1
+                attempts += RETRIES if is_paused(workload.obj) else 1
             if attempts > RETRIES:
                 break
             self.signals.wait(random.uniform(0.5, 1.0) * pause)
         return code, text
 
-    def read_ended(self, workload: Workload) -> None:
-        """Read a workload after kubectl has ended.
-
-        SkipError if it was deleted, UnsuccessfulError if it was paused.
-        """
-        workload.obj = self.cluster.workload(workload.ref, retries=0)
+    def read_ended(self, workload: Workload, retries: int | None = 0) -> None:
+        """Read a workload after kubectl has ended. SkipError if it was deleted."""
+        workload.obj = self.cluster.workload(workload.ref, retries=retries)
         require_not_skipped(workload, self.options, ENDED_RULES)
-        if is_paused(workload.obj):
-            message = "paused during its rollout; run `kubectl rollout resume`"
-            raise UnsuccessfulError(Outcome.INCOMPLETE, message)
 
     def rollout_status(self, ref: ObjectRef, seconds: float, tell: Tell) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see follow."""
@@ -4080,6 +4076,9 @@ class Rollout:
             if snapshot.lacking:
                 outcome, *lost, stop_reason = outcome_of(workload, snapshot, ())
                 messages = lost + messages
+            elif is_paused(workload.obj):
+                text = "paused during its rollout; run `kubectl rollout resume`"
+                return Result(workload, Outcome.INCOMPLETE, text, attempt=attempt, counts=counts)
             messages += self.reasons(workload, snapshot)
             undo_to = self.cluster.revision_of(snapshot.old)
         except ApiError:  # what kubectl says is enough
@@ -4179,7 +4178,7 @@ class Rollout:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         workload = earlier.workload
         code, _ = self.rollout_status(workload.ref, 1.0, tell)
-        self.read_ended(workload)
+        self.read_ended(workload, retries=None)
         if code != 0 or not earlier.attempt:
             return earlier
         late = self.verify(workload, earlier.attempt, tell)
@@ -4460,7 +4459,7 @@ class OneByOne:
         if self.total:
             message = self.form.format(progress=self.progress, message=message)
         if self.taken and not (stop_reason and outcome is Outcome.FAILED):  # unavailable
-            with suppress(ApiError):
+            with suppress(ApiError, SkipError):
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
         return Result(self.workload, outcome, message, counts=counts, stop_reason=stop_reason)
 
@@ -4764,7 +4763,7 @@ class ImageChange(OneByOne):
     def act(self, pod: Json) -> tuple[str, float]:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
-        for image in images.values():
+        for image in () if self.done else images.values():
             if (self.workload.ref.namespace, image) in self.rollout.not_pulled:
                 raise SkipError(f"{image} could not be pulled in this namespace before")
         try:
@@ -4798,9 +4797,8 @@ class ImageChange(OneByOne):
         self.state = f"Pod {problem}: has the new image, but is not restarted and ready yet; "
         reason = why_not_started(pod, now, images)
         if reason:
-            stuck = {name: waiting["reason"] for name, waiting in stuck_containers(now)}
             for name, image in images.items():
-                if stuck.get(name) in NOT_PULLED:
+                if any(reason.startswith(f"container {name}: {word}") for word in NOT_PULLED):
                     self.rollout.not_pulled.add((self.workload.ref.namespace, image))
             self.give_up(pod, reason)
         return f"waiting for Pod {problem}"
@@ -4808,9 +4806,8 @@ class ImageChange(OneByOne):
     def give_up(self, pod: Json, reason: str = "") -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError. No reason: it took too long."""
         name = name_of(pod)
-        late = f"not restarted and ready after {self.options.timeout:g}s"
-        texts = () if reason else (self.problem, self.cluster.latest_event(pod))
-        problem = reason or ": ".join(filter(None, (late, *texts)))
+        late = f"not restarted and ready after {self.options.timeout:g}s: {self.problem}"
+        problem = reason or late
         names = self.images_to_change(pod)
         old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
@@ -4825,6 +4822,8 @@ class ImageChange(OneByOne):
                 text = f"Pod {name}: {problem}; it was replaced"
             stop_reason = first_line(error) if error.status in UNAVAILABLE else ""
         self.taken.discard(uid_of(pod))
+        event = "" if reason else self.cluster.latest_event(pod)
+        text += f"; latest event: {event}" if event else ""
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 
 
@@ -4930,7 +4929,7 @@ class Scheduler:
         self.in_progress: dict[ObjectRef, Task] = {}
         self.to_recheck: list[Result] = []
         self.failures = self.failures_in_a_row = 0
-        self.is_announced = False  # that nothing else starts
+        self.announced = ""  # why nothing else starts
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
         # What a worker reports about its task: a line of progress, or the result.
@@ -4998,6 +4997,8 @@ class Scheduler:
                 if self.signals.reason_to_stop():
                     return
                 answer = self.ask_about(task.workload) if self.ask else "yes"
+                while not self.events.empty():  # what ended meanwhile
+                    self.handle_event(POLL)
                 if answer == "quit":
                     self.signals.stop_reason = "quit"
                 if self.signals.reason_to_stop():  # it was answered late
@@ -5012,11 +5013,11 @@ class Scheduler:
             self.tasks.put(task)
 
     def announce_stop(self) -> None:
-        """Log once why no other rollout will start."""
+        """Log why no other rollout will start, once for each reason."""
         reason = self.signals.reason_to_stop()
-        if not reason or self.is_announced:
+        if reason == self.announced:
             return
-        self.is_announced = True
+        self.announced = reason
         more = f"; waiting for {len(self.in_progress)} in progress" if self.in_progress else ""
         if self.in_progress and self.signals.received:
             more += " (interrupt again to stop waiting)"
@@ -5758,6 +5759,7 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, unless a second signal came."""
     options = report.options
+    cluster.retries = RETRIES
     report.take_census(())  # what it says of the time before is not true any more
     if signals.is_second():
         return

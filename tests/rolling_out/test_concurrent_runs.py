@@ -290,3 +290,25 @@ def test_a_conflict_with_somebody_elses_change_is_checked_again(cluster, start):
     assert running.finish().outcomes == {"shop/web": "succeeded"}
     assert patched(cluster) == ["web", "web"]
     assert cluster.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    ("stamp", "is_ours"),
+    [
+        ("2026-01-01T00:00:00.900000+00:00", False),  # the Pod came in this second
+        ("2026-01-01T00:00:01.000000+00:00", True),
+        ("2026-01-01T02:00:01+01:00", False),  # of a person
+        ("never", False),
+    ],
+)
+def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
+    found = a_workload(tool)
+    created = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    found.pods = [tool.LivePod("web-0", created, True, frozenset())]
+    template = {"metadata": {"annotations": {"sidecarRollout.rollout.timestamp": stamp}}}
+    found.obj = {
+        "metadata": {},
+        "spec": {"template": template},
+        "status": {"replicas": 3, "updatedReplicas": 1},
+    }
+    assert tool.is_unfinished(found, options_of(tool)) == is_ours
