@@ -101,7 +101,7 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
     for number in range(count):
         cluster.create("shop", workload("Deployment", f"web-{number}"))
     cluster.settle()
-    cluster.injector.hangs_for = 0.2
+    cluster.injector.hangs_for = 1.0  # while 16 answers are read, no other one comes
     cluster.injector.state = "hangs"
     ended = run(cluster, DRIFTED)
     assert Counter(verdicts(ended).values()) == {"unknown": count}
