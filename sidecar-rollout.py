@@ -972,7 +972,7 @@ OPTIONS = {
     "Drift detection": (
         switch(
             "--include-config",
-            "A ConfigMap or Secret of the sidecar that changed after Pods were created is drift",
+            "Include changes to the sidecar's ConfigMaps and Secrets since Pods were created",
             requires="--only-drifted",
         ),
         Option(
@@ -1020,8 +1020,8 @@ OPTIONS = {
             "--gate",
             command,
             "COMMAND",
-            "Start no new rollouts while this command fails; it runs without a shell; a "
-            "success is valid for 10 seconds",
+            "Start no new rollouts while this command fails (run without a shell; a success is "
+            "valid for 10 seconds)",
             [],
         ),
         Option(
@@ -1713,8 +1713,8 @@ class Cluster:
     def latest_event(self, obj: Json, reason: str = "") -> str:
         """Return the message of the latest event of an object; empty if it has none.
 
-        Nothing in the status of StatefulSets and DaemonSets says why Pods cannot be created
-        (reason FailedCreate), and nothing in a Pod's that the kubelet has not begun to restart it.
+        No status says why a StatefulSet or DaemonSet cannot create Pods (reason FailedCreate), or
+        what the kubelet did last to a Pod.
         """
         metadata = dig(obj, "metadata")
         if not metadata:  # it is gone
@@ -2087,7 +2087,7 @@ def check_kubectl(path: str, connection: Connection) -> None:
 def needed_permissions(options: Options) -> dict[str, str]:
     """Return the permissions that a run uses, with what is different without each.
 
-    Empty: it is required. Those for kinds that are not selected are not.
+    Empty: it is required. For kinds that are not selected, none is.
     """
     needed = {"list pods": ""}
     verbs = ("get", "list", "patch", "watch") if options.confirm else ("get", "list")
@@ -2490,20 +2490,6 @@ def incomplete_rollout(workload: Workload, options: Options) -> str:
     return f"{text}: {short_reason(cause)}" if cause else text
 
 
-def is_unfinished(workload: Workload, options: Options) -> bool:
-    """Return whether a rollout that this command began is not complete: it left older Pods."""
-    if reason_to_skip(workload, options, (*OBJECT_RULES, *SELECTION_RULES)):
-        return False
-    stamps = timestamps_of(workload.obj, options.annotation_prefix)
-    is_ours = any(
-        pod.created.isoformat()[:19] < stamp[:19]  # in whole seconds
-        for stamp in stamps
-        for pod in workload.pods
-        if stamp.endswith("+00:00")  # those of a person have another form
-    )
-    return is_ours and bool(incomplete_rollout(workload, options))
-
-
 def degraded(workload: Workload, options: Options) -> str:
     if not is_degraded(workload) or workload.method is not Method.RESTART:
         return ""
@@ -2624,6 +2610,17 @@ def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Ru
     reason = reason_to_skip(workload, options, rules)
     if reason:
         raise SkipError(reason)
+
+
+def is_unfinished(workload: Workload, options: Options) -> bool:
+    """Return whether a rollout that this command began is not complete: it left older Pods."""
+    if reason_to_skip(workload, options, (*OBJECT_RULES, *SELECTION_RULES)):
+        return False
+    oldest = workload.oldest_pod.isoformat()[:19]  # in whole seconds
+    stamps = timestamps_of(workload.obj, options.annotation_prefix)
+    # Those of a person have another form.
+    is_ours = any(stamp.endswith("+00:00") and oldest < stamp[:19] for stamp in stamps)
+    return is_ours and bool(incomplete_rollout(workload, options))
 
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
@@ -4018,7 +4015,7 @@ class Rollout:
         """Return kubectl's result. If it ends without one, run it again.
 
         While the API server is unavailable, that is until the rollout's timeout; else, for example
-        if kubectl was killed, a few times. See read_ended.
+        if kubectl was killed, a few times. SkipError if the workload was deleted.
         """
         ref = workload.ref
         deadline = time.monotonic() + self.options.timeout
@@ -4035,8 +4032,8 @@ class Rollout:
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             with suppress(ApiError):  # unavailable: the result is unknown
                 self.read_ended(workload)
-                attempts += RETRIES if is_paused(workload.obj) else 1
-            if attempts > RETRIES:
+                attempts += 1
+            if attempts > RETRIES or is_paused(workload.obj):
                 break
             self.signals.wait(random.uniform(0.5, 1.0) * pause)
         return code, text
@@ -4050,17 +4047,17 @@ class Rollout:
         """Run `kubectl rollout status`; see follow."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        stop = self.signals.is_second
+        limit = seconds + KUBECTL_GRACE
         try:
             # With one thread, kubectl takes 0.88 of the wall time with 10 rollouts at a time.
-            return follow(command, seconds + KUBECTL_GRACE, stop, tell, GOMAXPROCS="1")
+            return follow(command, limit, self.signals.is_second, tell, GOMAXPROCS="1")
         except OSError as error:  # for example too many processes; the workload was patched
             return 1, f"cannot run kubectl: {innermost_cause(error)}"
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
-        See read_ended.
+        SkipError if the workload was deleted.
         """
         ref = workload.ref
         outcome = Outcome.TIMED_OUT if TIMEOUT_TEXT in error else Outcome.FAILED
@@ -4233,6 +4230,7 @@ def growing(seconds: float) -> Iterator[float]:
 
 
 def seconds_since(started: float) -> float:
+    """Return the seconds since a monotonic time, to a tenth."""
     return round(time.monotonic() - started, 1)
 
 
@@ -5517,12 +5515,13 @@ class Report:
 
     def print_census(self) -> None:
         """Print `istio-proxy in 41 Pods: 1.27.0 in 29, 1.26.2 in 12 (8 in the plan)`."""
-        for name, found in group_by(sorted(self.census), lambda item: item[0]).items():
+        groups = group_by(sorted(self.census.items()), lambda item: item[0][0])
+        for name, found in groups.items():
             versions: Counter[str] = Counter()
             lefts: Counter[str] = Counter()
-            for item in found:
-                versions[image_version(item[1])] += self.census[item]
-                lefts[item[2]] += self.census[item]
+            for (_, image, left), count in found:
+                versions[image_version(image)] += count
+                lefts[left] += count
             total = count_of(versions.total(), "Pod")
             del lefts[""]
             shown = versions.most_common(self.MAX_NAMES)
@@ -5626,10 +5625,8 @@ class Report:
                     self.print(f"  {command(ref, 'describe')}")
                 if result.undo_to:
                     undo = command(ref, "rollout", "undo", f"--to-revision={result.undo_to}")
-                    effect = (
-                        "old Pods keep their sidecar; new Pods get what is injected now: repair"
-                    )
-                    self.print(f"  {undo}", f"    ({effect} the injector first)")
+                    effect = "old Pods keep their sidecar; new Pods get what is injected now"
+                    self.print(f"  {undo}", f"    ({effect}: repair the injector first)")
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
