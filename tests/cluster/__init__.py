@@ -16,6 +16,7 @@ import ssl
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class Cluster:
     authority: str
     admin_token = ADMIN
     interval = 0.01  # seconds from one look to the next
+    patience = 1  # how many times as long a test waits for a state
     _folder: tempfile.TemporaryDirectory
 
     # How clients reach it
@@ -115,7 +117,7 @@ class Cluster:
 
     def wait_for(self, what, timeout: float = 10.0):
         """What `what()` returns once that is true. AssertionError when it takes too long."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * self.patience
         while not (found := what()):
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(self.interval)
@@ -123,16 +125,18 @@ class Cluster:
 
     def settle(self, timeout: float = 20.0) -> None:
         """Waits until every workload has the Pods that it wants, ready or known to be stuck."""
-        self.wait_for(
-            lambda: all(map(self._is_settled, PLURALS_OF_WORKLOADS)) and self._pods_are_known(),
-            timeout,
-        )
+        try:
+            self.wait_for(lambda: not any(self._unsettled()), timeout)
+        except AssertionError:
+            left = "\n".join(json.dumps(obj) for obj in self._unsettled())
+            raise AssertionError(f"not settled in time:\n{left}") from None
 
-    def _pods_are_known(self) -> bool:
-        return all(is_terminating(pod) or is_known(pod) for pod in self.store.list("pods"))
-
-    def _is_settled(self, plural: str) -> bool:
-        return all(self._has_its_pods(plural, workload) for workload in self.store.list(plural))
+    def _unsettled(self) -> Iterator[dict]:
+        for plural in PLURALS_OF_WORKLOADS:
+            for workload in self.store.list(plural):
+                if not self._has_its_pods(plural, workload):
+                    yield workload
+        yield from (p for p in self.store.list("pods") if not (is_terminating(p) or is_known(p)))
 
     def _has_its_pods(self, plural: str, workload: dict) -> bool:
         metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status", {})

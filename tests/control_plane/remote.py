@@ -102,6 +102,7 @@ class Requests:
 
 class RemoteCluster(Cluster):
     interval = 0.1
+    patience = 3  # it is slow beside injectors that start
     of: dict[str, RemoteCluster] = {}  # by the path of a kubeconfig
 
     def __init__(self, shared: Shared, name: str = "embedded") -> None:

@@ -20,7 +20,9 @@ OPTIONS = (DRIFTED, *BOTH, DAPRD)
 
 @pytest.fixture(scope="module")
 def dapr(shared: Shared, programs: dict) -> Iterator[Dapr]:
-    found = Dapr(shared.api, programs["dapr"], str(shared.folder / "kubeconfig"))
+    found = Dapr(
+        shared.api, programs["dapr"], str(shared.folder / "kubeconfig"), shared.webhook.label
+    )
     found.install()
     yield found
     found.close()

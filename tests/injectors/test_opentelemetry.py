@@ -39,7 +39,9 @@ def images(collector: str, java: str) -> list[str]:
 @pytest.fixture(scope="module")
 def operator(shared: Shared, programs: dict) -> Iterator[OpenTelemetry]:
     program = programs["opentelemetry-operator"]
-    found = OpenTelemetry(shared.api, program, str(shared.folder / "kubeconfig"))
+    found = OpenTelemetry(
+        shared.api, program, str(shared.folder / "kubeconfig"), shared.webhook.label
+    )
     found.install()
     yield found
     found.close()
@@ -112,8 +114,9 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, mesh, 
     for result in confirmed.of("result"):
         if result["outcome"] != "succeeded":
             assert result["outcome"] == "still_drifted"
-            (found,) = re.findall(r" (?:env )(\w+)  (\S+) -> \S+$", result["message"])
-            assert (found[0], "k8s.deployment.name" in found[1]) == (
+            found = re.search(r" env (\w+)(?:\.value)?  (\S+) -> \S+$", result["message"])
+            assert found, result["message"]
+            assert (found[1], "k8s.deployment.name" in found[2]) == (
                 "OTEL_RESOURCE_ATTRIBUTES",
                 False,
             )

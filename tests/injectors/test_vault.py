@@ -22,7 +22,9 @@ OPTIONS = (DRIFTED, *BOTH, "--sidecar-container-name=vault-agent*")
 
 @pytest.fixture(scope="module")
 def vault(shared: Shared, programs: dict) -> Iterator[Vault]:
-    found = Vault(shared.api, programs["vault"], str(shared.folder / "kubeconfig"))
+    found = Vault(
+        shared.api, programs["vault"], str(shared.folder / "kubeconfig"), shared.webhook.label
+    )
     found.install()
     yield found
     found.close()
