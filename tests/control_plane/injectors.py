@@ -12,13 +12,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import trustme
 import yaml
 
 from . import HERE, module_folder
-from .api import Api
+from .api import Api, ApiError
 
 APPLY = {"kind": "application/apply-patch+yaml", "fieldManager": "tests", "force": "true"}
 GROUPS = {
@@ -42,6 +43,30 @@ def apply(api: Api, obj: dict) -> None:
     metadata = obj["metadata"]
     path = GROUPS[obj["kind"]].format(namespace=metadata.get("namespace"))
     api.ask("PATCH", f"{path}/{metadata['name']}", obj, **APPLY)
+
+
+def define(api: Api, definitions: list[dict]) -> None:
+    """Create CustomResourceDefinitions, and wait until they are served: an operator that starts earlier ends."""
+    for definition in definitions:
+        apply(api, definition)
+    wanted = {
+        (d["spec"]["group"], v["name"], d["spec"]["names"]["plural"])
+        for d in definitions
+        for v in d["spec"]["versions"]
+        if v["served"]
+    }
+    deadline = time.monotonic() + 60
+    while missing := {found for found in wanted if not is_served(api, *found)}:
+        assert time.monotonic() < deadline, f"not served: {missing}"
+        time.sleep(0.1)
+
+
+def is_served(api: Api, group: str, version: str, plural: str) -> bool:
+    try:
+        found = api.ask("GET", f"/apis/{group}/{version}")
+    except (ApiError, ValueError):  # until the group is known, "404 page not found" is no JSON
+        return False
+    return plural in (resource["name"] for resource in found["resources"])
 
 
 def free_port() -> int:
@@ -91,11 +116,13 @@ class Istio:
         ended = subprocess.run(words, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
         port = self.ports.get(revision) or free_port()
-        for obj in filter(None, yaml.safe_load_all(ended.stdout)):
+        objects = list(filter(None, yaml.safe_load_all(ended.stdout)))
+        if not self.ports:
+            define(self.api, [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"])
+        for obj in objects:
             if obj["kind"] == "MutatingWebhookConfiguration":
                 call_by_address(obj, port)
-            is_definition = obj["kind"] == "CustomResourceDefinition"
-            if obj["kind"] in GROUPS and not (is_definition and self.ports):
+            if obj["kind"] in GROUPS and obj["kind"] != "CustomResourceDefinition":
                 apply(self.api, obj)
         self.ports[revision] = port
         self.start(revision, **environment)
@@ -241,8 +268,8 @@ class OpenTelemetry(Webhook):
     def install(self) -> None:
         module = "github.com/open-telemetry/opentelemetry-operator"
         path = module_folder(self.folder, module) / "config"
-        for definition in sorted((path / "crd" / "bases").glob("*.yaml")):
-            apply(self.api, yaml.safe_load(definition.read_text()))
+        paths = sorted((path / "crd" / "bases").glob("*.yaml"))
+        define(self.api, [yaml.safe_load(found.read_text()) for found in paths])
         for found in yaml.safe_load_all((path / "webhook" / "manifests.yaml").read_text()):
             if found["kind"] == "MutatingWebhookConfiguration":
                 found["metadata"]["name"] = "opentelemetry-operator"
@@ -285,8 +312,9 @@ class Dapr(Webhook):
 
     def install(self) -> None:
         path = module_folder(self.folder, "github.com/dapr/dapr") / "charts" / "dapr" / "crds"
-        for definition in sorted(path.glob("*.yaml")):
-            apply(self.api, yaml.safe_load(definition.read_text()))
+        define(
+            self.api, [yaml.safe_load(found.read_text()) for found in sorted(path.glob("*.yaml"))]
+        )
         apply(self.api, namespace("dapr-system"))
         labels = {"app": "dapr-scheduler-server"}
         pod = {"containers": [{"name": "scheduler", "image": "ghcr.io/dapr/scheduler"}]}

@@ -69,8 +69,8 @@ def configure(operator: OpenTelemetry, mesh: RemoteCluster, **spec) -> None:
     collector = {"mode": "sidecar", "config": CONFIG}
     instrumentation = {"exporter": {"endpoint": "http://localhost:4317"}, **spec}
     for name in ("shop", "bank"):
-        mesh.wait_for(lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 180)
-        mesh.wait_for(lambda name=name: is_created(name, "Instrumentation", instrumentation), 180)
+        mesh.wait_for(lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 30)
+        mesh.wait_for(lambda name=name: is_created(name, "Instrumentation", instrumentation), 30)
 
 
 def create_known_company(mesh: RemoteCluster) -> list[str]:
@@ -108,7 +108,9 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, mesh, 
             f"{COLLECTOR}.image: registry.example/collector:1 -> registry.example/collector:11",
         ]
     confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
-    assert all(map(has("11", "12"), mesh.pods("shop") + mesh.pods("bank")))
+    is_new = has("11", "12")
+    old = [p["metadata"]["name"] for p in mesh.pods("shop") + mesh.pods("bank") if not is_new(p)]
+    assert old == [], (confirmed.stdout, confirmed.stderr)
     assert set(confirmed.outcomes) == set(company)
     # A Pod that came before the operator knew its ReplicaSet lacks its owners' names, and the next one will have them.
     for result in confirmed.of("result"):
@@ -121,7 +123,8 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, mesh, 
                 False,
             )
     for found in run(mesh, *OPTIONS).of("drift"):
-        assert {".".join(d["path"]) for d in found["differences"]} <= {RESOURCES}
+        for path in (".".join(d["path"]) for d in found["differences"]):
+            assert path.startswith(RESOURCES)
 
 
 def test_a_changed_instrumentation_is_found(operator, mesh, until, run):
