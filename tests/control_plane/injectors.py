@@ -33,8 +33,12 @@ GROUPS = {
     "OpenTelemetryCollector": (
         "/apis/opentelemetry.io/v1beta1/namespaces/{namespace}/opentelemetrycollectors"
     ),
+    "SidecarSet": "/apis/apps.kruise.io/v1alpha1/sidecarsets",
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
     "StatefulSet": "/apis/apps/v1/namespaces/{namespace}/statefulsets",
+    "ValidatingWebhookConfiguration": (
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    ),
 }
 
 
@@ -45,7 +49,7 @@ def apply(api: Api, obj: dict) -> None:
     api.ask("PATCH", f"{path}/{metadata['name']}", obj, **APPLY)
 
 
-def define(api: Api, definitions: list[dict]) -> None:
+def apply_definitions(api: Api, definitions: list[dict]) -> None:
     """Create CustomResourceDefinitions, and wait until they are served: an operator that starts earlier ends."""
     for definition in definitions:
         apply(api, definition)
@@ -81,7 +85,7 @@ class Process:
         self.log = folder / f"{Path(command[0]).name}.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", '"$@" & read -r _; kill -9 $!', "sh", *command],
+                ["sh", "-c", '"$@" & read -r _; kill -9 $!; wait', "sh", *command],
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -118,7 +122,9 @@ class Istio:
         port = self.ports.get(revision) or free_port()
         objects = list(filter(None, yaml.safe_load_all(ended.stdout)))
         if not self.ports:
-            define(self.api, [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"])
+            apply_definitions(
+                self.api, [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
+            )
         for obj in objects:
             if obj["kind"] == "MutatingWebhookConfiguration":
                 call_by_address(obj, port)
@@ -192,6 +198,7 @@ class Webhook:
         self.home = Path(tempfile.mkdtemp(prefix=f"{self.program}-"))
         self.port = free_port()
         self._process: Process | None = None
+        self._registered: list[dict] = []
         self.authority = trustme.CA()
         self.renew_certificate()
 
@@ -219,7 +226,12 @@ class Webhook:
         for webhook in configuration["webhooks"]:
             webhook["clientConfig"]["caBundle"] = bundle
             webhook["namespaceSelector"] = {"matchLabels": self.labels}
+        self.register(configuration)
+
+    def register(self, configuration: dict) -> None:
+        """Create a configuration of webhooks, until `close`: then nobody answers them."""
         apply(self.api, configuration)
+        self._registered.append(configuration)
 
     def start(self, *options: str) -> None:
         self.stop()
@@ -239,6 +251,9 @@ class Webhook:
             self._process = None
 
     def close(self) -> None:
+        for found in self._registered:
+            path = f"{GROUPS[found['kind']]}/{found['metadata']['name']}"
+            self.api.ask("DELETE", path)
         self.stop()
         shutil.rmtree(self.home)
 
@@ -269,7 +284,7 @@ class OpenTelemetry(Webhook):
         module = "github.com/open-telemetry/opentelemetry-operator"
         path = module_folder(self.folder, module) / "config"
         paths = sorted((path / "crd" / "bases").glob("*.yaml"))
-        define(self.api, [yaml.safe_load(found.read_text()) for found in paths])
+        apply_definitions(self.api, [yaml.safe_load(found.read_text()) for found in paths])
         for found in yaml.safe_load_all((path / "webhook" / "manifests.yaml").read_text()):
             if found["kind"] == "MutatingWebhookConfiguration":
                 found["metadata"]["name"] = "opentelemetry-operator"
@@ -312,7 +327,7 @@ class Dapr(Webhook):
 
     def install(self) -> None:
         path = module_folder(self.folder, "github.com/dapr/dapr") / "charts" / "dapr" / "crds"
-        define(
+        apply_definitions(
             self.api, [yaml.safe_load(found.read_text()) for found in sorted(path.glob("*.yaml"))]
         )
         apply(self.api, namespace("dapr-system"))
@@ -350,4 +365,55 @@ class Dapr(Webhook):
         return {**self.defaults, "SIDECAR_IMAGE": self.image}
 
 
-INJECTORS = (Istio, Vault, OpenTelemetry, Dapr)
+class OpenKruise(Webhook):
+    """OpenKruise's manager with the custom resources and webhooks of its own config/, for SidecarSets.
+
+    It issues its certificates itself, and registers its webhooks by address where it is told one.
+    """
+
+    folder, program = HERE / "openkruise", "kruise"
+    webhooks = ("mpod.kb.io", "msidecarset.kb.io", "vsidecarset.kb.io")
+
+    def install(self) -> None:
+        path = module_folder(self.folder, "github.com/openkruise/kruise") / "config"
+        paths = sorted((path / "crd" / "bases").glob("*.yaml"))
+        apply_definitions(self.api, [yaml.safe_load(found.read_text()) for found in paths])
+        apply(self.api, namespace("kruise-system"))
+        for found in yaml.safe_load_all((path / "webhook" / "manifests.yaml").read_text()):
+            found["metadata"]["name"] = f"kruise-{found['metadata']['name']}"
+            found["webhooks"] = [w for w in found["webhooks"] if w["name"] in self.webhooks]
+            for webhook in found["webhooks"]:
+                if webhook["name"] == "mpod.kb.io":
+                    webhook["namespaceSelector"] = {"matchLabels": self.labels}
+            self.register(found)
+
+    def renew_certificate(self) -> None:
+        """Let the manager issue another certificate, and another authority, at its next start."""
+        shutil.rmtree(self.home / "certificates", ignore_errors=True)
+
+    def options(self) -> list[str]:
+        nowhere = ("--metrics-addr=0", "--health-probe-addr=0", "--enable-pprof=false")
+        return ["--enable-leader-election=false", *nowhere]
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "KUBECONFIG": self.kubeconfig,
+            "POD_NAMESPACE": "kruise-system",
+            "WEBHOOK_HOST": "localhost",
+            "WEBHOOK_PORT": str(self.port),
+            "WEBHOOK_CERT_DIR": str(self.home / "certificates"),
+        }
+
+    def inject(self, *containers: dict, name: str = "proxy", update: dict | None = None) -> None:
+        """Create or change a SidecarSet for the Pods of the tests; by default it updates none of them."""
+        spec = {
+            "selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+            "namespaceSelector": {"matchLabels": self.labels},
+            "containers": list(containers),
+            "updateStrategy": update or {"type": "NotUpdate"},
+        }
+        kind = {"apiVersion": "apps.kruise.io/v1alpha1", "kind": "SidecarSet"}
+        apply(self.api, {**kind, "metadata": {"name": name}, "spec": spec})
+
+
+INJECTORS = (Istio, Vault, OpenTelemetry, Dapr, OpenKruise)

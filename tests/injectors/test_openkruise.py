@@ -1,0 +1,100 @@
+"""OpenKruise's SidecarSet: the sidecar is a custom resource, and Pods are selected by labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from cluster.manifests import workload
+from company import stay_up_to_date
+from control_plane.api import ApiError
+from control_plane.injectors import OpenKruise
+from control_plane.remote import Shared
+from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+
+pytestmark = pytest.mark.injectors
+OLD, NEW = "registry.example/proxy:1", "registry.example/proxy:2"
+OPTIONS = (DRIFTED, *BOTH, "--sidecar-container-name=proxy")
+
+
+def proxy(image: str, level: str = "info") -> dict:
+    """A SidecarSet's container, with what people set in it."""
+    return {
+        "name": "proxy",
+        "image": image,
+        "env": [{"name": "LEVEL", "value": level}],
+        "resources": {"requests": {"cpu": "10m"}},
+        "volumeMounts": [],
+        "podInjectPolicy": "AfterAppContainer",
+        "shareVolumePolicy": {"type": "disabled"},
+    }
+
+
+@pytest.fixture(scope="module")
+def kruise(shared: Shared, programs: dict) -> Iterator[OpenKruise]:
+    found = OpenKruise(
+        shared.api, programs["kruise"], str(shared.folder / "kubeconfig"), shared.webhook.label
+    )
+    found.install()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def inject(kruise: OpenKruise, mesh) -> Callable[[dict], None]:
+    """inject(container): let a SidecarSet inject it, once the manager answers."""
+
+    def create(found: dict) -> None:
+        def is_created() -> bool:
+            try:
+                kruise.inject(found)
+            except ApiError:
+                return False
+            return True
+
+        mesh.wait_for(is_created, 20)
+
+    return create
+
+
+def has(image: str):
+    def is_injected(pod: dict) -> bool:
+        return [c["image"] for c in pod["spec"]["containers"] if c["name"] == "proxy"] == [image]
+
+    return is_injected
+
+
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(kruise, inject, mesh, until, run):
+    kruise.start()
+    inject(proxy(OLD))
+    company = stay_up_to_date(kruise, mesh, until, run, has(OLD), *OPTIONS)
+
+    inject(proxy(NEW, "debug"))
+    until(has(NEW))
+    ended = run(mesh, *OPTIONS)
+    for name in (reference.partition("/")[2] for reference in company):
+        assert lines(ended, name) == [
+            "proxy.env.LEVEL: info -> debug",
+            f"proxy.image: {OLD} -> {NEW}",
+        ]
+    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
+    assert verdicts(run(mesh, *OPTIONS)) == company
+    assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))
+
+
+def test_an_image_is_changed_in_place(kruise, inject, mesh, until, run):
+    kruise.start()
+    inject(proxy(OLD))
+    mesh.namespace("shop")
+    until(has(OLD))
+    mesh.create("shop", workload("Deployment", "web", replicas=2))
+    mesh.settle()
+    before = {p["metadata"]["uid"] for p in mesh.pods("shop")}
+    inject(proxy(NEW))
+    until(has(NEW))
+    ended = run(mesh, *OPTIONS, "--in-place", CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert {p["metadata"]["uid"] for p in mesh.pods("shop")} == before
+    assert all(map(has(NEW), mesh.pods("shop")))
+    assert verdicts(run(mesh, *OPTIONS)) == {"shop/web": "up_to_date"}
