@@ -133,25 +133,41 @@ def test_a_change_that_is_not_observed_yet_is_waited_for(cluster, start):
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
 
 
+def let_go(cluster, pod) -> None:
+    """Remove a Pod that terminates, and from now on others soon after they are deleted."""
+    cluster.kubelet.gone_after = 0.1
+    with cluster.store.lock:
+        cluster.kubelet._remove(pod)
+
+
 def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
     OWNERS["StatefulSet shop/x"](cluster)
     cluster.settle()
-    cluster.kubelet.gone_after = 5
+    cluster.kubelet.gone_after = 3600
     cluster.delete("Pod", "shop", "x-1")
-    ended = start(cluster, CONFIRM, *EVICT).finish()
+    terminating = cluster.get("Pod", "shop", "x-1")
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("waiting for Pod x-1 to terminate")
+    let_go(cluster, terminating)
+    ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
     assert evictions(cluster) == ["x-2", "x-0"]
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "ReplicaSet"])
-def test_no_pod_is_evicted_while_another_one_terminates(cluster, run, kind):
+def test_no_pod_is_evicted_while_another_one_terminates(cluster, start, kind):
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
-    cluster.kubelet.gone_after = 2
+    cluster.kubelet.gone_after = 3600
     watch = Watch(cluster)
-    cluster.delete("Pod", "shop", cluster.pods("shop")[-1]["metadata"]["name"])
-    ended = run(cluster, CONFIRM, *EVICT)
-    assert (ended.outcomes, watch.most) == ({"shop/x": "succeeded"}, 1)
+    terminating = cluster.pods("shop")[-1]
+    name = terminating["metadata"]["name"]
+    cluster.delete("Pod", "shop", name)
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log(f"waiting for Pod {name} to terminate")
+    assert evictions(cluster) == []
+    let_go(cluster, terminating)
+    assert (running.finish().outcomes, watch.most) == ({"shop/x": "succeeded"}, 1)
 
 
 def test_an_ordered_stateful_set_waits_for_a_pod_that_cannot_be_created(cluster, start):
