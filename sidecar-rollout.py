@@ -2473,9 +2473,14 @@ def not_paused(workload: Workload, options: Options) -> str:
 def incomplete_rollout(workload: Workload, options: Options) -> str:
     # In the middle of a bad release, a restart would bury the Pods that still serve. Only what is
     # stuck because of a named sidecar is to be repaired.
+    stuck = [name for pod in workload.pods for name in pod.stuck]
+    is_repair = any(matches(name, options.sidecars) for name in stuck)
+    return "" if is_repair else why_incomplete(workload)
+
+
+def why_incomplete(workload: Workload) -> str:
     obj = workload.obj
-    stuck = [name for pod in workload.pods if pod.created < options.cutoff for name in pod.stuck]
-    if is_on_delete(obj) or is_paused(obj) or any(matches(n, options.sidecars) for n in stuck):
+    if is_on_delete(obj) or is_paused(obj):
         return ""
     *_, current, updated = counts_of(workload.ref, obj)
     if not is_observed(obj):
@@ -2620,7 +2625,7 @@ def is_unfinished(workload: Workload, options: Options) -> bool:
     stamps = timestamps_of(workload.obj, options.annotation_prefix)
     # Those of a person have another form.
     is_ours = any(stamp.endswith("+00:00") and oldest < stamp[:19] for stamp in stamps)
-    return is_ours and bool(incomplete_rollout(workload, options))
+    return is_ours and bool(why_incomplete(workload))
 
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
@@ -4138,11 +4143,33 @@ class Rollout:
         return Snapshot(obj, pods, old, new, lacking, missing, counts)
 
     def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
-        """Return what the Pods say, after --soak. `cause` is why some may not be updated.
+        """Return what the Pods say, and after --soak once more.
+
+        `cause` is why some may not be updated.
+        """
+        since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
+        result, new = self.judge(workload, attempt, tell, cause, since)
+        if result.outcome is not Outcome.SUCCEEDED or not self.options.soak:
+            return result
+        problem = self.soak(workload, attempt, new, tell)
+        is_cut = bool(self.signals.received)
+        result, _ = self.judge(workload, attempt, tell, cause, since)
+        if problem:
+            result = replace(
+                result, outcome=Outcome.FAILED, message=f"failed during the soak: {problem}"
+            )
+        elif is_cut and result.outcome is Outcome.SUCCEEDED:
+            texts = filter(None, [result.message, "the soak was interrupted"])
+            result = replace(result, message="; ".join(texts))
+        return result
+
+    def judge(
+        self, workload: Workload, attempt: Attempt, tell: Tell, cause: str, since: datetime
+    ) -> tuple[Result, list[Json]]:
+        """Return what the Pods say, and the new ones; those created before `since` must be ready.
 
         Controllers and the kubelet may be a moment behind: it looks again for ten seconds.
         """
-        since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
         deadline = time.monotonic() + SETTLE
         for pause in growing(0.5):
             try:
@@ -4156,20 +4183,17 @@ class Rollout:
                 found = outcome_of(workload, snapshot, differences, judged, cause)
             except ApiError as error:
                 message = f"could not verify its Pods: {error}"
-                return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt)
+                return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt), []
             is_final = found[0] is not Outcome.INCOMPLETE or cause == REVERTED
             if is_final or time.monotonic() > deadline:
                 break
             tell(f"verifying: {found[1]}")
             self.signals.wait(pause)
         outcome, message, stop_reason = found
-        if outcome is Outcome.SUCCEEDED:
-            if workload.method is Method.RESTART and pods_below_partition(workload):
-                message = kept_pods(workload)
-            crash = self.soak(workload, attempt, snapshot.new, tell)
-            if crash:
-                outcome, message = Outcome.FAILED, f"failed during the soak: {crash}"
-        return Result(workload, outcome, message, 0.0, attempt, snapshot.counts, "", stop_reason)
+        if outcome is Outcome.SUCCEEDED and workload.method is Method.RESTART:
+            message = kept_pods(workload) if pods_below_partition(workload) else message
+        result = Result(workload, outcome, message, 0.0, attempt, snapshot.counts, "", stop_reason)
+        return result, snapshot.new
 
     def recheck(self, earlier: Result, tell: Tell) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
@@ -4191,14 +4215,14 @@ class Rollout:
     ) -> str:
         """Watch the new Pods for --soak; return which one fails, or an empty text.
 
-        That is one of which a container restarts, or that is not ready at two looks in a row. Pods
-        that are replaced or deleted do not fail. A signal ends it.
+        That is one of which a container restarts, or that at two looks in a row is stuck or not
+        ready any more. Pods that are replaced or deleted do not fail. A signal ends it.
         """
         deadline = time.monotonic() + (self.options.soak or 0)
         before = {uid_of(pod): pod for pod in verified}
         were_ready = {uid for uid, pod in before.items() if is_ready(pod)}
         unready: set[str] = set()
-        while self.options.soak and (time.monotonic() < deadline or unready):
+        while time.monotonic() < deadline or unready:
             left = deadline - time.monotonic()
             tell(f"soaking, {human_duration(left)} left")
             pause = min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY
@@ -4218,7 +4242,11 @@ class Rollout:
                 if uid_of(pod) in unready and not is_ready(pod):
                     return f"{pod_problem(pod) or name_of(pod)} (not ready)"
             were_ready |= {uid_of(pod) for pod in pods if is_ready(pod)}
-            unready = {uid_of(pod) for pod in pods if not is_ready(pod)} & were_ready
+            unready = {
+                uid_of(pod)
+                for pod in pods
+                if not is_ready(pod) and (uid_of(pod) in were_ready or any(stuck_containers(pod)))
+            }
         return ""
 
 

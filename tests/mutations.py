@@ -502,8 +502,26 @@ MUTATIONS = (
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
         "concurrent_runs",
-        "    return is_ours and bool(incomplete_rollout(workload, options))\n",
+        "    return is_ours and bool(why_incomplete(workload))\n",
         "    return False\n",
+    ),
+    Mutation(
+        "exit codes: an own rollout that its sidecar blocks is a success",
+        "concurrent_runs",
+        "    return is_ours and bool(why_incomplete(workload))\n",
+        "    return is_ours and bool(incomplete_rollout(workload, options))\n",
+    ),
+    Mutation(
+        "reruns: a sidecar that got stuck after the cutoff is not repaired",
+        "concurrent_runs",
+        "    stuck = [name for pod in workload.pods for name in pod.stuck]\n",
+        "    stuck = [n for pod in workload.pods if pod.created < options.cutoff for n in pod.stuck]\n",
+    ),
+    Mutation(
+        "soak: Pods that came meanwhile are not verified",
+        "test_soak",
+        "        result, _ = self.judge(workload, attempt, tell, cause, since)\n",
+        "",
     ),
     # Injectors that never give the same twice
     Mutation(

@@ -144,6 +144,34 @@ def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run)
     assert (excluded.code, list(excluded.skipped.values())) == (0, ["matches --exclude-annotation"])
 
 
+def stuck_by_its_sidecar(cluster, run, kind: str, *options: str) -> None:
+    """A workload whose rollout by the tool got stuck, as the injector gave an image that cannot be pulled."""
+    cluster.create("shop", workload(kind, "web", replicas=3))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    cluster.injector.container["image"] = "broken:1"
+    first = run(cluster, CONFIRM, *options, "--timeout=2s")
+    assert (first.code, first.outcomes) == (1, {"shop/web": "timed_out"})
+    cluster.injector.container["image"] = NEW
+
+
+def test_a_rerun_with_a_cutoff_repairs_what_its_sidecar_blocks(cluster, run):
+    half_an_hour_ago = datetime.now(timezone.utc) - timedelta(minutes=30)
+    cutoff = f"--only-started-before={half_an_hour_ago:%Y-%m-%dT%H:%M:%SZ}"
+    stuck_by_its_sidecar(cluster, run, "Deployment", cutoff)
+    again = run(cluster, CONFIRM, cutoff)
+    assert (again.code, again.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_a_stateful_set_that_its_own_rollout_degraded_fails_the_rerun(cluster, run):
+    stuck_by_its_sidecar(cluster, run, "StatefulSet", "--include-statefulset")
+    again = run(cluster, CONFIRM, "--include-statefulset")
+    (reason,) = again.skipped.values()
+    assert reason.startswith("2 of 3 available; a restart would stop another Pod")
+    assert (again.code, again.outcomes) == (1, {})
+
+
 def test_a_rollout_of_others_that_is_not_complete_is_no_failure(cluster, run):
     in_progress(cluster, age=5)
     assert run(cluster, CONFIRM).code == 0

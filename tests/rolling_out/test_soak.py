@@ -73,6 +73,18 @@ def test_pods_that_are_replaced_or_deleted_are_no_failure(shop, start):
     assert (ended.outcomes, message_of(ended, "a")) == ({"shop/a": "succeeded"}, "")
 
 
+def test_a_pod_that_comes_back_without_the_sidecar_is_a_failure(shop, start):
+    running = soaking(shop, start, TEXT)
+    name = a_pod(shop, "a")
+    shop.injector.state = "ignored"
+    shop.delete("Pod", "shop", name)
+    shop.wait_for(lambda: name not in map(name_of, shop.pods("shop", "a")))
+    ended = running.finish()
+    assert "lost sidecar: Deployment shop/a: 1 of 2 new Pods has no sidecar" in ended.stdout
+    assert "Pods: 1 of 4 updated and ready (2 not updated, 1 lost)." in ended.stdout
+    assert ended.code == 1
+
+
 def test_a_pod_that_stays_unready_is_a_failure(shop, start):
     running = soaking(shop, start, "deploy/a", "--soak=20s")
     name = a_pod(shop, "a")
@@ -91,7 +103,7 @@ def test_an_interruption_ends_the_soak(shop, start, signals):
     ended = running.finish(timeout=10)
     assert ended.code == 130
     assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "not_started"}
-    assert message_of(ended, "a") == ""
+    assert message_of(ended, "a") == "the soak was interrupted"
 
 
 def test_evicted_pods_are_watched_as_well(cluster, start):
@@ -213,6 +225,7 @@ def test_without_it_nothing_is_listed(tool):
 
 ENDED = {"terminated": {"reason": "Error", "exitCode": 2}}
 UNREADY = [ready_pod(ready=False)]
+STUCK = ready_pod(name="web-1", ready=False, state={"waiting": {"reason": "ImagePullBackOff"}})
 TERMINATING = ready_pod(ready=False)
 TERMINATING["metadata"]["deletionTimestamp"] = "x"
 NATIVE = ready_pod()
@@ -234,6 +247,7 @@ NATIVE["status"]["initContainerStatuses"] = [{"name": "istio-proxy", "restartCou
         ({2: [TERMINATING]}, ""),
         ({2: [ready_pod(), ready_pod(name="web-1", ready=False)]}, ""),  # it is still starting
         ({2: [ready_pod(), ready_pod(1, name="web-1")]}, "web-1: container app restarted: unknown"),
+        ({2: [ready_pod(), STUCK]}, "web-1: container app: ImagePullBackOff (not ready)"),
         (
             {
                 2: [ready_pod(name="web-1")],
