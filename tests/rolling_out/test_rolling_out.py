@@ -148,7 +148,8 @@ def test_completed_late_alone_is_a_success(cluster, run):
 
 
 def test_a_new_sidecar_that_does_not_start_fails_the_rollout(cluster, run):
-    cluster.create("shop", workload("Deployment", "web", progressDeadlineSeconds=1))
+    # A second is too short: the new Pod counts as progress again, and the condition is gone.
+    cluster.create("shop", workload("Deployment", "web", progressDeadlineSeconds=4))
     cluster.settle()
     cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
     ended = run(cluster, CONFIRM, "--timeout=20s")
