@@ -402,8 +402,8 @@ MUTATIONS = (
     Mutation(
         "seen: what could not be verified is a success",
         "seen",
-        "                return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt)\n",
-        "                return Result(workload, Outcome.SUCCEEDED, message, attempt=attempt)\n",
+        "return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt), []",
+        "return Result(workload, Outcome.SUCCEEDED, message, attempt=attempt), []",
     ),
     Mutation(
         "seen: missing Pods are no problem",
@@ -458,8 +458,8 @@ MUTATIONS = (
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        " or any(matches(n, options.sidecars) for n in stuck):",
-        ":",
+        "    is_repair = any(matches(name, options.sidecars) for name in stuck)\n",
+        "    is_repair = False\n",
     ),
     # Clocks, credentials and waits
     Mutation(
@@ -519,7 +519,7 @@ MUTATIONS = (
     ),
     Mutation(
         "soak: Pods that came meanwhile are not verified",
-        "test_soak",
+        "soak",
         "        result, _ = self.judge(workload, attempt, tell, cause, since)\n",
         "",
     ),
