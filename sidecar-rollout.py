@@ -916,7 +916,8 @@ OPTIONS = {
             "--max-failures",
             positive_number,
             "N",
-            "Start no new rollouts after N failures (default: after 5 in a row)",
+            "Start no new rollouts after N failures (default: after 5 in a row) of workloads that "
+            "were healthy before",
         ),
         Option(
             "--timeout",
@@ -3724,14 +3725,16 @@ def end_process(child: subprocess.Popen[bytes]) -> None:
 class Signals:
     """SIGINT, SIGTERM and SIGHUP: the first starts no new rollouts, the second stops waiting.
 
-    Before the rollouts, a signal ends the program. Then its handler only takes a note: one that
-    does more could come in the middle of what it interrupts, such as a lock.
+    Before the rollouts, a signal ends the program; after them, the second one ends the last list of
+    Pods. In between, the handler only takes a note: one that does more could come in the middle of
+    what it interrupts, such as a lock.
     """
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self.stop_reason = ""  # why nothing else may start; set by the main thread
         self.ends_at = math.inf  # monotonic; of --max-duration
+        self.limit = 1  # how many signals interrupt
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # A shell's & and nohup let programs ignore some of them.
         self.numbers = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
@@ -3743,7 +3746,7 @@ class Signals:
 
     def interrupt(self, number: int, frame: object) -> None:
         self.note(number, frame)
-        if len(self.received) == 1:  # a second one at once would hit the code that handles this one
+        if len(self.received) == self.limit:  # one more would hit the code that handles this one
             raise Interrupted
 
     def note(self, number: int, frame: object) -> None:
@@ -5782,18 +5785,22 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
 
 
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
-    """Take the census again, unless a second signal came."""
+    """Take the census again, until a second signal comes: the API server may be away."""
     options = report.options
     cluster.retries = RETRIES
     report.take_census(())  # what it says of the time before is not true any more
-    if signals.is_second():
-        return
-    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
-    try:
-        owners, _ = read_pods(pods, options)
+    owners: Mapping[ObjectRef, Workload] = {}
+    with suppress(Interrupted):
+        signals.limit = 2
+        signals.handle_with(signals.interrupt)
+        if not signals.is_second():
+            pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+            try:
+                owners, _ = read_pods(pods, options)
+            except ApiError as error:
+                log.warning("cannot list Pods again, to count their sidecars: %s", error)
+        signals.handle_with(signals.note)
         report.take_census(owners.values())
-    except ApiError as error:
-        log.warning("cannot list Pods again, to count their sidecars: %s", error)
 
 
 def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
@@ -194,6 +195,22 @@ def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
     assert (ended.code, ended.summary["sidecars"]) == (0, [])
     assert ended.summary["leftovers"] == []
     assert "cannot list Pods again, to count their sidecars: 403 no" in ended.stderr
+
+
+def test_the_second_signal_ends_a_list_of_pods_that_hangs(company, start):
+    patched = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(company, CONFIRM)
+    assert patched.reached.wait(20)
+    held = company.fault(path=r"/api/v1/pods\?", release=threading.Event())
+    patched.release.set()
+    assert held.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.signal(signal.SIGTERM)
+    ended = running.finish(timeout=5)
+    held.release.set()
+    assert (ended.code, ended.summary["sidecars"]) == (130, [])
+    assert ended.outcomes["shop/web"] == "succeeded"
+    assert "nothing was changed" not in ended.stderr
 
 
 def test_versions_of_several_containers(cluster, run):
