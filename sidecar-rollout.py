@@ -4092,7 +4092,7 @@ class Rollout:
         return Result(workload, outcome, message, 0.0, attempt, counts, undo_to, stop_reason)
 
     def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
-        """Return why a rollout does not complete: by a Pod, a condition, or an event."""
+        """Return why a rollout does not complete: by Pods, a condition, or an event."""
         obj = workload.obj
         pods = [*snapshot.new, *snapshot.old]
         pods.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
@@ -4104,7 +4104,9 @@ class Rollout:
             problems.append(f"delete Pod {name} once the cause is fixed")
         condition = failure_condition(obj)
         if not condition and snapshot.missing > 0:
-            condition = self.cluster.latest_event(obj, "FailedCreate")
+            pods = list(filter(is_terminating, self.cluster.pods_of(workload.ref, obj)))
+            waiting = f"Pod {name_of(pods[0])} is still terminating" if pods else ""
+            condition = self.cluster.latest_event(obj, "FailedCreate") or waiting
         return [*problems, *filter(None, [condition])]
 
     # Verification, whatever the method

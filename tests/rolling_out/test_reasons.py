@@ -197,3 +197,12 @@ def test_a_rollout_past_its_progress_deadline_is_rechecked(cluster, run):
     assert "rollout exceeded its progress deadline; will recheck at the end" in ended.stderr
     assert "rollout completed late in " in ended.stderr
     assert ": completed after its progress deadline" in ended.stderr
+
+
+def test_a_pod_that_does_not_end(cluster, run):
+    """For example on a node that is lost: a StatefulSet waits for it."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.settle()
+    cluster.kubelet.gone_after = 60
+    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    assert message(ended) == f"{TIMED_OUT}; Pod db-1 is still terminating"
