@@ -5135,11 +5135,9 @@ VERBS = {  # for questions
     Method.IN_PLACE: "Change images of",
 }
 NOTES = {  # below a row of the plan
-    Method.RESTART: "",
     Method.EVICT: "will be evicted, one Pod at a time",
     Method.IN_PLACE: "images will be changed in place, one Pod at a time",
 }
-STATES = {State.NOT_SERVING: "no endpoints"}
 VERDICT_MEANINGS = {
     Verdict.REJECTED: "rejected: new Pods cannot be created (running Pods are not affected until "
     "they are replaced)",
@@ -5149,14 +5147,7 @@ PLURALS = {  # of what the census counts
     "static Pod": "static Pods",
     "Pod of a Job": "Pods of Jobs",
 }
-AUDITED = {  # words of --fail-on-drift for why Pods are not up to date; empty: as it should be
-    "in the plan": "drifted",
-    "static Pod": "not checked",
-    "Pod of a Job": "",
-    "being deleted": "",
-    "excluded": "",
-    "not selected": "",
-}
+LEFT_ALONE = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)  # listed by reason
 POSITIONS = {
     REGULAR: "a regular container",
     NATIVE: "a native sidecar",
@@ -5188,31 +5179,21 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-SECTION_NOUNS = {
-    "env": "env",
-    "ports": "port",
-    "volumeMounts": "mount",
-    "volumes": "volume",
-}
-
-
 def difference_text(difference: Difference) -> str:
     """Return a line like `istio-proxy  env X  <none> -> istiod`."""
     (name, *section), current, expected = shown(difference)
-    if not section and isinstance(expected, str):  # a ConfigMap or Secret
-        return f"{name} {expected}"
     if not section:
-        container = expected or current
-        sidecar = Sidecar(name, container.get("image", ""), False, container["position"] == INIT)
-        verb = "added" if expected else "removed"
-        return f"would be {verb}: {sidecar_text([sidecar], with_names=True)}"
-    what = ".".join(section)
-    if what == "position":
+        if isinstance(expected, str):  # a ConfigMap or Secret
+            return f"{name} {expected}"
+        container = {"name": name} | (expected or current)
+        sidecar = as_sidecar((container["position"], container))
+        return f"would be {'added' if expected else 'removed'}: {sidecar_text([sidecar], True)}"
+    if section == ["position"]:
         return f"{name}  changes from {POSITIONS[current]} to {POSITIONS[expected]}"
     old, new = value_text(current), value_text(expected)
-    if what == "image":
-        repository, colon, tag = new.rpartition(":")
-        new = tag if colon and old.startswith(f"{repository}:") else new
+    if section == ["image"]:
+        repository, _, tag = new.rpartition(":")
+        new = tag if old.startswith(f"{repository}:") else new
     else:
         old, new = shorten(old, 60), shorten(new, 60)
     return f"{name}  {section_text(section)}  {old} -> {new}"
@@ -5220,10 +5201,8 @@ def difference_text(difference: Difference) -> str:
 
 def section_text(section: Names) -> str:
     """Return `env X` for the path of a variable."""
-    text = ".".join(section)
-    for plural, word in SECTION_NOUNS.items():
-        text = re.sub(rf"^{plural}\.", f"{word} ", text)
-    return text
+    text = re.sub("^volumeMounts", "mounts", ".".join(section))
+    return re.sub(r"^(env|port|mount|volume)s?\.", r"\1 ", text)
 
 
 def value_text(value: Any) -> str:
@@ -5234,11 +5213,15 @@ def value_text(value: Any) -> str:
 
 def group_key(workload: Workload) -> str:
     """Return what drifted workloads have in common, however old their Pods are."""
-    found = []
-    for difference in workload.differences:
-        is_config = isinstance(difference.expected, str) and not difference.path[1:]
-        found.append(difference.path if is_config else difference_text(difference))
-    return json.dumps([found, workload.other_changes])
+    lines = "\n".join(difference_lines(workload))
+    return re.sub(r"changed \w+ after the oldest Pod", "", lines)
+
+
+def difference_lines(workload: Workload) -> list[str]:
+    lines = [f"  {difference_text(difference)}" for difference in workload.differences]
+    if workload.other_changes:
+        lines.append(f"  Other changes to the Pod: {', '.join(workload.other_changes)}")
+    return lines
 
 
 class Report:
@@ -5246,14 +5229,14 @@ class Report:
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
     MAX_LEFTOVERS = 10
-    AS_EXPECTED = {"up to date": 0, "not injected": 0}  # verdicts that need no attention
 
     def __init__(self, connection: Connection, options: Options, progress: ProgressLine) -> None:
         self.connection = connection
         self.options = options
         self.progress = progress
-        words = command_to_apply(command_line(), options, connection.context)
-        self.command = connection.environment + words
+        self.command = connection.environment + command_to_apply(
+            command_line(), options, connection.context
+        )
         self.as_json = options.log_format == "json"
         names = options.sidecars
         self.with_names = len(names) > 1 or is_pattern(names[0])
@@ -5263,19 +5246,19 @@ class Report:
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: list[Result] = []
         self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
-        self.known: dict[ObjectRef, Workload] = {}  # by workload, and by owner of Pods
-        self.census: Counter[tuple[str, str, str]] = Counter()  # name, image, why left
+        # Why Pods are not up to date (empty: they are), by name and image of their sidecars
+        self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.leftovers: list[Skip] = []  # Pods that are not up to date
         self.has_lost_output = False
         self.has_typo = False  # a name in the options that does not exist
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
-            subject = only(ref._asdict(), ("kind", "namespace", "name")) if ref else {}
+            subject = without(ref._asdict(), "group") if ref else {}
             self.write(json.dumps({"record": record, **subject, **fields}))
 
     def print(self, *lines: str) -> None:
-        if lines and not self.as_json:
+        if not self.as_json:
             self.write("\n".join(map(printable, lines)))
 
     def write(self, text: str) -> None:
@@ -5306,8 +5289,6 @@ class Report:
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.plan = plan
-        for workload in plan.found:
-            self.known |= dict.fromkeys([workload.ref, *workload.owners], workload)
         self.take_census(plan.found)
         for workload in plan.compared:
             if workload.verdict is Verdict.NOT_INJECTED:
@@ -5357,24 +5338,29 @@ class Report:
         rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
         for workload in workloads:
             ref = workload.ref
-            age = datetime.now(timezone.utc) - workload.oldest_pod
-            name = f"{ref.kind.lower()}/{ref.name}"
-            row = [self.places.get(ref, "-"), ref.namespace, name]
-            row.append(f"{workload.pods_to_replace} of {workload.total_pods}")
-            row.append(sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>")
-            state = STATES.get(workload.state, workload.state.value)
-            rows.append([*row, human_duration(age.total_seconds()), state])
+            rows.append(
+                [
+                    self.places.get(ref, "-"),
+                    ref.namespace,
+                    f"{ref.kind.lower()}/{ref.name}",
+                    f"{workload.pods_to_replace} of {workload.total_pods}",
+                    sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>",
+                    human_duration(time.time() - workload.oldest_pod.timestamp()),
+                    "no endpoints" if workload.state is State.NOT_SERVING else workload.state.value,
+                ]
+            )
         is_grouped = bool(self.plan.compared)
         header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
         lines = [header]
         for place, (workload, line) in enumerate(zip(workloads, table, strict=True)):
             if place == self.plan.selected and not is_grouped:
                 lines.append("--- not selected by --max-rollouts: ---")
-            downtime = "downtime (strategy: Recreate)" if workload.has_downtime else ""
-            action = NOTES[workload.method]
-            if workload.method is Method.IN_PLACE and workload.other_changes:
+            action = NOTES.get(workload.method)
+            if workload.has_downtime:
+                action = "downtime (strategy: Recreate)"
+            elif workload.method is Method.IN_PLACE and workload.other_changes:
                 action = "images will be changed in place; other changes wait for the next restart"
-            texts = (workload.unhealthy_reason, workload.shown_as_lacking, downtime, action)
+            texts = (workload.unhealthy_reason, workload.shown_as_lacking, action)
             notes = "; ".join(filter(None, texts))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines
@@ -5383,51 +5369,38 @@ class Report:
         """Print the drifted workloads by what differs, the largest group first."""
         by_verdict = group_by(self.plan.compared, lambda workload: workload.verdict)
         different = [*by_verdict[Verdict.DRIFTED], *by_verdict[Verdict.MISSING]]
-        groups = group_by(different, group_key)
-        for group in sorted(groups.values(), key=len, reverse=True):
+        for group in sorted(group_by(different, group_key).values(), key=len, reverse=True):
             meaning = (
                 "would lose the sidecar (not restarted without --allow-removal; check that the "
                 "injector is healthy)"
             )
             if group[0].ref in self.places:
                 meaning = "with these differences"
-            table = self.plan_lines(group)
-            self.print(f"{count_of(len(group), 'workload')} {meaning}:")
-            self.print(*self.difference_lines(group[0]), "")
-            self.print(*(f"  {line}" for line in table), "")
+            self.print(
+                f"{count_of(len(group), 'workload')} {meaning}:",
+                *difference_lines(group[0]),
+                "",
+                *(f"  {line}" for line in self.plan_lines(group)),
+                "",
+            )
         ignored = sorted(set().union(*(workload.ignored for workload in self.plan.compared)))
         if ignored:
             names = [f"{name} {section_text(section)}" for name, *section in ignored]
             text = "Ignored, because it is different in each new Pod:"
             self.print(f"{text} {join_words(names)}", "")
         for verdict, meaning in VERDICT_MEANINGS.items():
-            found = by_verdict[verdict]
-            skips = [Skip(workload.ref, short_reason(workload.message)) for workload in found]
-            self.print_groups(f"{count_of(len(found), 'workload')} {meaning}", skips)
-
-    def difference_lines(self, workload: Workload) -> list[str]:
-        lines = [difference_text(difference) for difference in workload.differences]
-        if workload.other_changes:
-            lines.append(f"Other changes to the Pod: {', '.join(workload.other_changes)}")
-        return [f"  {line}" for line in lines]
+            skips = [Skip(w.ref, short_reason(w.message)) for w in by_verdict[verdict]]
+            self.print_groups(f"{count_of(len(skips), 'workload')} {meaning}", skips)
 
     def print_totals(self) -> None:
         plan = self.plan
-        pods = count_of(sum(workload.pods_to_replace for workload in plan.workloads), "Pod")
-        methods = Counter(workload.method for workload in plan.workloads)
-        words = {Method.IN_PLACE: "change in place"}
-        counts = [
-            f"{methods[method]} to {words.get(method, method.value)}"
-            for method in Method
-            if methods[method]
-        ]
-        how = f", {join_words(counts)}" if len(counts) > 1 else ""
+        replaced = [workload.pods_to_replace for workload in plan.workloads]
+        pods = count_of(sum(replaced), "Pod")
         count = count_of(len(plan.workloads), "workload")
         if plan.selected < len(plan.workloads):
-            taken = sum(workload.pods_to_replace for workload in plan.workloads[: plan.selected])
             count = f"{plan.selected} of {count}"
-            pods = f"{taken} of {pods}; --max-rollouts"
-        sentences = [f"To roll out: {count} ({pods}){how}"]
+            pods = f"{sum(replaced[: plan.selected])} of {pods}; --max-rollouts"
+        sentences = [f"To roll out: {count} ({pods})"]
         if not plan.workloads:
             sentences = ["Nothing to roll out"]
         elif not self.options.only_drifted:
@@ -5447,30 +5420,26 @@ class Report:
 
     def verdict_counts(self) -> dict[str, int]:
         """Return how many compared workloads are not in the plan, by why."""
-        verdicts = Counter(workload.verdict for workload in self.plan.compared)
+        verdicts = Counter(w.verdict for w in self.plan.compared if w.ref not in self.places)
         counts = {verdict.value: verdicts[verdict] for verdict in Verdict}
-        drifted = counts.pop("drifted") + counts.pop("missing")
-        counts["would lose the sidecar"] = drifted and drifted - len(self.plan.workloads)
+        counts["would lose the sidecar"] = counts.pop("drifted") + counts.pop("missing")
         return counts
 
     # The rollouts
 
     def show_question(self, workload: Workload) -> None:
         """Show a workload's line of the plan, and its differences, above the question."""
-        lines = [*self.plan_lines([workload]), *self.difference_lines(workload)]
+        lines = [*self.plan_lines([workload]), *difference_lines(workload)]
         self.progress.show("")
         self.progress.write("\n" + "\n".join(map(printable, lines)) + "\n")
 
     def show_progress(self, in_progress: Collection[Task]) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
-        elapsed = time.monotonic() - self.began
-        finished = self.outcomes.total()
-        total = self.plan.selected
+        elapsed = human_duration(seconds_since(self.began))
         failed = sum(self.outcomes[outcome] for outcome in FAILURES)
-        text = f"{finished}/{total} finished"
+        text = f"{self.outcomes.total()}/{self.plan.selected} finished"
         text += f", {failed} failed" if failed else ""
-        text += f", {human_duration(elapsed)}"
-        text += f", {len(in_progress)} in progress"
+        text += f", {elapsed}, {len(in_progress)} in progress"
         if in_progress:
             longest = min(in_progress, key=lambda task: task.started)
             ref = longest.workload.ref
@@ -5486,7 +5455,13 @@ class Report:
         outcome = result.outcome
         self.outcomes[outcome] += 1
         workload.left = "drifted" if outcome in SUCCESSES else outcome.value
-        self.count_pods(result)
+        counts = result.counts
+        if counts or not (result.attempt or outcome is Outcome.INCOMPLETE):
+            # Those it has, and those of the plan that are gone; if it was not begun, as planned
+            counts = counts or PodCounts(workload.pods_to_replace, ready=workload.ready)
+            self.pod_counts.update(counts._asdict())
+        else:
+            self.pod_counts["not verified"] += workload.pods_to_replace
         level = logging.INFO
         if outcome not in SUCCESSES:
             self.unsuccessful.append(result)
@@ -5504,47 +5479,37 @@ class Report:
             message=result.message,
         )
         text = f"{NOUNS[workload.method]} {outcome.value}"
-        if outcome not in (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED):
+        if outcome not in LEFT_ALONE:
             text += f" in {result.seconds}s"
         text += f": {result.message}" if result.message else ""
         log.log(level, "%s", text, extra={"workload": str(workload.ref)})
-
-    def count_pods(self, result: Result) -> None:
-        """Count a workload's Pods: those it has, and those of the plan that are gone."""
-        total = result.workload.pods_to_replace
-        counts = result.counts
-        if not counts and (result.attempt or result.outcome is Outcome.INCOMPLETE):
-            self.pod_counts["not verified"] += total
-            return
-        counts = counts or PodCounts(total, ready=result.workload.ready)
-        self.pod_counts.update(counts._asdict())
 
     # The census
 
     def take_census(self, workloads: Iterable[Workload]) -> None:
         """Count the Pods by sidecar, image, and why they are not up to date."""
+        planned = {
+            ref: workload
+            for workload in self.plan.found
+            for ref in (workload.ref, *workload.owners)
+        }
         self.census.clear()
         self.leftovers = []
         for workload in workloads:
             guess = deployment_by_name(workload.ref, workload.labels)
-            known = self.known.get(workload.ref) or self.known.get(guess)
-            lefts = self.lefts_of(known, workload.pods)
-            for pod, left in zip(workload.pods, lefts, strict=True):
-                self.census.update((found.name, found.image, left) for found in pod.sidecars)
+            known = planned.get(workload.ref) or planned.get(guess)
+            reason = known.left if known else "not checked"
+            names = {pod.name for pod in workload.pods}  # of those that are not up to date
+            if known and known.verdict in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
+                reason = reason or "drifted"
+                names = set(compare_pods(workload.pods, known)[0])
+            for pod in workload.pods:
+                left = reason if self.options.only_drifted and pod.name in names else ""
+                for found in pod.sidecars:
+                    self.census[found.name, found.image][left] += 1
                 if left and pod.sidecars:
                     ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
                     self.leftovers.append(Skip(ref, left))
-
-    def lefts_of(self, known: Workload | None, pods: Sequence[LivePod]) -> list[str]:
-        """Return for each Pod why it is not up to date; empty: it is, or that is not asked."""
-        if not self.options.only_drifted:
-            return [""] * len(pods)
-        if not known:
-            return ["not checked"] * len(pods)
-        if known.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
-            return [known.left] * len(pods)
-        drifted = set(compare_pods(pods, known)[0])
-        return [(known.left or "drifted") if pod.name in drifted else "" for pod in pods]
 
     def print_census(self) -> None:
         """Print `istio-proxy in 41 Pods: 1.27.0 in 29, 1.26.2 in 12 (8 in the plan)`."""
@@ -5552,10 +5517,9 @@ class Report:
         for name, found in groups.items():
             versions: Counter[str] = Counter()
             lefts: Counter[str] = Counter()
-            for (_, image, left), count in found:
-                versions[image_version(image)] += count
-                lefts[left] += count
-            total = count_of(versions.total(), "Pod")
+            for (_, image), reasons in found:
+                versions[image_version(image)] += reasons.total()
+                lefts += reasons
             del lefts[""]
             shown = versions.most_common(self.MAX_NAMES)
             texts = [f"{version} in {count}" for version, count in shown]
@@ -5563,7 +5527,7 @@ class Report:
                 texts.append(f"{len(versions) - len(shown)} other versions")
             counts = {PLURALS.get(w, w) if n > 1 else w: n for w, n in sorted(lefts.items())}
             note = f" ({count_words(counts)})" if counts else ""
-            self.print(f"{name} in {total}: {', '.join(texts)}{note}")
+            self.print(f"{name} in {count_of(versions.total(), 'Pod')}: {', '.join(texts)}{note}")
         if self.options.confirm and self.leftovers:
             limit = self.MAX_LEFTOVERS
             lines = [f"  {subject}: {left}" for subject, left in sorted(self.leftovers)[:limit]]
@@ -5572,39 +5536,47 @@ class Report:
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
-        records: dict[tuple[str, str], Json] = {}
-        for (name, image, left), count in sorted(self.census.items()):
-            new = {"name": name, "image": image, "pods": 0, "not_up_to_date": {}}
-            record = records.setdefault((name, image), new)
-            record["pods"] += count
-            if left:
-                record["not_up_to_date"][left.replace(" ", "_").lower()] = count
-        return list(records.values())
+        return [
+            {
+                "name": name,
+                "image": image,
+                "pods": lefts.total(),
+                "not_up_to_date": {
+                    left.replace(" ", "_").lower(): count
+                    for left, count in sorted(lefts.items())
+                    if left
+                },
+            }
+            for (name, image), lefts in sorted(self.census.items())
+        ]
 
     def not_up_to_date(self) -> dict[str, int]:
         """Return how many workloads, or Pods of other owners, --fail-on-drift fails for, by why."""
         counts: Counter[str] = Counter()
         for workload in self.plan.found:
-            word = AUDITED.get(workload.left, workload.left)
-            counts[word] += len(workload.subjects)
-        counts["without Pods"] = len(self.plan.without_pods)
-        words = ("drifted", "rejected", "not checked", "without Pods")
-        return {word: counts[word] for word in words}
+            counts[workload.left] += len(workload.subjects)
+        return {
+            "drifted": counts["drifted"] + counts["in the plan"],
+            "rejected": counts["rejected"],
+            "not checked": counts["not checked"] + counts["static Pod"],
+            "without Pods": len(self.plan.without_pods),
+        }
 
     # The summary
 
     def show_summary(self, exit_code: int) -> None:
         self.progress.show("")
-        seconds = round(time.monotonic() - self.began, 1)
+        options, plan = self.options, self.plan
+        seconds = seconds_since(self.began)
         has_more = self.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
         verb = "resume" if has_more else ""
         lost = [r.workload.ref for r in self.unsuccessful if r.outcome is Outcome.LOST_SIDECAR]
-        if self.options.confirm:
+        if options.confirm:
             self.print_unsuccessful()
             self.print_counts(seconds)
         else:
             self.print("", "This was a dry run; nothing was changed.")
-            verb = "apply" if self.plan.workloads else ""
+            verb = "apply" if plan.workloads else ""
         self.print_census()
         if lost:
             words = command_to_replace(lost, self.options, self.connection.context)
@@ -5617,26 +5589,25 @@ class Report:
             )
         elif verb:
             self.print(f"To {verb}, run:", f"  {self.command}")
-        if self.options.fail_on_drift and exit_code:
+        if options.fail_on_drift and exit_code:
             self.print(f"Not up to date: {count_words(self.not_up_to_date())}.")
-        verdicts = Counter(workload.verdict.snake_case for workload in self.plan.compared)
         self.record(
             "summary",
             context=self.connection.context,
             server=self.connection.server,
-            dry_run=not self.options.confirm,
-            started_before=format_time(self.options.cutoff),
+            dry_run=not options.confirm,
+            started_before=format_time(options.cutoff),
             outcomes={o.snake_case: self.outcomes[o] for o in Outcome if self.outcomes[o]},
-            verdicts=verdicts,
-            pods={n: self.pod_counts[n] for n in PodCounts._fields if self.options.confirm},
+            verdicts=Counter(workload.verdict.snake_case for workload in plan.compared),
+            pods={n: self.pod_counts[n] for n in PodCounts._fields if options.confirm},
             sidecars=self.sidecar_records(),
             leftovers=[
                 {"namespace": subject.namespace, "name": subject.name, "reason": left}
                 for subject, left in sorted(self.leftovers)
             ],
-            planned=len(self.plan.workloads),
-            without_pods=len(self.plan.without_pods),
-            skipped=len(self.plan.skips),
+            planned=len(plan.workloads),
+            without_pods=len(plan.without_pods),
+            skipped=len(plan.skips),
             seconds=seconds,
             exit_code=exit_code,
         )
@@ -5646,8 +5617,8 @@ class Report:
         self.print("")
         command = self.connection.kubectl_command
         groups = group_by(self.unsuccessful, lambda result: result.outcome)
-        for outcome in filter(groups.get, Outcome):
-            if outcome in (Outcome.NOT_STARTED, Outcome.DECLINED, Outcome.SKIPPED):
+        for outcome in Outcome:
+            if outcome in LEFT_ALONE:
                 skips = [Skip(result.workload.ref, result.message) for result in groups[outcome]]
                 self.print_groups(outcome.value, skips)
                 continue
@@ -5663,10 +5634,12 @@ class Report:
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
-        counts |= self.verdict_counts() | self.AS_EXPECTED
+        counts |= without(self.verdict_counts(), "up to date", "not injected")
         if any(counts.values()):
-            total = count_of(sum(counts.values()), "workload")
-            self.print(f"{total} in {human_duration(seconds)}: {count_words(counts)}.")
+            self.print(
+                f"{count_of(sum(counts.values()), 'workload')} in {human_duration(seconds)}: "
+                f"{count_words(counts)}."
+            )
         pods = self.pod_counts
         unverified = pods["not verified"]
         total_pods = pods["matched"] + pods["lost"] + unverified
@@ -5687,7 +5660,6 @@ class Report:
     def exit_code(self) -> int:
         plan = self.plan
         options = self.options
-        has_failed = any(self.outcomes[outcome] for outcome in FAILURES)
         is_left = plan.without_pods or any(
             workload.left
             and workload.ref not in self.places
@@ -5695,7 +5667,7 @@ class Report:
             for workload in plan.compared
         )
         reasons = [
-            has_failed,
+            self.outcomes.keys() & FAILURES,
             any(result.stop_reason for result in self.unsuccessful),
             self.has_lost_output,
             self.has_typo and (options.confirm or options.fail_on_drift),
@@ -5713,14 +5685,14 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
     may be scaled to zero, and a sidecar may be gone everywhere.
     """
     scan = plan.scan
-    found = []  # of each name: what is wrong, and whether it does not exist
+    found = {}  # of each name: what is wrong, and whether it does not exist
     containers = scan.containers.union(*(workload.added for workload in plan.compared))
     for pattern in options.sidecars if scan.pods else ():
         if not fnmatch.filter(containers, pattern):
-            close = difflib.get_close_matches(pattern, sorted(containers), cutoff=0.6)
+            close = difflib.get_close_matches(pattern, containers)
             hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
             text = f"no Pods have a container named {pattern} ({scan.pods} checked){hint}"
-            found.append((text, bool(close)))
+            found[text] = bool(close)
     # Excluded namespaces are seen only if all are read.
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
     for pattern in (*options.include_namespace, *excluded):
@@ -5728,7 +5700,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
             selected = "that match the selector " if options.selector else ""
             text = f"no Pods {selected}in namespace {pattern}; check the name"
             is_exact = pattern in options.include_namespace and not is_pattern(pattern)
-            found.append((text, is_exact and is_absent(cluster, f"{CORE}/namespaces/{pattern}")))
+            found[text] = is_exact and is_absent(cluster, f"{CORE}/namespaces/{pattern}")
     refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.without_pods]
     names = [name for ref in refs for name in typed_names(ref)]
     for pattern in options.workloads:
@@ -5737,12 +5709,16 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
             text = f"no Pods of {pattern} have the sidecar; {hint}"
             kind, _, name = pattern.partition("/")
             namespaces = () if is_pattern(name) else namespaces_to_list(options)
-            known = itertools.product([row for row in KINDS if row.lower() == kind], namespaces)
-            paths = [path_of(ObjectRef(*place, name)) for place in known]
-            found.append((text, bool(paths) and all(is_absent(cluster, path) for path in paths)))
-    for text, is_typo in found:
+            paths = [
+                path_of(ObjectRef(row, namespace, name))
+                for row in KINDS
+                if row.lower() == kind
+                for namespace in namespaces
+            ]
+            found[text] = bool(paths) and all(is_absent(cluster, path) for path in paths)
+    for text, is_typo in found.items():
         log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
-    return any(is_typo for _, is_typo in found)
+    return any(found.values())
 
 
 def is_absent(cluster: Cluster, path: str) -> bool:
@@ -5763,8 +5739,8 @@ def find_cutoff(option: datetime, now: datetime) -> datetime:
     printed selects the same Pods.
     """
     if option is NOW:
-        return now.replace(microsecond=0) + timedelta(seconds=1)
-    if option > now:
+        option = now + timedelta(microseconds=1)
+    elif option > now:
         log.warning("--only-started-before is in the future: each run restarts everything again")
     return option + timedelta(microseconds=-option.microsecond % 10**6)
 
