@@ -37,6 +37,9 @@ Examples:
   sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
       --only-started-before='2026-05-01 13:00'
 
+Options marked * can be repeated and accept shell wildcards. A switch without a
+value means true; =false is the opposite.
+
 Exit codes:
   0         done, or nothing to do
   1         at least one workload failed, timed out, was incomplete, rejected,
@@ -143,23 +146,6 @@ class ObjectRef(NamedTuple):
         return f"{self.kind.lower()}{group}/{self.name}"
 
 
-class Kind(NamedTuple):
-    """A kind of workload, or an owner of Pods whose template can be read."""
-
-    group: str
-    plural: str
-    counts: Names  # where Pods are counted: desired, available, current, updated
-    how_to_select: str = ""  # empty: it has no rollouts
-
-    @property
-    def path(self) -> str:
-        return f"/apis/{self.group}/v1" if self.group else CORE
-
-    @property
-    def resource(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-
 CORE, DISCOVERY = "/api/v1", "/apis/discovery.k8s.io/v1"
 REPLICAS = (
     "spec.replicas",
@@ -173,12 +159,31 @@ SCHEDULED = (
     "status.currentNumberScheduled",
     "status.updatedNumberScheduled",
 )
+
+
+class Kind(NamedTuple):
+    """A kind of workload, or an owner of Pods whose template can be read."""
+
+    group: str
+    plural: str
+    how_to_select: str = ""  # empty: it has no rollouts
+    counts: Names = REPLICAS  # where Pods are counted: desired, available, current, updated
+
+    @property
+    def path(self) -> str:
+        return f"/apis/{self.group}/v1" if self.group else CORE
+
+    @property
+    def resource(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
 KINDS = {
-    "Deployment": Kind("apps", "deployments", REPLICAS, "remove --exclude-deployment"),
-    "StatefulSet": Kind("apps", "statefulsets", REPLICAS, "add --include-statefulset"),
-    "DaemonSet": Kind("apps", "daemonsets", SCHEDULED, "add --include-daemonset"),
-    "ReplicaSet": Kind("apps", "replicasets", REPLICAS),
-    "ReplicationController": Kind("", "replicationcontrollers", REPLICAS),
+    "Deployment": Kind("apps", "deployments", "remove --exclude-deployment"),
+    "StatefulSet": Kind("apps", "statefulsets", "add --include-statefulset"),
+    "DaemonSet": Kind("apps", "daemonsets", "add --include-daemonset", SCHEDULED),
+    "ReplicaSet": Kind("apps", "replicasets"),
+    "ReplicationController": Kind("", "replicationcontrollers"),
 }
 WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)
 OWNED = tuple(name for name in KINDS if name not in WORKLOADS)  # Pods can only be evicted
@@ -384,8 +389,11 @@ class Workload:
     @property
     def added(self) -> list[str]:
         """Return the names of the sidecars that new Pods would get in addition."""
-        found = [d for d in self.differences if len(d.path) == 1 and isinstance(d.expected, dict)]
-        return [difference.path[0] for difference in found]
+        return [
+            difference.path[0]
+            for difference in self.differences
+            if len(difference.path) == 1 and isinstance(difference.expected, dict)
+        ]
 
     @property
     def has_downtime(self) -> bool:
@@ -528,8 +536,6 @@ class StoppedWaiting(BaseException):
 
 def printable(text: str) -> str:
     """Return the text as one line in which no control character can steer a terminal."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -614,9 +620,8 @@ def human_duration(seconds: float) -> str:
     minutes, second = divmod(max(int(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    parts = re.sub("^(0[dhm] )*", "", f"{days}d {hour}h {minute}m {second}s").split()
-    shown = [part for part in parts[:2] if not part.startswith("0")]
-    return "".join(shown) or "0s"
+    found = re.search("([1-9][0-9]*[dhms]){1,2}", f"{days}d{hour}h{minute}m{second}s")
+    return found[0] if found else "0s"
 
 
 def dig(obj: Json, path: str) -> Any:
@@ -714,20 +719,11 @@ def matching(pattern: str, requirement: str) -> Callable[[str], str]:
     return validate
 
 
-BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "0": False,
-}
+BOOLEAN = "(?ai)true|yes|1|false|no|0"
 
 
 def boolean(text: str) -> bool:
-    if text.lower() not in BOOLEANS:
-        raise invalid(text, "true or false")
-    return BOOLEANS[text.lower()]
+    return matching(BOOLEAN, "true or false")(text).lower() in ("true", "yes", "1")
 
 
 WILDCARDS = "wildcards *, ? and [...] are allowed"
@@ -735,8 +731,6 @@ NUMBER = "[1-9][0-9]{0,8}"
 LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 # An unset shell variable must not select more than was meant.
 non_empty = matching(r"(?s).*\S.*", "non-empty")
-level = matching("debug|info|warning|error", "debug, info, warning or error")
-log_format = matching("text|json", "text or json")
 # An RFC 1123 label, and an RFC 1123 subdomain
 name_pattern = matching(
     r"(?=.*[*?\[]|.{1,63}$)[a-z0-9*?\[\]!-]+",
@@ -765,10 +759,9 @@ def amount(text: str) -> Amount:
 
 def annotation_filter(text: str) -> AnnotationFilter:
     """Return the key and the value's pattern of KEY=VALUE; KEY alone matches any value."""
+    form = r"(?s)([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?(=.*)?"
+    matching(form, "KEY or KEY=VALUE, such as example.com/restart=never")(text)
     key, equals, value = text.partition("=")
-    prefix = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?"
-    if not re.fullmatch(prefix + r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", key):
-        raise invalid(text, "KEY or KEY=VALUE, such as example.com/restart=never")
     return key, value if equals else "*"
 
 
@@ -836,12 +829,9 @@ def duration(text: str) -> float:
     """Return the seconds of a duration in kubectl's (Go's) syntax; a bare number is seconds."""
     number = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
     part = rf"({number})({'|'.join(SECONDS)})"
-    if re.fullmatch(number, text):
-        seconds = float(text)
-    elif re.fullmatch(rf"(?:{part})+", text):
-        seconds = sum(float(count) * SECONDS[unit] for count, unit in re.findall(part, text))
-    else:
-        raise invalid(text, "a duration such as 90s, 10m or 1h30m")
+    matching(rf"{number}|(?:{part})+", "a duration such as 90s, 10m or 1h30m")(text)
+    parts = re.findall(part, text) or [(text, "s")]
+    seconds = sum(float(count) * SECONDS[unit] for count, unit in parts)
     if not 0.001 <= seconds <= 8760 * 3600:  # kubectl takes 0 for "wait forever"
         raise invalid(text, "a duration from 1ms to 8760h")
     return seconds
@@ -1049,14 +1039,14 @@ OPTIONS = {
         ),
         Option(
             "--log-level",
-            level,
+            matching("debug|info|warning|error", "debug, info, warning or error"),
             "LEVEL",
             "debug, info, warning or error (default: info)",
             "info",
         ),
         Option(
             "--log-format",
-            log_format,
+            matching("text|json", "text or json"),
             "FORMAT",
             "Format of the log and the results: text or json (default: text)",
             "text",
@@ -1088,14 +1078,12 @@ ALL_OPTIONS = tuple(itertools.chain(*OPTIONS.values()))
 
 
 def build_parser() -> ArgumentParser:
-    text, _, _ = (__doc__ or "").partition("Contents")
-    beginning, _, epilog = text.replace(SCRIPT, PROGRAM).partition("Exit codes:")
+    text = (__doc__ or "").replace(SCRIPT, PROGRAM).partition("Contents")[0]
+    description, _, epilog = text.partition("Exit codes:")
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [TYPE/NAME...]\n       --sidecar-container-name NAME [options]",
-        description=beginning
-        + "Options marked * can be repeated and accept shell wildcards. A switch without a\n"
-        "value means true; =false is the opposite.",
+        description=description,
         epilog="Exit codes:" + epilog,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
@@ -1122,13 +1110,9 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
         settings |= {"nargs": "?", "const": True}
     if option.repeatable:
         settings |= {"action": "append", "default": [], "required": option.required}
-    name, *others = option.flags.split()
-    letters = [flag for flag in others if len(flag) == 2 and option.type is not boolean]
-    action = group.add_argument(name, *letters, help=help, **settings)
-    settings |= {"dest": action.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    for alias in others:
-        if alias not in letters:
-            group.add_argument(alias, **settings)
+    action = group.add_argument(*option.flags.split(), help=help, **settings)
+    # Of the others, --help and errors say nothing.
+    action.option_strings = action.option_strings[: 1 if option.type is boolean else 2]
 
 
 def parse_args(argv: Sequence[str]) -> Options:
@@ -1145,10 +1129,10 @@ def parse_args(argv: Sequence[str]) -> Options:
         given.workloads = list(map(workload_pattern, given.workloads))
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
+    given.kinds = selected_kinds(given)
     contradiction = find_contradiction(given)
     if contradiction:
         parser.error(contradiction)
-    given.kinds = selected_kinds(given)
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before
     given.confirm = bool(given.confirm or given.confirm_each)
@@ -1192,17 +1176,14 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
     if given.exclude_deployment and "deployment" in types:
         return "--exclude-deployment cannot be used with deployment/NAME"
-    others = given.include_statefulset or given.include_daemonset or given.evict or types
-    if given.exclude_deployment and not others:
+    if not given.kinds and not given.evict:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
     excluded = given.exclude_namespace
-    left = [
-        name
+    if given.include_namespace and all(
+        name in excluded or (matches(name, excluded) and not is_pattern(name))
         for name in given.include_namespace
-        if name not in excluded and (is_pattern(name) or not matches(name, excluded))
-    ]
-    if given.include_namespace and not left:
+    ):
         return "no namespaces selected: all are excluded by --exclude-namespace"
     if given.confirm_each and given.confirm is False:
         return "--confirm-each cannot be used with --confirm=false"
@@ -1241,7 +1222,7 @@ def command_to_apply(command: Sequence[str], options: Options, context: str) -> 
     words = [word for word in command if word != "--"]  # options are appended
     kept = []
     for before, word in itertools.pairwise(["", *words]):
-        is_value = before in NOT_REPEATED and word.lower() in BOOLEANS
+        is_value = before in NOT_REPEATED and re.fullmatch(BOOLEAN, word)
         if word.partition("=")[0] not in NOT_REPEATED and not is_value:
             is_gate = before == "--gate" or word.startswith("--gate=")
             kept.append(redact_setting(word) if is_gate else word)
@@ -1256,17 +1237,16 @@ def command_to_apply(command: Sequence[str], options: Options, context: str) -> 
 def command_to_replace(refs: Sequence[ObjectRef], options: Options, context: str) -> str:
     """Return the command that replaces the Pods of workloads that have lost their sidecar."""
     words = command_line()[: 1 - len(sys.argv)]
-    given: dict[str, Sequence[str]] = {
+    given: dict[str, Sequence[str | None]] = {
         "--sidecar-container-name": options.sidecars,
         "--include-namespace": sorted({ref.namespace for ref in refs}),
-        "--kubeconfig": [options.kubeconfig] if options.kubeconfig else [],
-        "--context": [context] * bool(context),
+        "--kubeconfig": [options.kubeconfig],
+        "--context": [context],
         "--kubectl": [options.kubectl] * (options.kubectl != "kubectl"),
     }
-    words += [f"{flag}={value}" for flag, values in given.items() for value in values]
-    words += ["--only-drifted", "--include-missing", *["--evict"] * options.evict]
-    words += ["--confirm=true", *dict.fromkeys(ref.argument for ref in refs)]
-    return shlex.join(words)
+    words += [f"{flag}={value}" for flag, values in given.items() for value in values if value]
+    words += ["--only-drifted", "--include-missing", *["--evict"] * options.evict, "--confirm=true"]
+    return shlex.join([*words, *dict.fromkeys(ref.argument for ref in refs)])
 
 
 # 4. Logging --------------------------------------------------------------------------------------
@@ -1323,7 +1303,7 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
     def draw(self) -> None:
         if self.on_terminal and self.text:
             with suppress(OSError):  # the terminal was closed
-                width = os.get_terminal_size(self.stream.fileno()).columns or 80
+                width = os.get_terminal_size(2).columns or 80
                 self.write(shorten(self.text, width - 1))
 
     def write(self, text: str) -> None:
@@ -1344,13 +1324,9 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
         from pythonjsonlogger.json import JsonFormatter
 
         formatter = JsonFormatter(
-            fmt="%(asctime)s %(levelname)s %(message)s",
-            datefmt="%Y-%m-%dT%H:%M:%SZ",
-            rename_fields={
-                "asctime": "time",
-                "levelname": "level",
-            },
-            json_default=str,
+            "%(asctime)s %(levelname)s %(message)s",
+            "%Y-%m-%dT%H:%M:%SZ",
+            rename_fields={"asctime": "time", "levelname": "level"},
         )
         formatter.converter = time.gmtime
     handler.setFormatter(formatter)
@@ -5396,11 +5372,19 @@ class Report:
         plan = self.plan
         replaced = [workload.pods_to_replace for workload in plan.workloads]
         pods = count_of(sum(replaced), "Pod")
+        methods = Counter(workload.method for workload in plan.workloads)
+        words = {Method.IN_PLACE: "change in place"}
+        counts = [
+            f"{methods[method]} to {words.get(method, method.value)}"
+            for method in Method
+            if methods[method]
+        ]
+        how = f", {join_words(counts)}" if len(counts) > 1 else ""
         count = count_of(len(plan.workloads), "workload")
         if plan.selected < len(plan.workloads):
             count = f"{plan.selected} of {count}"
             pods = f"{sum(replaced[: plan.selected])} of {pods}; --max-rollouts"
-        sentences = [f"To roll out: {count} ({pods})"]
+        sentences = [f"To roll out: {count} ({pods}){how}"]
         if not plan.workloads:
             sentences = ["Nothing to roll out"]
         elif not self.options.only_drifted:
