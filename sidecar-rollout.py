@@ -331,8 +331,8 @@ class Workload:
     configs: dict[ObjectRef, bool] = field(default_factory=dict)  # is it required?
     config_changes: dict[ObjectRef, datetime] = field(default_factory=dict)
     ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
-    differences: tuple[Difference, ...] = ()
-    other_changes: tuple[str, ...] = ()
+    differences: Sequence[Difference] = ()
+    other_changes: Names = ()
     template_change: str = ""  # what else replacing a Pod would roll out, if not by a rollout
     drifted_pods: Names = ()
 
@@ -2203,8 +2203,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
     parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
     if not options.only_drifted:
         return LivePod(*parts)
-    view = share(view_of(pod, names)) if sidecars else NO_SIDECARS
-    return LivePod(*parts, view, resized_containers(pod))
+    return LivePod(*parts, share(view_of(pod, names)), resized_containers(pod))
 
 
 @functools.cache
@@ -3036,14 +3035,9 @@ BOOKKEEPING = re.compile(
     r".*\.rollout\.(timestamp|reason|revision)|kubectl\.kubernetes\.io/restartedAt"
     r"|kubernetes\.io/limit-ranger"
 )
-REFERENCES = (
-    "fieldRef",
-    "resourceFieldRef",
-    "configMapKeyRef",
-    "configMapRef",
-    "secretKeyRef",
-    "secretRef",
-    "fileKeyRef",
+REFERENCES = re.compile(  # paths below which there are only names, such as that of a Secret
+    r"volume(s|Mounts)\b(?!.*volumeAttributes)"
+    r"|(.*\.)?(field|resourceField|fileKey|(configMap|secret)(Key)?)Ref(\.|$)"
 )
 
 
@@ -3115,7 +3109,6 @@ def with_one_token(container: Json) -> Json:
 
 
 MAX_JSON = 65_536  # characters
-NO_SIDECARS = packed({}, sort_keys=True)  # the view of a Pod that has none of them
 
 
 def view_of(pod: Json, names: Names) -> bytes:
@@ -3217,18 +3210,9 @@ def resized_containers(pod: Json) -> tuple[str, ...]:
 
     managedFields tell: an entry of the subresource `resize` with keys like k:{"name":"app"}.
     """
-    found = set()
-    for entry in dig(pod, "metadata.managedFields"):
-        if entry.get("subresource") == "resize":
-            found |= edited_containers(entry)
-    return tuple(sorted(found))
-
-
-def edited_containers(entry: Json) -> set[str]:
-    """Return the containers of which an entry of a Pod's managedFields owns fields."""
-    fields = dig(entry, "fieldsV1.f:spec")
-    keys = [*dig(fields, "f:containers"), *dig(fields, "f:initContainers")]
-    return {json.loads(key[2:])["name"] for key in keys if key.startswith("k:")}
+    entries = dig(pod, "metadata.managedFields")
+    resizes = [entry for entry in entries if entry.get("subresource") == "resize"]
+    return tuple(sorted(set(re.findall(r'k:\{"name":"([^"]+)"\}', str(resizes)))))
 
 
 def find_differences(
@@ -3266,8 +3250,7 @@ def hide_flags(words: list[Any]) -> list[Any]:
     joined: list[Any] = []
     for word in words:
         flag = str(joined[-1]) if joined else ""
-        is_flag = re.fullmatch(r"-[\w.-]+", flag) and is_secret(flag)
-        if is_flag and not str(word).startswith("--"):
+        if re.fullmatch(r"-[\w.-]+", flag) and is_secret(flag) and not str(word).startswith("--"):
             joined[-1] = f"{flag}={word}"
         else:
             joined.append(word)
@@ -3278,19 +3261,16 @@ def redacted(value: Any, path: Names) -> Any:
     """Return a value without secrets, by the names of settings and by what they look like."""
     if isinstance(value, dict):
         header = str(value.get("name"))  # or another setting with a name and a value
-        keys = {key: header if key == "value" else key for key in value}
-        return {key: redacted(inner, (*path, keys[key])) for key, inner in value.items()}
+        return {
+            key: redacted(inner, (*path, header if key == "value" else key))
+            for key, inner in value.items()
+        }
     if isinstance(value, list):
         return [redacted(item, path) for item in hide_flags(value)]
-    is_volume = path[1:2] in (("volumes",), ("volumeMounts",)) and "volumeAttributes" not in path
-    is_reference = any(key in REFERENCES for key in path)  # such as the name of a Secret
-    if (
-        not (is_volume or is_reference)
-        and value not in (None, "")
-        and any(map(is_secret, path[2:]))
-    ):
+    place = ".".join(path[1:])
+    if value and not REFERENCES.match(place) and any(map(is_secret, path[2:])):
         return REDACTED
-    if not isinstance(value, str) or path[-1:] == ("image",):  # secret-agent:1.2 is none
+    if not isinstance(value, str) or place == "image":  # secret-agent:1.2 is none
         return value
     flag = "".join(re.findall(r"^-+[\w.-]+=", value))
     if is_secret(flag):
@@ -3320,18 +3300,21 @@ def other_parts(pod: Json, names: Names) -> Json:
     return parts
 
 
-def other_changes(live: Json, expected: Json, names: Names) -> tuple[str, ...]:
+def other_changes(live: Json, expected: Json, names: Names) -> Names:
     """Return what else would differ in the Pod.
 
     Annotations that only the live Pod has were added later, and do not count.
     """
     before, after = other_parts(live, names), other_parts(expected, names)
-    changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
-    added_later = {name for name in changed - after.keys() if name.startswith("annotation ")}
-    return tuple(sorted(changed - added_later))
+    return sorted(
+        name
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+        and (name in after or not name.startswith("annotation "))
+    )
 
 
-STATED = ("image", "command", "args")  # of containers; webhooks rewrite probes and others
+STATED = {"image", "command", "args"}  # of containers; webhooks rewrite probes and others
 
 
 def template_change(live: Json, today: Json, template: Json, names: Names) -> str:
@@ -3341,19 +3324,18 @@ def template_change(live: Json, today: Json, template: Json, names: Names) -> st
     that is gone may have been in the template, too.
     """
     before, after, stated = (other_parts(found, names) for found in (live, today, template))
-    for part in sorted(before.keys() - after.keys()):
-        if "container " in part:
+    for part in before:
+        if "container " in part and part not in after:
             return f"the removal of {part}"
     for part, form in stated.items():
         old, new = before.get(part, {}), after.get(part, {})
-        is_changed = part.startswith("volume ") and old != new
         if "container " in part:
-            is_changed = any(old.get(key) != new.get(key) for key in STATED if key in form) or any(
-                dig(old, key).get(name) != dig(new, key).get(name)
-                for key in ("env", "volumeMounts")
-                for name in form[key]
+            old, new = (
+                only(found, form.keys() & STATED)
+                | {key: only(dig(found, key), form[key]) for key in ("env", "volumeMounts")}
+                for found in (old, new)
             )
-        if is_changed:
+        if old != new and not part.startswith("annotation "):
             return f"a change of {part}"
     return ""
 
@@ -3363,85 +3345,78 @@ def changed_at(config: Json) -> datetime:
 
     An entry without a time says nothing.
     """
-    times = [config["metadata"]["creationTimestamp"]]
-    for entry in dig(config, "metadata.managedFields"):
-        if dig(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}:
-            times.append(entry.get("time") or times[0])
-    return max(map(parse_time, times))
+    created = config["metadata"]["creationTimestamp"]
+    times = [
+        entry.get("time", created)
+        for entry in dig(config, "metadata.managedFields")
+        if dig(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}
+    ]
+    return parse_time(max([created, *times]))
 
 
-CONFIG_KINDS = {
-    "configMapKeyRef": "ConfigMap",
-    "configMapRef": "ConfigMap",
-    "configMap": "ConfigMap",
-    "secretKeyRef": "Secret",
-    "secretRef": "Secret",
-    "secret": "Secret",
-}
-
-
-def configs_of(pod: Json, namespace: str, names: Names) -> dict[ObjectRef, bool]:
+def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
     """Return the ConfigMaps and Secrets of the named sidecars, and whether each is required."""
-    found: dict[ObjectRef, bool] = {}
-    for kind, reference in config_references(list(sidecar_parts(pod, names).values())):
+    found: dict[ObjectRef, bool] = defaultdict(bool)
+    ignored = ("kube-root-ca.crt", *options.ignore_config)
+    for kind, reference in config_references(list(sidecar_parts(pod, options.sidecars).values())):
         name = reference.get("name") or reference.get("secretName", "")
-        config = ObjectRef(kind, namespace, name)
-        found[config] = found.get(config, False) or not reference.get("optional")
+        if not matches(name, ignored):
+            found[ObjectRef(kind, namespace, name)] |= not reference.get("optional")
     return found
 
 
 def config_references(value: Any) -> Iterator[tuple[str, Json]]:
     """Yield the references to ConfigMaps and Secrets inside containers and volumes."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        if key in CONFIG_KINDS and isinstance(inner, dict):
-            yield CONFIG_KINDS[key], inner
+        found = re.fullmatch("(configMap|secret)((Key)?Ref)?", str(key))
+        if found and isinstance(inner, dict):
+            yield "Secret" if found[1] == "secret" else "ConfigMap", inner
         if isinstance(inner, (dict, list)):
             yield from config_references(inner)
 
 
 @functools.lru_cache(maxsize=4096)
 def sidecar_differences(
-    live: bytes, expected: bytes, resized: tuple[str, ...]
-) -> tuple[Difference, ...]:
-    """Return what differs between two views, except resources that were changed in place.
+    live: bytes, expected: bytes, resized: Names, ignored: Collection[Names]
+) -> dict[str, Difference]:
+    """Return what differs between two views by its JSON, except ignored paths, and resources that
+    were changed in place.
 
     Cached: many workloads have the same views.
     """
     if live == expected:
-        return ()
-    return tuple(
-        difference
+        return {}
+    return {
+        json.dumps(difference): difference
         for difference in find_differences(unpacked(live), unpacked(expected))
-        if difference.path[0] not in resized or difference.path[1:2] != ("resources",)
-    )
+        if difference.path not in ignored
+        and (difference.path[0] not in resized or difference.path[1:2] != ("resources",))
+    }
 
 
-def compare_pods(
-    pods: Sequence[LivePod], workload: Workload
-) -> tuple[tuple[str, ...], tuple[Difference, ...]]:
+def compare_pods(pods: Sequence[LivePod], workload: Workload) -> tuple[Names, Sequence[Difference]]:
     """Return the names of the Pods that differ from what would be created today, or are older than
     its configuration, and all differences."""
     drifted: set[str] = set()
     distinct: dict[str, Difference] = {}
-    groups = group_by(pods, lambda pod: (pod.view, pod.resized))
-    for (live, resized), group in sorted(groups.items()):
-        found = sidecar_differences(live, workload.view, resized)
-        found = tuple(d for d in found if d.path not in workload.ignored)
-        distinct |= {json.dumps(difference): difference for difference in found}
-        drifted |= {pod.name for pod in group if found}
-    for config, changed in sorted(workload.config_changes.items()):
-        older = [pod for pod in pods if pod.created < changed and pod.view != NO_SIDECARS]
+    for pod in sorted(pods, key=lambda pod: pod.view):
+        found = sidecar_differences(pod.view, workload.view, pod.resized, workload.ignored)
+        distinct |= found
+        if found:
+            drifted.add(pod.name)
+    for config, changed in workload.config_changes.items():
+        older = [pod for pod in pods if pod.created < changed and pod.sidecars]
         if older:
             age = (changed - min(pod.created for pod in older)).total_seconds()
             text = f"changed {human_duration(age)} after the oldest Pod was created"
             distinct[str(config)] = Difference((str(config),), None, text)
             drifted |= {pod.name for pod in older}
-    return tuple(sorted(drifted)), tuple(distinct.values())
+    return sorted(drifted), list(distinct.values())
 
 
 def differences_of(
     workload: Workload, pods: Iterable[Json], options: Options
-) -> tuple[Difference, ...]:
+) -> Sequence[Difference]:
     """Return how Pods differ from what would be injected today; nothing without --only-drifted."""
     if not options.only_drifted:
         return ()
@@ -3453,11 +3428,10 @@ def removes_sidecar(workload: Workload, patterns: Names) -> bool:
 
     With Istio CNI, istio-validation takes the place of istio-init: `istio-*` still has a match.
     """
-    removed = workload.removed
-    today = unpacked(workload.view) if removed else ()
+    today = stored_object(workload.view)
     return any(
         difference.current["position"] != INIT or not fnmatch.filter(today, pattern)
-        for difference in removed
+        for difference in workload.removed
         for pattern in patterns
         if fnmatch.fnmatchcase(difference.path[0], pattern)
     )
@@ -3468,7 +3442,7 @@ def only_images(differences: Sequence[Difference], view: bytes) -> bool:
 
     `view` has the sidecars that would be injected today.
     """
-    today = unpacked(view) if differences else {}
+    today = stored_object(view)
     return bool(differences) and all(
         difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT
         for difference in differences
@@ -3482,30 +3456,26 @@ def compare(
     options: Options,
 ) -> None:
     """Set the verdict: do the Pods agree with what would be created today?"""
-    if error:
-        workload.verdict = verdict_on(error)
-        workload.message, workload.causes = str(error), error.causes
-        return
     for config, is_required in sorted(workload.configs.items()):
         changed = last_changes[config]
         if isinstance(changed, datetime):
             workload.config_changes[config] = changed
         elif changed.status != 404:
-            workload.verdict = Verdict.UNKNOWN
-            workload.message = f"cannot read {config}: {changed}"
-            return
+            error = error or ApiError(0, f"cannot read {config}: {changed}")
         elif is_required:
-            workload.verdict = Verdict.REJECTED
-            workload.message = f"would not start: {config} does not exist"
-            return
+            error = error or ApiError(400, f"would not start: {config} does not exist")
+    if error:
+        workload.verdict = verdict_on(error)
+        workload.message, workload.causes = str(error), error.causes
+        workload.differences = workload.drifted_pods = ()
+        return
     workload.drifted_pods, workload.differences = compare_pods(workload.pods, workload)
     lacking = pods_lacking(workload, options)
-    workload.lacking = tuple(name for name in lacking if name in workload.drifted_pods)
-    has_sidecar = any(pod.view != NO_SIDECARS for pod in workload.pods)
+    workload.lacking = [name for name in lacking if name in workload.drifted_pods]
     if workload.differences:
-        workload.verdict = Verdict.DRIFTED if has_sidecar else Verdict.MISSING
+        workload.verdict = Verdict.DRIFTED if workload.sidecars else Verdict.MISSING
     else:
-        workload.verdict = Verdict.UP_TO_DATE if has_sidecar else Verdict.NOT_INJECTED
+        workload.verdict = Verdict.UP_TO_DATE if workload.sidecars else Verdict.NOT_INJECTED
 
 
 def verdict_on(error: ApiError) -> Verdict:
@@ -3533,33 +3503,26 @@ def compare_all(
 
     If the first dry runs all time out, the others are not tried.
     """
-    errors: dict[ObjectRef, ApiError | None] = {}
+    errors: dict[Workload, ApiError | None] = {}
     timeouts = 0
     for workload, error in in_parallel(workloads, partial(ask_today, cluster, options)):
-        errors[workload.ref] = error
+        errors[workload] = error
         timeouts += error is not None and error.is_timeout
         progress.show(f"Comparing: {len(errors)} of {len(workloads)} workloads")
         if len(errors) == timeouts == REQUESTS_AT_A_TIME:
             text = "the first %d dry runs timed out; the remaining workloads are not compared"
             log.warning(text, timeouts)
-            errors = {workload.ref: error for workload in workloads} | errors
             break
     progress.show("")
-    configs = sorted({config for workload in workloads for config in workload.configs})
+    configs = {config for workload in workloads for config in workload.configs}
     last_changes = dict(in_parallel(configs, cluster.last_change))
-    for workload in workloads:
-        compare_or_not(workload, errors[workload.ref], last_changes, options)
+    for workload in workloads:  # those that were not asked have the last error
+        compare_or_not(workload, errors.get(workload, error), last_changes, options)
     drifted = [workload for workload in workloads if workload.differences]
     groups = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
-    ask = partial(ask_twice, cluster, options)
-    for (_, group), (message, ignored) in in_parallel(groups.items(), ask):
+    for group, error in in_parallel(groups.values(), partial(ask_twice, cluster, options)):
         for workload in group:
-            if ignored:
-                workload.ignored = ignored
-                compare_or_not(workload, None, last_changes, options)
-            elif message:
-                workload.verdict, workload.message = Verdict.UNKNOWN, message
-                workload.differences = workload.drifted_pods = ()
+            compare_or_not(workload, error, last_changes, options)
 
 
 def compare_or_not(workload: Workload, *parts: Any) -> None:
@@ -3571,29 +3534,30 @@ def compare_or_not(workload: Workload, *parts: Any) -> None:
         workload.verdict, workload.message = Verdict.UNKNOWN, f"unexpected error: {error!r}"
 
 
-def ask_twice(
-    cluster: Cluster, options: Options, found: tuple[frozenset[tuple[str, ...]], list[Workload]]
-) -> tuple[str, frozenset[tuple[str, ...]]]:
+def ask_twice(cluster: Cluster, options: Options, group: Sequence[Workload]) -> ApiError | None:
     """Ask again what would be created, for one of the workloads that differ in the same paths.
 
-    Return why that is not known, and the paths that have another value in each new Pod.
+    Set the paths that have another value in each new Pod, or return why that is not known.
     """
-    paths, (first, *_) = found
+    first = group[0]
     again = replace(first)
     error = ask_today(cluster, options, again)
     if error:
-        return str(error), frozenset()
-    changing = {d.path for d in find_differences(unpacked(first.view), unpacked(again.view))}
-    always = {d.path for d in compare_pods(first.pods, again)[1]} & paths
+        return error
+    found = find_differences(unpacked(first.view), unpacked(again.view))
+    changing = frozenset(difference.path for difference in found)
+    always = {difference.path for difference in compare_pods(first.pods, again)[1]}
+    always &= {difference.path for difference in first.differences}
     is_always = all(path in always or path[:1] in always for path in changing)
-    if is_always and not any(set(path[1:2]) & set(STATED) for path in changing):
-        return "", frozenset(changing)
-    return "the injector gave two different answers; is it being upgraded?", frozenset()
+    if not is_always or not all(STATED.isdisjoint(path[1:2]) for path in changing):
+        return ApiError(200, "the injector gave two different answers; is it being upgraded?")
+    for workload in group:
+        workload.ignored = changing
+    return None
 
 
 def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiError | None:
     """Set what would be created for a workload today, or return why that is not known."""
-    ignored = ("kube-root-ca.crt", *options.ignore_config)
     names = options.sidecars
     sample = unpacked(workload.sample)
     try:
@@ -3605,8 +3569,7 @@ def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiErro
             template = obj["spec"]["template"]
             workload.template_change = template_change(sample, pod, template, names)
         if options.include_config:
-            found = configs_of(pod, workload.ref.namespace, names).items()
-            workload.configs = {c: needed for c, needed in found if not matches(c.name, ignored)}
+            workload.configs = configs_of(pod, workload.ref.namespace, options)
     except ApiError as error:
         return error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -3625,8 +3588,7 @@ def with_template(cluster: Cluster, workload: Workload) -> Json:
     if workload.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
     if "spec" not in dig(obj, "spec.template"):
-        text = f"the Pod template of {owner.kind} ({owner.group}) cannot be read"
-        raise ApiError(200, text)
+        raise ApiError(200, f"the Pod template of {owner.kind} ({owner.group}) cannot be read")
     return obj
 
 

@@ -165,13 +165,13 @@ MUTATIONS = (
     Mutation(
         "comparison: resources that were changed in place are drift",
         "differences",
-        'if difference.path[0] not in resized or difference.path[1:2] != ("resources",)',
-        "if True",
+        'and (difference.path[0] not in resized or difference.path[1:2] != ("resources",))',
+        "",
     ),
     Mutation(
         "comparison: changed configuration is no drift",
         "configuration",
-        "older = [pod for pod in pods if pod.created < changed and pod.view != NO_SIDECARS]",
+        "older = [pod for pod in pods if pod.created < changed and pod.sidecars]",
         "older: list[LivePod] = []",
     ),
     Mutation(
@@ -189,8 +189,8 @@ MUTATIONS = (
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
         "missing",
-        "Verdict.UP_TO_DATE if has_sidecar else Verdict.NOT_INJECTED",
-        "Verdict.UP_TO_DATE if has_sidecar else Verdict.MISSING",
+        "Verdict.UP_TO_DATE if workload.sidecars else Verdict.NOT_INJECTED",
+        "Verdict.UP_TO_DATE if workload.sidecars else Verdict.MISSING",
     ),
     # Writes
     Mutation(
@@ -527,14 +527,14 @@ MUTATIONS = (
     Mutation(
         "changing values: any change is ignored",
         "changing_values",
-        "    if is_always and not",
+        "    if not is_always or not",
         "    if not",
     ),
     Mutation(
         "changing values: changing images are ignored",
         "changing_values",
-        "any(set(path[1:2]) & set(STATED) for path in changing)",
-        "False",
+        "all(STATED.isdisjoint(path[1:2]) for path in changing)",
+        "True",
     ),
     Mutation(
         "exit codes: that of the last signal",

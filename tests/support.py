@@ -405,8 +405,9 @@ def recorded(name: str) -> list[dict]:
 
 def differences(tool, live: dict, fresh: dict, names=MESH) -> list[str]:
     """The differences between two Pods' sidecars, as an operator reads them."""
-    found = tool.sidecar_differences(tool.view_of(live, names), tool.view_of(fresh, names), ())
-    return [tool.difference_text(difference) for difference in found]
+    views = tool.view_of(live, names), tool.view_of(fresh, names)
+    found = tool.sidecar_differences(*views, (), frozenset())
+    return [tool.difference_text(difference) for difference in found.values()]
 
 
 SIDECAR = {"name": "mesh-proxy", "image": "x:1", "volumeMounts": []}

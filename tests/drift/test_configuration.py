@@ -217,7 +217,9 @@ def using_configs() -> dict:
 def test_the_configuration_that_a_sidecar_uses(tool):
     found = {
         (c.kind, c.name): required
-        for c, required in tool.configs_of(using_configs(), "shop", MESH).items()
+        for c, required in tool.configs_of(
+            using_configs(), "shop", options_of(tool, sidecars=MESH)
+        ).items()
     }
     assert found == {
         ("ConfigMap", "env-map"): True,  # required in one place is required
@@ -233,18 +235,18 @@ def test_the_configuration_that_a_sidecar_uses(tool):
 def compared(tool, changed: object, required: bool = True):
     config = tool.ObjectRef("ConfigMap", "shop", "proxy-config")
     view = tool.view_of(pod_of(SIDECAR), MESH)
+    sidecars = frozenset([tool.Sidecar("mesh-proxy", "x:1", native=False)])
     days = {"a": timedelta(days=3), "b": timedelta(0)}
-    pods = [
-        tool.LivePod(name, NOW - age, True, frozenset(), view=view) for name, age in days.items()
-    ]
-    found = a_workload(tool, view=view, pods=pods, configs={config: required})
+    pods = [tool.LivePod(name, NOW - age, True, sidecars, view=view) for name, age in days.items()]
+    configs = {config: required}
+    found = a_workload(tool, view=view, pods=pods, sidecars=sidecars, configs=configs)
     tool.compare(found, None, {config: changed}, options_of(tool))
     return found
 
 
 def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
     drift = compared(tool, NOW)
-    assert (drift.verdict, drift.drifted_pods) == (tool.Verdict.DRIFTED, ("a",))
+    assert (drift.verdict, drift.drifted_pods) == (tool.Verdict.DRIFTED, ["a"])
     (difference,) = drift.differences
     assert (
         tool.difference_text(difference)
