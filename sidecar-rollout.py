@@ -1280,7 +1280,7 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
     """Standard error: log lines and, on a terminal, one line below them that is redrawn."""
 
     def __init__(self) -> None:
-        super().__init__(sys.stderr)
+        super().__init__()
         self.on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.text = ""
 
@@ -1291,13 +1291,13 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
 
     def show(self, text: str) -> None:
         """Redraw the line with a text; an empty one removes it."""
-        if printable(text) != self.text:
+        if self.on_terminal and printable(text) != self.text:
             self.erase()
             self.text = printable(text)
             self.draw()
 
     def erase(self) -> None:
-        if self.on_terminal and self.text:
+        if self.text:
             self.write("\r\033[K")
 
     def draw(self) -> None:
