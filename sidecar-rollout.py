@@ -1011,7 +1011,7 @@ OPTIONS = {
             "--gate",
             command,
             "COMMAND",
-            "Start no new rollouts while this command fails (run without a shell; a success is "
+            "Start no new rollouts while this command fails (run without a shell; a result is "
             "valid for 10 seconds)",
             [],
         ),
@@ -3050,38 +3050,28 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
     """
     template = obj["spec"]["template"]
     live = sample["metadata"]
-    metadata = only(dig(template, "metadata"), ("labels", "annotations", "finalizers"))
-    controller_labels = only(dig(live, "labels"), CONTROLLER_LABELS)
-    metadata["labels"] = dig(metadata, "labels") | controller_labels
-    metadata["generateName"] = live.get("generateName") or f"{workload.name}-"
-    metadata["ownerReferences"] = [
-        without(reference, "blockOwnerDeletion")
-        for reference in dig(live, "ownerReferences")
-        if reference.get("controller")
-    ]
     spec = without(template["spec"], "nodeName")
     if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
-        pod = live["name"]
-        claims = [name_of(claim) for claim in dig(obj, "spec.volumeClaimTemplates")]
-        volumes = [volume for volume in dig(spec, "volumes") if volume["name"] not in claims]
-        volumes += [
-            {
-                "name": name,
-                "persistentVolumeClaim": {"claimName": f"{name}-{pod}"},
-            }
-            for name in claims
-        ]
+        volumes = {volume["name"]: volume for volume in dig(spec, "volumes")}
+        for name in map(name_of, dig(obj, "spec.volumeClaimTemplates")):
+            claim = {"claimName": f"{name}-{live['name']}"}
+            volumes[name] = {"name": name, "persistentVolumeClaim": claim}
         spec |= {
-            "volumes": volumes,
-            "hostname": pod,
+            "volumes": [*volumes.values()],
+            "hostname": live["name"],
             "subdomain": obj["spec"].get("serviceName", ""),
         }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": spec,
+    metadata = {
+        **only(dig(template, "metadata"), ("annotations", "finalizers")),
+        "labels": dig(template, "metadata.labels") | only(dig(live, "labels"), CONTROLLER_LABELS),
+        "generateName": live.get("generateName") or f"{workload.name}-",
+        "ownerReferences": [
+            without(reference, "blockOwnerDeletion")
+            for reference in dig(live, "ownerReferences")
+            if reference.get("controller")
+        ],
     }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 USES = ("volumeMounts", "volumeDevices")  # of volumes
@@ -3219,19 +3209,19 @@ def find_differences(
     current: Any, expected: Any, path: tuple[str, ...] = ()
 ) -> Iterator[Difference]:
     """Yield where two normal forms differ, as deep inside as possible; with secrets, see shown."""
+    if json.dumps(current) == json.dumps(expected):
+        return
     if isinstance(current, dict) and isinstance(expected, dict):
         for key in sorted(current.keys() | expected.keys()):
             yield from find_differences(current.get(key), expected.get(key), (*path, key))
     elif isinstance(current, list) and isinstance(expected, list):
         before, after = (
-            {json.dumps(item, sort_keys=True): item for item in hide_flags(words)}
-            for words in (current, expected)
+            {json.dumps(word): word for word in hide_flags(words)} for words in (current, expected)
         )
-        removed = [Difference(path, before[key], None) for key in before if key not in after]
-        added = [Difference(path, None, after[key]) for key in after if key not in before]
-        is_other_order = not removed + added and json.dumps(current) != json.dumps(expected)
-        yield from [*removed, *added, *[Difference(path, current, expected)] * is_other_order]
-    elif current != expected or type(current) is not type(expected):
+        found = [Difference(path, before[key], None) for key in before if key not in after]
+        found += [Difference(path, None, after[key]) for key in after if key not in before]
+        yield from found or [Difference(path, current, expected)]  # in another order
+    else:
         if len(path) == 1:  # a whole container
             current, expected = (
                 form and only(form, ("image", "position")) for form in (current, expected)
@@ -3727,16 +3717,15 @@ class Signals:
 class Gate:
     """A command that decides whether rollouts may start. Workers run it, one at a time."""
 
-    OPEN_FOR = 10.0  # seconds: all rollouts that start within them are covered
+    VALID_FOR = 10.0  # seconds: a result counts for all rollouts that may start within them
     TIMEOUT = 60.0
-    PAUSES = (5.0, 30.0)  # seconds until it runs again: after the first failure, after others
 
     def __init__(self, command: Sequence[str], signals: Signals) -> None:
         self.command = command
         self.signals = signals
         self.lock = threading.Lock()
         self.reason = ""  # why it is closed: the last line of output
-        self.run_at = self.open_until = -math.inf  # monotonic
+        self.valid_until = -math.inf  # monotonic
 
     @property
     def status(self) -> str:
@@ -3761,10 +3750,10 @@ class Gate:
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
-        if time.monotonic() >= max(self.open_until, self.run_at):
+        if time.monotonic() >= self.valid_until:
             with suppress(StoppedWaiting):
                 self.run()
-        return time.monotonic() < self.open_until
+        return time.monotonic() < self.valid_until and not self.reason
 
     def run(self) -> None:
         """Run the command, and open or close the gate."""
@@ -3772,19 +3761,15 @@ class Gate:
             code, last = follow(self.command, self.TIMEOUT, self.signals.reason_to_stop, str)
         except OSError as error:
             code, last = 1, f"cannot run {self.command[0]}: {error.strerror}"
-        was_closed = bool(self.reason)
-        if code == 0:
-            self.reason = ""
-            self.open_until = time.monotonic() + self.OPEN_FOR
-            if was_closed:
-                log.warning("gate open")
-            return
-        reason = f"timed out after {self.TIMEOUT:g}s" if code is None else f"exit code {code}"
-        reason = shorten(last, 200) if code is not None and last else reason
-        self.run_at = time.monotonic() + self.PAUSES[was_closed]
+        reason = ""
+        if code is None:
+            reason = f"timed out after {self.TIMEOUT:g}s"
+        elif code:
+            reason = shorten(last, 200) or f"exit code {code}"
+        self.valid_until = time.monotonic() + self.VALID_FOR
         if reason != self.reason:
             self.reason = reason
-            log.warning("gate closed: %s", reason)
+            log.warning("%s", self.status or "gate open")
 
 
 class Snapshot(NamedTuple):

@@ -78,7 +78,7 @@ MUTATIONS = (
     Mutation(
         "limits: a closed gate does not hold rollouts",
         "gate",
-        "return time.monotonic() < self.open_until",
+        "return time.monotonic() < self.valid_until and not self.reason",
         "return True",
     ),
     Mutation(

@@ -97,7 +97,7 @@ def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(three, start, s
     flag.unlink()
     began = time.monotonic()
     running.wait_for_log("gate open")
-    assert time.monotonic() - began < 8  # the first time after 5 s
+    assert time.monotonic() - began > 5  # a result counts for 10 s
     ended = running.finish()
     assert ended.code == 0
     assert runs(tmp_path) == 2
@@ -201,7 +201,7 @@ def clock(tool, monkeypatch):
 
 
 def test_how_often_it_is_asked(tool, clock, tmp_path):
-    """Open for 10 s; closed: after 5 s, then every 30 s, until it opens again."""
+    """Whether it is open or closed, a result counts for 10 s."""
     flag = tmp_path / "open"
     command = ["sh", "-c", f"echo >> {tmp_path}/runs; test -e {flag}"]
     gate = tool.Gate(command, no_signals(tool))
@@ -213,13 +213,10 @@ def test_how_often_it_is_asked(tool, clock, tmp_path):
     flag.touch()
     assert [is_open(0), is_open(9.9), is_open(0.2)] == [(True, 1), (True, 1), (True, 2)]
     flag.unlink()
-    assert [is_open(10), is_open(4.9), is_open(0.2)] == [(False, 3), (False, 3), (False, 4)]
-    assert [is_open(29.9), is_open(0.2)] == [(False, 4), (False, 5)]
+    assert [is_open(10.1), is_open(9.9), is_open(0.2)] == [(False, 3), (False, 3), (False, 4)]
     flag.touch()
-    assert [is_open(29.9), is_open(0.2)] == [(False, 5), (True, 6)]
+    assert [is_open(9.9), is_open(0.2)] == [(False, 4), (True, 5)]
     assert gate.reason == ""
-    flag.unlink()
-    assert [is_open(10.1), is_open(5.1)] == [(False, 7), (False, 8)]
 
 
 def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_path):
