@@ -115,7 +115,7 @@ class Cluster:
             if not is_terminating(p) and app in (None, p["metadata"].get("labels", {}).get("app"))
         ]
 
-    def wait_for(self, what, timeout: float = 10.0):
+    def wait_for(self, what, timeout: float = 30.0):
         """What `what()` returns once that is true. AssertionError when it takes too long."""
         deadline = time.monotonic() + timeout * self.patience
         while not (found := what()):
