@@ -257,7 +257,10 @@ class Word(enum.Enum):
 
 
 class State(Word):
-    """How risky a rollout is, in rollout order: to wait for unhealthy workloads may take long."""
+    """How risky a rollout is: to wait for unhealthy workloads may take long.
+
+    The values sort in rollout order.
+    """
 
     NOT_SERVING = "not serving"  # none of its Pods is a ready endpoint of a Service
     SERVING = "serving"
@@ -298,7 +301,7 @@ class LivePod(NamedTuple):
     is_ready: bool
     sidecars: frozenset[Sidecar]
     problem: str = ""  # for example CrashLoopBackOff
-    stuck: tuple[str, ...] = ()  # containers that do not start
+    stuck: bool = False  # whether one of its sidecars does not start
     view: bytes = b""  # its sidecars, see view_of; only with --only-drifted
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
 
@@ -376,6 +379,13 @@ class Workload:
         verb = "has" if len(self.lacking) == 1 else "have"
         total = count_of(len(self.pods), "Pod")
         return f"{len(self.lacking)} of {total} {verb} no sidecar" if self.lacking else ""
+
+    @property
+    def deployment(self) -> ObjectRef:
+        """Return what a ReplicaSet's name implies: it is <deployment>-<pod-template-hash>."""
+        suffix = "-" + self.labels.get("pod-template-hash", "\0")
+        name = self.ref.name.removesuffix(suffix)
+        return ObjectRef("Deployment", self.ref.namespace, name, "apps")
 
     @property
     def oldest_pod(self) -> datetime:
@@ -2125,10 +2135,10 @@ def role_for(permission: str) -> str:
 
 def namespaces_to_list(options: Options) -> list[str]:
     """Return the namespaces to read one by one; none means all, which needs more permissions."""
-    if any(map(is_pattern, options.include_namespace)):
-        return []
     names = dict.fromkeys(options.include_namespace)
-    return [name for name in names if not matches(name, options.exclude_namespace)]
+    if any(map(is_pattern, names)):
+        return []
+    return [name for name in names if is_included(name, options)]
 
 
 def is_included(namespace: str, options: Options) -> bool:
@@ -2157,50 +2167,37 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
     for pod in pods:
         scan.pods += 1
         try:
-            metadata = pod["metadata"]
-            scan.namespaces.add(metadata["namespace"])
+            namespace = pod["metadata"]["namespace"]
+            scan.namespaces.add(namespace)
             scan.containers |= {container["name"] for _, container in containers_of(pod)}
-            if is_terminating(pod) or not is_included(metadata["namespace"], options):
+            if is_terminating(pod) or not is_included(namespace, options):
                 continue
             live = live_pod(pod, options)
-            if live.sidecars or is_replaceable(pod):
+            owner = controller_of(pod) or ObjectRef("", namespace, live.name)
+            if live.sidecars or has_template(owner):
                 scan.after_cutoff += bool(live.sidecars) and live.created >= options.cutoff
-                owner = controller_of(pod) or ObjectRef("", metadata["namespace"], name_of(pod))
-                if owner.kind == "Node":  # a static Pod
-                    owner = owner._replace(name=name_of(pod))
-                if owner not in owners:
-                    owners[owner] = Workload(owner, owners=[owner])
-                add_pod(owners[owner], pod, live, options)
+                labels = dig(pod, "metadata.labels")
+                workload = owners.get(owner) or Workload(owner, labels, owners=[owner])
+                owners[owner] = workload
+                if not workload.sample and (live.sidecars or options.include_missing):
+                    metadata = without(pod["metadata"], "managedFields")
+                    workload.sample = packed({"metadata": metadata, "spec": pod["spec"]})
+                workload.pods.append(live)
+                workload.sidecars = share(workload.sidecars | live.sidecars)
+                policy = dig(pod, "spec.restartPolicy")
+                workload.runs_to_completion |= policy in ("Never", "OnFailure")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
     return owners, scan
 
 
-def add_pod(workload: Workload, pod: Json, live: LivePod, options: Options) -> None:
-    """Add a Pod to its owner; keep one as a sample, if a dry run may need it."""
-    metadata = pod["metadata"]
-    is_asked = options.only_drifted or options.confirm or options.evict
-    is_mixed = live.sidecars != workload.sidecars if workload.pods else False
-    if not workload.sample and (is_asked and live.sidecars or options.include_missing or is_mixed):
-        sample = {"metadata": without(metadata, "managedFields"), "spec": pod["spec"]}
-        workload.sample = packed(sample)
-    if not workload.labels:
-        labels = dig(metadata, "labels").items()
-        workload.labels = {sys.intern(key): value for key, value in labels}
-    workload.pods.append(live)
-    workload.sidecars = share(workload.sidecars | live.sidecars)
-    workload.runs_to_completion |= runs_to_completion(pod)
-
-
 def live_pod(pod: Json, options: Options) -> LivePod:
     """Return what is kept of a Pod."""
     names = options.sidecars
     sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
-    ready = is_ready(pod)
-    problem = "" if ready else waiting_reason(pod)
-    stuck = () if ready else tuple(name for name, _ in stuck_containers(pod))
-    parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
+    stuck = any(matches(name, names) for name, _ in stuck_containers(pod))
+    parts = name_of(pod), created_at(pod), is_ready(pod), sidecars, waiting_reason(pod), stuck
     if not options.only_drifted:
         return LivePod(*parts)
     return LivePod(*parts, share(view_of(pod, names)), resized_containers(pod))
@@ -2210,16 +2207,6 @@ def live_pod(pod: Json, options: Options) -> LivePod:
 def share(value: Any) -> Any:
     """Return an equal value that is kept only once; 150,000 Pods have 16,000 views."""
     return value
-
-
-def runs_to_completion(pod: Json) -> bool:
-    return pod["spec"].get("restartPolicy", "Always") != "Always"
-
-
-def is_replaceable(pod: Json) -> bool:
-    """Return whether a controller would replace a Pod, from a template that can be read."""
-    owner = controller_of(pod)
-    return owner is not None and has_template(owner) and not runs_to_completion(pod)
 
 
 def has_template(owner: ObjectRef) -> bool:
@@ -2296,10 +2283,7 @@ def controller_of(obj: Json) -> ObjectRef | None:
         if reference.get("controller"):
             group = reference["apiVersion"].rpartition("/")[0]
             return ObjectRef(
-                sys.intern(reference["kind"]),  # equal in many Pods, so kept once
-                sys.intern(obj["metadata"]["namespace"]),
-                reference["name"],
-                sys.intern(group),
+                reference["kind"], obj["metadata"]["namespace"], reference["name"], group
             )
     return None
 
@@ -2332,8 +2316,7 @@ def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
 
 
 def container_statuses(pod: Json) -> list[Json]:
-    status = dig(pod, "status")
-    return [*dig(status, "initContainerStatuses"), *dig(status, "containerStatuses")]
+    return [*dig(pod, "status.initContainerStatuses"), *dig(pod, "status.containerStatuses")]
 
 
 def waiting_reason(pod: Json) -> str:
@@ -2376,10 +2359,13 @@ def running_to_completion(workload: Workload, options: Options) -> str:
     return f"managed by a {workload.ref.kind}; runs to completion" if ends else ""
 
 
-def without_rollouts(workload: Workload, options: Options) -> str:
+def kind_not_selected(workload: Workload, options: Options) -> str:
     # The Pods of an owner that has no rollouts can only be evicted.
     ref = workload.ref
-    if options.evict or is_workload(ref):
+    if is_workload(ref):
+        hint = KINDS[ref.kind].how_to_select
+        return "" if ref.kind in options.kinds else f"not selected; {hint}"
+    if options.evict:
         return ""
     if ref.kind == "ReplicationController":
         return "managed by a ReplicationController, which does not support rollouts; use --evict"
@@ -2387,12 +2373,6 @@ def without_rollouts(workload: Workload, options: Options) -> str:
         return "its ReplicaSet has no Deployment or no longer exists; use --evict"
     tools = "use --evict, or restart it with that controller's tools"
     return f"managed by {ref.kind} ({ref.group}); {tools}"
-
-
-def kind_not_selected(workload: Workload, options: Options) -> str:
-    kind = workload.ref.kind
-    is_other = is_workload(workload.ref) and kind not in options.kinds
-    return f"not selected; {KINDS[kind].how_to_select}" if is_other else ""
 
 
 def gone(workload: Workload, options: Options) -> str:
@@ -2404,23 +2384,19 @@ def gone(workload: Workload, options: Options) -> str:
 
 
 def being_deleted(workload: Workload, options: Options) -> str:
-    return "being deleted" if dig(workload.obj, "metadata.deletionTimestamp") else ""
-
-
-def in_terminating_namespace(workload: Workload, options: Options) -> str:
+    if dig(workload.obj, "metadata.deletionTimestamp"):
+        return "being deleted"
     deleted = dig(workload.namespace, "metadata.deletionTimestamp")
     is_terminating = deleted or "NamespaceTerminating" in workload.causes
     return "its namespace is terminating" if is_terminating else ""
 
 
-def in_excluded_namespace(workload: Workload, options: Options) -> str:
-    is_excluded = has_any(options.exclude_annotation, annotations_of(workload.namespace))
-    return "its namespace matches --exclude-annotation" if is_excluded else ""
-
-
 def excluded(workload: Workload, options: Options) -> str:
-    is_excluded = has_any(options.exclude_annotation, *annotations_to_match(workload))
-    return "matches --exclude-annotation" if is_excluded else ""
+    unwanted = options.exclude_annotation
+    if has_any(unwanted, *annotations_to_match(workload)):
+        return "matches --exclude-annotation"
+    is_excluded = has_any(unwanted, annotations_of(workload.namespace))
+    return "its namespace matches --exclude-annotation" if is_excluded else ""
 
 
 def not_included(workload: Workload, options: Options) -> str:
@@ -2429,28 +2405,22 @@ def not_included(workload: Workload, options: Options) -> str:
     return "" if is_included else "does not match --include-annotation"
 
 
-def paused(workload: Workload, options: Options) -> str:
-    is_stopped = is_paused(workload.obj) and workload.method is Method.RESTART
-    return "paused; run `kubectl rollout resume` first, or use --evict" if is_stopped else ""
-
-
-def on_delete(workload: Workload, options: Options) -> str:
-    is_manual = is_on_delete(workload.obj) and workload.method is Method.RESTART
-    hint = "use --evict, or delete its Pods manually, one at a time"
-    return f"updateStrategy is OnDelete; {hint}" if is_manual else ""
-
-
-def not_paused(workload: Workload, options: Options) -> str:
+def wrong_method(workload: Workload, options: Options) -> str:
+    is_stopped = is_paused(workload.obj)
+    if workload.method is Method.RESTART:
+        if is_stopped:
+            return "paused; run `kubectl rollout resume` first, or use --evict"
+        hint = "use --evict, or delete its Pods manually, one at a time"
+        return f"updateStrategy is OnDelete; {hint}" if is_on_delete(workload.obj) else ""
     is_deployment = workload.ref.kind == "Deployment" and workload.method is Method.EVICT
-    is_resumed = is_deployment and not is_paused(workload.obj)
+    is_resumed = is_deployment and not is_stopped
     return "no longer paused; rerun this command to restart it" if is_resumed else ""
 
 
 def incomplete_rollout(workload: Workload, options: Options) -> str:
     # In the middle of a bad release, a restart would bury the Pods that still serve. Only what is
     # stuck because of a named sidecar is to be repaired.
-    stuck = [name for pod in workload.pods for name in pod.stuck]
-    is_repair = any(matches(name, options.sidecars) for name in stuck)
+    is_repair = any(pod.stuck for pod in workload.pods)
     return "" if is_repair else why_incomplete(workload)
 
 
@@ -2461,9 +2431,8 @@ def why_incomplete(workload: Workload) -> str:
     *_, current, updated = counts_of(workload.ref, obj)
     if not is_observed(obj):
         return "its rollout is not complete: its latest spec has not been observed"
-    status = dig(obj, "status")
-    revision = status.get("currentRevision")  # of a StatefulSet
-    is_done = revision and revision == status.get("updateRevision")
+    revision = dig(obj, "status.currentRevision")  # of a StatefulSet
+    is_done = revision and revision == dig(obj, "status.updateRevision")
     if not is_workload(workload.ref) or is_done or current - updated <= partition_of(obj):
         return ""
     cause = failure_condition(obj) or next(filter(None, (pod.problem for pod in workload.pods)), "")
@@ -2471,57 +2440,43 @@ def why_incomplete(workload: Workload) -> str:
     return f"{text}: {short_reason(cause)}" if cause else text
 
 
-def degraded(workload: Workload, options: Options) -> str:
-    if not is_degraded(workload) or workload.method is not Method.RESTART:
-        return ""
-    hint = "Use --evict, which replaces unready Pods first, or repair the unready Pod"
-    return f"{shortage_of(workload.ref, workload.obj)}; a restart would stop another Pod. {hint}"
-
-
 def unhealthy(workload: Workload, options: Options) -> str:
-    # It may have become unhealthy since the plan.
-    reason = workload.unhealthy_reason or shortage_of(workload.ref, workload.obj)
+    shortage = shortage_of(workload)
+    if is_degraded(workload) and workload.method is Method.RESTART:
+        hint = "Use --evict, which replaces unready Pods first, or repair the unready Pod"
+        return f"{shortage}; a restart would stop another Pod. {hint}"
+    reason = workload.unhealthy_reason or shortage  # since the plan
     return f"unhealthy: {reason}" if options.skip_unhealthy and reason else ""
 
 
-def without_sidecar(workload: Workload, options: Options) -> str:
-    has_any = options.include_missing or any(pod.sidecars for pod in workload.pods)
-    return "" if has_any else "its Pods no longer have the sidecar"
-
-
-def lacking_in_vain(workload: Workload, options: Options) -> str:
-    return "" if workload.old_pods or options.only_drifted else workload.message
-
-
-def after_cutoff(workload: Workload, options: Options) -> str:
+def nothing_to_replace(workload: Workload, options: Options) -> str:
+    if workload.old_pods:
+        return ""
+    if not options.include_missing and not any(pod.sidecars for pod in workload.pods):
+        return "its Pods no longer have the sidecar"
+    if workload.message:  # why Pods lack a sidecar, and would not get it
+        return workload.message
     is_all = not options.only_drifted
     pods = [pod for pod in workload.pods if is_all or pod.name in workload.drifted_pods]
-    is_newer = all(pod.created >= options.cutoff for pod in pods) and not workload.old_pods
-    kind = "Pods" if is_all else "drifted Pods"
-    return f"all its {kind} were created after the cutoff" if pods and is_newer else ""
-
-
-def up_to_date(workload: Workload, options: Options) -> str:
-    if workload.drifted_pods and not workload.old_pods:
+    if pods and all(pod.created >= options.cutoff for pod in pods):
+        kind = "Pods" if is_all else "drifted Pods"
+        return f"all its {kind} were created after the cutoff"
+    if workload.drifted_pods:
         return "some Pods have no sidecar; specify its full name, or use --include-missing"
-    return "" if workload.old_pods else "already up to date"
+    return "already up to date"
 
 
 def below_partition(workload: Workload, options: Options) -> str:
-    # A rollout leaves these Pods alone, and an evicted one would come back as it was.
+    kept = len(pods_below_partition(workload))
     if workload.method is Method.IN_PLACE:
-        return ""
-    is_kept = len(pods_below_partition(workload)) == len(workload.old_pods)
+        # Such a Pod may have another template than the one that is asked about.
+        status = dig(workload.obj, "status")
+        is_split = kept and status.get("currentRevision") != status.get("updateRevision")
+        hint = "has Pods below its partition with another template; lower the partition"
+        return hint if is_split else ""
+    # A rollout leaves these Pods alone, and an evicted one would come back as it was.
+    is_kept = kept == len(workload.old_pods)
     return f"{kept_pods(workload)}; lower the partition" if is_kept else ""
-
-
-def split_by_partition(workload: Workload, options: Options) -> str:
-    # A Pod below a partition may have another template than the one that is asked about.
-    status = dig(workload.obj, "status")
-    is_split = status.get("currentRevision") != status.get("updateRevision")
-    if workload.method is Method.IN_PLACE and is_split and pods_below_partition(workload):
-        return "has Pods below its partition with another template; lower the partition"
-    return ""
 
 
 def changed_template(workload: Workload, options: Options) -> str:
@@ -2537,53 +2492,32 @@ OWNER_RULES: tuple[Rule, ...] = (
     static_pod,
     running_to_completion,
 )
-# Likewise; with --only-drifted, Pods are compared all the same
-SELECTION_RULES: tuple[Rule, ...] = (
-    without_rollouts,
-    kind_not_selected,
-)
 # When the object was read: in the plan, and each time a worker reads it
 OBJECT_RULES: tuple[Rule, ...] = (
     excluded,
     gone,
     being_deleted,
-    in_terminating_namespace,
-    in_excluded_namespace,
     not_included,
 )
-# When it is known how its Pods would be replaced: in the plan, and before the first write
+# When it is known how its Pods would be replaced, and which: in the plan, and before the first
+# write
 ROLLOUT_RULES: tuple[Rule, ...] = (
-    paused,
-    on_delete,
-    not_paused,
+    wrong_method,
     incomplete_rollout,
-    degraded,
     unhealthy,
-)
-# When it is known which Pods are to be replaced: in the plan, if there are any, and before the
-# first write
-POD_RULES: tuple[Rule, ...] = (
-    without_sidecar,
-    lacking_in_vain,
-    after_cutoff,
-    up_to_date,
+    nothing_to_replace,
     below_partition,
-    split_by_partition,
     changed_template,
 )
 LEFT = {  # why Pods are not up to date, by the rule that leaves their workload out
     not_named: "not selected",
     excluded: "excluded",
-    in_excluded_namespace: "excluded",
     not_included: "excluded",
     being_deleted: "being deleted",
-    in_terminating_namespace: "being deleted",
     static_pod: "static Pod",
     without_controller: "not checked",
     running_to_completion: "Pod of a Job",
 }
-# When kubectl has ended. The annotations of its template are our own by then.
-ENDED_RULES: tuple[Rule, ...] = (gone, being_deleted)
 
 
 def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Rule]) -> None:
@@ -2595,7 +2529,7 @@ def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Ru
 
 def is_unfinished(workload: Workload, options: Options) -> bool:
     """Return whether a rollout that this command began is not complete: it left older Pods."""
-    if reason_to_skip(workload, options, (*OBJECT_RULES, *SELECTION_RULES)):
+    if reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected)):
         return False
     oldest = workload.oldest_pod.isoformat()[:19]  # in whole seconds
     stamps = timestamps_of(workload.obj, options.annotation_prefix)
@@ -2622,9 +2556,7 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
 
 def annotations_to_match(workload: Workload) -> list[Labels]:
     """Return the annotations that options are about; without a readable owner, those of a Pod."""
-    obj = workload.obj
-    if not obj and workload.sample:
-        return [annotations_of(unpacked(workload.sample))]
+    obj = workload.obj or stored_object(workload.sample)
     return [annotations_of(obj), template_annotations(obj)]
 
 
@@ -2668,12 +2600,12 @@ def kept_pods(workload: Workload) -> str:
 
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
-    paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
+    paths = SCHEDULED if workload.kind == "DaemonSet" else REPLICAS
     return [dig(obj, path) or 0 for path in paths]
 
 
-def shortage_of(workload: ObjectRef, obj: Json) -> str:
-    desired, available, *_ = counts_of(workload, obj)
+def shortage_of(workload: Workload) -> str:
+    desired, available, *_ = counts_of(workload.ref, workload.obj)
     return f"{available} of {desired} available" if available < desired else ""
 
 
@@ -2714,14 +2646,15 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a cop
 
 def find_workloads(
     cluster: Cluster, owners: Mapping[ObjectRef, Workload], options: Options
-) -> tuple[list[Workload], list[Workload]]:
+) -> list[Workload]:
     """Return the workloads of the owners of Pods, some with a reason, and those without Pods."""
-    guesses = {ref: deployment_by_name(ref, owners[ref].labels) for ref in owners}
-    if not options.include_missing:  # then, those without a sidecar belong to one that has it
-        having = {guesses[ref] for ref in owners if owners[ref].sidecars}
-        owners = {ref: workload for ref, workload in owners.items() if guesses[ref] in having}
-    wanted = {*owners, *(guesses[ref] for ref in owners)}
-    objects, without_pods = read_lists(cluster, wanted, options)
+    having = {  # the sidecar; an owner without it belongs to one of them, or does not count
+        workload.deployment
+        for workload in owners.values()
+        if workload.sidecars or options.include_missing
+    }
+    owners = {ref: workload for ref, workload in owners.items() if workload.deployment in having}
+    objects, without_pods = read_lists(cluster, {*owners, *having}, options)
     controllers = find_controllers(cluster, owners, objects, options)
     found: dict[ObjectRef, Workload] = {}
     for owner, workload in owners.items():
@@ -2730,16 +2663,15 @@ def find_workloads(
             found[ref].merge(workload)
         else:
             found[ref] = workload
-    rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, *SELECTION_RULES)
-    for workload in found.values():
-        workload.reason = reason_to_skip(workload, options, rules)
-        if workload.reason:
-            workload.reason = excluded(workload, options) or workload.reason
     workloads = [w for w in found.values() if w.sidecars or options.include_missing]
+    # With --only-drifted, Pods are compared all the same if their kind is not selected.
+    rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)
+    for workload in workloads:
+        workload.reason = reason_to_skip(workload, options, rules)
     selected = [w for w in workloads if not w.reason]
     for workload, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         workload.stored = stored
-    return workloads, without_pods
+    return workloads + without_pods
 
 
 def read_lists(
@@ -2756,27 +2688,20 @@ def read_lists(
         try:
             for ref, obj in cluster.workloads(kind, namespaces_to_list(options)):
                 if ref in wanted:
-                    objects[ref] = packed(reduced(obj, options))
+                    objects[ref] = reduced(obj)
                 elif kind in options.kinds and is_without_pods(ref, obj, options):
-                    workload = Workload(ref)
-                    workload.obj = reduced(obj, options)
-                    without_pods.append(workload)
+                    without_pods.append(Workload(ref, stored=reduced(obj)))
         except ApiError as error:
             if error.status != 403 or kind in options.kinds:
                 raise
     return objects, without_pods
 
 
-def reduced(obj: Json, options: Options) -> Json:
-    """Remove what the plan does not need from a workload, and return it.
-
-    Without --only-drifted, the spec of the Pod template is removed: no rule may depend on it.
-    """
+def reduced(obj: Json) -> bytes:
+    """Remove what the plan does not need from a workload, and return it, packed."""
     obj["metadata"].pop("managedFields", None)
     annotations_of(obj).pop(LAST_APPLIED, None)
-    if not options.only_drifted:
-        dig(obj, "spec.template").pop("spec", None)
-    return obj
+    return packed(obj)
 
 
 def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
@@ -2806,15 +2731,12 @@ def find_controllers(
         return {}
     found: dict[ObjectRef, ObjectRef | None] = {}
     unknown = []
+    needs_owners = options.evict or options.only_drifted or "Deployment" in options.kinds
     for ref, workload in owners.items():
-        guess = deployment_by_name(ref, workload.labels)
+        guess = workload.deployment
         if guess in objects and is_selected_by(unpacked(objects[guess]), workload.labels):
             found[ref] = guess
-        elif options.evict and ref.kind in OWNED and has_template(ref):
-            unknown.append(ref)
-        elif (ref.kind, ref.group) != ("ReplicaSet", "apps"):
-            continue
-        elif options.only_drifted or "Deployment" in options.kinds:
+        elif needs_owners and ref.kind in OWNED and has_template(ref):
             unknown.append(ref)
         elif guess.name != ref.name:  # only shown as skipped; needs no permission
             found[ref] = guess
@@ -2825,13 +2747,6 @@ def find_controllers(
 def is_selected_by(deployment: Json, labels: Labels) -> bool:
     selected = dig(deployment, "spec.selector.matchLabels")
     return bool(selected) and selected.items() <= labels.items()
-
-
-def deployment_by_name(replica_set: ObjectRef, labels: Labels) -> ObjectRef:
-    """Return the Deployment that a ReplicaSet's name implies: <deployment>-<pod-template-hash>."""
-    suffix = "-" + labels.get("pod-template-hash", "\0")
-    name = replica_set.name.removesuffix(suffix)
-    return ObjectRef("Deployment", replica_set.namespace, name, "apps")
 
 
 def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], workload: Workload) -> bytes:
@@ -2854,8 +2769,7 @@ def set_plan(workload: Workload, options: Options) -> None:
     elif options.evict and (is_manual or is_degraded(workload)):
         workload.method = Method.EVICT
     set_old_pods(workload, options)
-    is_in_place = workload.method is Method.IN_PLACE
-    kept = 0 if is_in_place else len(pods_below_partition(workload))
+    kept = 0 if workload.method is Method.IN_PLACE else len(pods_below_partition(workload))
     workload.pods_to_replace = len(workload.old_pods) - kept
     workload.total_pods = max(counts_of(workload.ref, obj)[2], len(workload.pods))
     workload.ready = min(sum(pod.is_ready for pod in workload.pods), workload.pods_to_replace)
@@ -2868,8 +2782,10 @@ def set_old_pods(workload: Workload, options: Options) -> None:
         pod.name
         for pod in workload.pods
         if (pod.name in drifted or not options.only_drifted)
-        and (pod.created < options.cutoff or pod.name in workload.lacking)
-        and (pod.sidecars or options.include_missing or pod.name in workload.lacking)
+        and (
+            pod.name in workload.lacking
+            or (pod.created < options.cutoff and (pod.sidecars or options.include_missing))
+        )
     )
 
 
@@ -2880,10 +2796,11 @@ def pods_lacking(workload: Workload, options: Options) -> tuple[str, ...]:
     """
     names = {sidecar.name for pod in workload.pods for sidecar in pod.sidecars}
     names &= set(options.sidecars)
-    if not all(map(has_template, workload.owners)):
-        return ()
     return tuple(
-        pod.name for pod in workload.pods if names - {sidecar.name for sidecar in pod.sidecars}
+        pod.name
+        for pod in workload.pods
+        if names - {sidecar.name for sidecar in pod.sidecars}
+        and all(map(has_template, workload.owners))
     )
 
 
@@ -2891,12 +2808,7 @@ def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: 
     """Set the Pods that lack a sidecar, if a new Pod would get it."""
     for workload in workloads:
         workload.lacking = pods_lacking(workload, options)
-        if workload.lacking and not workload.sample:  # of several ReplicaSets, none of them mixed
-            workload.message = f"{workload.shown_as_lacking}: use --only-drifted"
-            workload.lacking = ()
     mixed = [workload for workload in workloads if workload.lacking]
-    for workload, stored in in_parallel(mixed, partial(read_object, cluster, {})):
-        workload.stored = stored  # with its template
     for workload, error in in_parallel(mixed, partial(ask_today, cluster, options)):
         names = {sidecar.name for sidecar in workload.sidecars} & set(options.sidecars)
         if error or names - unpacked(workload.view).keys():
@@ -2905,76 +2817,68 @@ def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: 
             workload.lacking = ()
 
 
-def state_of(workload: Workload, serving: Collection[tuple[str, str]] | None) -> State:
-    """Return the state; `serving` has the Pods that serve, None if that is not known."""
-    if workload.unhealthy_reason:
-        return State.UNHEALTHY
-    pods = [(workload.ref.namespace, pod.name) for pod in workload.pods]
-    is_serving = serving is None or any(pod in serving for pod in pods)
-    return State.SERVING if is_serving else State.NOT_SERVING
-
-
 def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
     """Return the workloads in rollout order: by state, then by number of Pods, fewest first.
 
     Among equals, the order alternates between namespaces to spread parallel rollouts across teams.
     """
-    states = list(State)
-    turns: Counter[tuple[int, int, str]] = Counter()
+    turns: Counter[tuple[str, int, str]] = Counter()
     order = {}
     for workload in sorted(workloads, key=lambda workload: workload.ref):
-        rank = (states.index(workload.state), workload.total_pods, workload.ref.namespace)
+        rank = (workload.state.value, workload.total_pods, workload.ref.namespace)
         turns[rank] += 1
         order[workload.ref] = (*rank[:2], turns[rank], workload.ref)
     return sorted(workloads, key=lambda workload: order[workload.ref])
 
 
-def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], list[Workload], Scan]:
-    """Return the workloads, those without Pods, and what was seen."""
+def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Scan]:
+    """Return the workloads, also those without Pods, and what was seen."""
     log.info("scanning for Pods created before %s", format_time(options.cutoff))
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
     owners, scan = read_pods(pods, options)
-    found, without_pods = find_workloads(cluster, owners, options)
-    names = {workload.ref.namespace for workload in [*found, *without_pods]}
+    found = find_workloads(cluster, owners, options)
     needs_namespaces = options.exclude_annotation or options.confirm
-    read = dict(in_parallel(names if needs_namespaces else (), cluster.namespace))
-    serving = cluster.serving_pods(namespaces) if found else set()
-    for workload in [*found, *without_pods]:
-        problems = [pod.problem for pod in workload.pods if pod.problem]
-        workload.namespace = read.get(workload.ref.namespace, {})
-        shortage = shortage_of(workload.ref, workload.obj)
+    names = {workload.ref.namespace for workload in found if needs_namespaces}
+    read = dict(in_parallel(names, cluster.namespace))
+    serving = cluster.serving_pods(namespaces) if found else None
+    for workload in found:
+        namespace = workload.ref.namespace
+        workload.namespace = read.get(namespace, {})
         workload.stamps = timestamps_of(workload.obj)
-        workload.unhealthy_reason = problems[0] if problems else shortage
-        workload.state = state_of(workload, serving)
-    return found, without_pods, scan
+        problems = [pod.problem for pod in workload.pods if pod.problem]
+        workload.unhealthy_reason = problems[0] if problems else shortage_of(workload)
+        names_of_pods = ((namespace, pod.name) for pod in workload.pods)
+        if workload.unhealthy_reason:
+            workload.state = State.UNHEALTHY
+        elif serving is not None and serving.isdisjoint(names_of_pods):
+            workload.state = State.NOT_SERVING
+    return found, scan
 
 
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster and return the plan."""
-    found, without_pods, scan = read_cluster(cluster, options)
-    for workload in [*found, *without_pods]:
+    found, scan = read_cluster(cluster, options)
+    for workload in found:
         workload.reason = workload.reason or reason_to_skip(workload, options, OBJECT_RULES)
-    taken = [workload for workload in found if not workload.reason]
+    taken = [workload for workload in found if workload.pods and not workload.reason]
     if options.only_drifted:
         compare_all(cluster, taken, options, progress)
     else:
         ask_about_lacking(cluster, taken, options)
     planned = in_rollout_order([w for w in taken if is_planned(w, options)])
-    places = {workload.ref for workload in planned}
-    for workload in found if options.only_drifted else ():
-        workload.left = "in the plan" if workload.ref in places else why_left(workload, options)
-    left_out = [w for w in [*found, *without_pods] if w.reason and not not_named(w, options)]
-    skips = [Skip(subject, w.reason) for w in left_out for subject in w.subjects]
-    broken = [Skip(w.ref, why_no_pods(w)) for w in without_pods if not w.reason]
-    compared = [w for w in taken if not w.reason] if options.only_drifted else ()
+    for workload in found:
+        workload.left = why_left(workload, options)
+    for workload in planned:
+        workload.left = "in the plan"
+    left_out = [w for w in found if w.reason and not not_named(w, options)]
     return Plan(
         workloads=planned,
         selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
-        skips=sorted(skips),
-        without_pods=sorted(broken),
-        compared=in_rollout_order(compared),
-        found=found,
+        skips=sorted(Skip(subject, w.reason) for w in left_out for subject in w.subjects),
+        without_pods=sorted(Skip(w.ref, why_no_pods(w)) for w in found if not (w.pods or w.reason)),
+        compared=in_rollout_order([w for w in taken if options.only_drifted and not w.reason]),
+        found=[workload for workload in found if workload.pods],
         scan=scan,
     )
 
@@ -2982,17 +2886,16 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
 def is_planned(workload: Workload, options: Options) -> bool:
     """Return whether a workload is rolled out. If not, set the reason, if a person wants it."""
     set_plan(workload, options)
-    verdict = workload.verdict
-    reason = reason_to_skip(workload, options, OBJECT_RULES)  # a dry run may tell more
-    is_drifted = verdict in (Verdict.DRIFTED, Verdict.MISSING)
-    is_candidate = is_drifted or verdict is Verdict.NOT_COMPARED
-    if verdict is Verdict.NOT_COMPARED and not workload.old_pods and not workload.message:
+    is_drifted = workload.verdict in (Verdict.DRIFTED, Verdict.MISSING)
+    is_candidate = is_drifted or not options.only_drifted
+    if not (options.only_drifted or workload.old_pods or workload.message):
         return False  # all its Pods were created after the cutoff
-    if is_candidate and not reason:
-        rules = (*SELECTION_RULES, *ROLLOUT_RULES, *POD_RULES)
-        reason = reason_to_skip(workload, options, rules)
-    workload.reason = f"{verdict.value}, but {reason}" if is_drifted and reason else reason
-    if reason or not is_candidate or not workload.old_pods:
+    rules = OBJECT_RULES  # a dry run may tell more
+    if is_candidate:
+        rules = (*OBJECT_RULES, kind_not_selected, *ROLLOUT_RULES)
+    reason = reason_to_skip(workload, options, rules)
+    workload.reason = f"{workload.verdict.value}, but {reason}" if is_drifted and reason else reason
+    if reason or not is_candidate:
         return False
     return options.allow_removal or not removes_sidecar(workload, options.sidecars)
 
@@ -3005,7 +2908,6 @@ def why_left(workload: Workload, options: Options) -> str:
         Verdict.DRIFTED: "drifted",
         Verdict.MISSING: "drifted",
         Verdict.REJECTED: "rejected",
-        Verdict.UNKNOWN: "not checked",
     }
     if workload.verdict in words:
         return words[workload.verdict]
@@ -3849,7 +3751,7 @@ class Rollout:
             raise SkipError("already restarted by another run")
         expected = self.ask_again(workload, obj, unpacked(workload.sample))
         self.set_pods(workload, self.pods_of(workload), isinstance(expected, dict))
-        require_not_skipped(workload, options, (*ROLLOUT_RULES, *POD_RULES))
+        require_not_skipped(workload, options, ROLLOUT_RULES)
         self.require_possible(workload, expected, "patched")
 
     def read_namespace(self, workload: Workload) -> None:
@@ -3865,7 +3767,7 @@ class Rollout:
             if error.status in UNAVAILABLE:  # which says nothing about the Pod
                 raise
             workload.causes = error.causes
-            require_not_skipped(workload, self.options, [in_terminating_namespace])
+            require_not_skipped(workload, self.options, [being_deleted])
             return error
         if not missing_sidecars(workload, expected, self.options):
             workload.view = view_of(expected, self.options.sidecars)
@@ -3972,7 +3874,8 @@ class Rollout:
     def read_ended(self, workload: Workload, retries: int | None = 0) -> None:
         """Read a workload after kubectl has ended. SkipError if it was deleted."""
         workload.obj = self.cluster.workload(workload.ref, retries=retries)
-        require_not_skipped(workload, self.options, ENDED_RULES)
+        # Not the others: the annotations of its template are our own by now.
+        require_not_skipped(workload, self.options, [gone, being_deleted])
 
     def rollout_status(self, ref: ObjectRef, seconds: float, tell: Tell) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see follow."""
@@ -4443,7 +4346,7 @@ class OneByOne:
         self.total = len(self.todo)
         rollout.set_pods(workload, pods)
         workload.old_pods = tuple(name_of(pod) for pod in pods if uid_of(pod) in self.todo)
-        require_not_skipped(workload, self.options, (*ROLLOUT_RULES, *POD_RULES))
+        require_not_skipped(workload, self.options, ROLLOUT_RULES)
 
     def outdated(self, pods: Sequence[Json]) -> list[Json]:
         """Return the Pods to replace or change: of an owner, those that match --selector.
@@ -4467,7 +4370,7 @@ class OneByOne:
         if is_workload(workload.ref) and workload.ref != self.owner:  # a paused Deployment
             workload.obj = self.cluster.workload(workload.ref)
         self.rollout.read_namespace(workload)
-        require_not_skipped(workload, self.options, (*OBJECT_RULES, not_paused))
+        require_not_skipped(workload, self.options, (*OBJECT_RULES, wrong_method))
         self.pods = self.cluster.pods_of(self.owner, self.obj)
 
     def take_next(self) -> bool:
@@ -5427,7 +5330,7 @@ class Report:
         self.census.clear()
         self.leftovers = []
         for workload in workloads:
-            guess = deployment_by_name(workload.ref, workload.labels)
+            guess = workload.deployment
             known = planned.get(workload.ref) or planned.get(guess)
             reason = known.left if known else "not checked"
             names = {pod.name for pod in workload.pods}  # of those that are not up to date
@@ -5594,7 +5497,7 @@ class Report:
         is_left = plan.without_pods or any(
             workload.left
             and workload.ref not in self.places
-            and not reason_to_skip(workload, options, SELECTION_RULES)
+            and not kind_not_selected(workload, options)
             for workload in plan.compared
         )
         reasons = [

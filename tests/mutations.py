@@ -91,8 +91,8 @@ MUTATIONS = (
     Mutation(
         "order: the state does not count",
         "order",
-        "rank = (states.index(workload.state), ",
-        "rank = (0, ",
+        "rank = (workload.state.value, ",
+        'rank = ("", ',
     ),
     Mutation(
         "order: most Pods first",
@@ -110,8 +110,8 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "        and (pod.created < options.cutoff or pod.name in workload.lacking)\n",
-        "",
+        "or (pod.created < options.cutoff and (pod.sidecars or options.include_missing))",
+        "or pod.sidecars or options.include_missing",
     ),
     Mutation(
         "selection: the first owner reference counts",
@@ -134,14 +134,14 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace cannot opt out",
         "opt_out",
-        "is_excluded = has_any(options.exclude_annotation, annotations_of(workload.namespace))",
+        "is_excluded = has_any(unwanted, annotations_of(workload.namespace))",
         "is_excluded = False",
     ),
     Mutation(
         "selection: paused Deployments are restarted",
         "selecting",
-        "is_stopped = is_paused(workload.obj) and workload.method is Method.RESTART",
-        "is_stopped = False",
+        "is_stopped = is_paused(workload.obj)\n    if",
+        "is_stopped = False\n    if",
     ),
     Mutation(
         "selection: all workloads are named",
@@ -395,8 +395,8 @@ MUTATIONS = (
     Mutation(
         "census: other kinds are not compared",
         "census",
-        "rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, *SELECTION_RULES)",
-        "rules = (*OWNER_RULES, *SELECTION_RULES)",
+        "rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)",
+        "rules = (*OWNER_RULES, kind_not_selected)",
     ),
     # What is seen
     Mutation(
@@ -433,8 +433,8 @@ MUTATIONS = (
     Mutation(
         "lacking: the cutoff excludes them",
         "half_damaged",
-        "        and (pod.created < options.cutoff or pod.name in workload.lacking)\n",
-        "        and pod.created < options.cutoff\n",
+        "            pod.name in workload.lacking\n            or (",
+        "            pod.name in workload.lacking\n            and (",
     ),
     Mutation(
         "lacking: a dry run without the sidecar is enough",
@@ -446,8 +446,8 @@ MUTATIONS = (
     Mutation(
         "harm: a degraded StatefulSet is restarted",
         "degraded",
-        "    degraded,\n",
-        "",
+        "if is_degraded(workload) and workload.method is Method.RESTART:",
+        "if False:",
     ),
     Mutation(
         "harm: an incomplete rollout is restarted",
@@ -458,7 +458,7 @@ MUTATIONS = (
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        "    is_repair = any(matches(name, options.sidecars) for name in stuck)\n",
+        "    is_repair = any(pod.stuck for pod in workload.pods)\n",
         "    is_repair = False\n",
     ),
     # Clocks, credentials and waits
@@ -471,8 +471,8 @@ MUTATIONS = (
     Mutation(
         "clocks: that of the API server does not count",
         "requests selecting",
-        "        is_known = self.clock > -math.inf\n",
-        "        is_known = False\n",
+        "if self.clock else time.time()",
+        "if False else time.time()",
     ),
     Mutation(
         "clocks: a token is kept for a day",
@@ -514,8 +514,8 @@ MUTATIONS = (
     Mutation(
         "reruns: a sidecar that got stuck after the cutoff is not repaired",
         "concurrent_runs",
-        "    stuck = [name for pod in workload.pods for name in pod.stuck]\n",
-        "    stuck = [n for pod in workload.pods if pod.created < options.cutoff for n in pod.stuck]\n",
+        "any(pod.stuck for",
+        "any(pod.stuck and pod.created < options.cutoff for",
     ),
     Mutation(
         "soak: Pods that came meanwhile are not verified",
