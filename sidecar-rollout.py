@@ -57,7 +57,7 @@ Contents, in the order in which the data flows:
    2. Words               text for people, redaction, values inside objects
    3. Command line        OPTIONS and their validators; parse_args -> Options
    4. Logging             set_up_logging -> ProgressLine
-   5. Cluster             every request to the API server: Cluster, Credentials
+   5. Cluster             every request to the API server: Connection, Cluster
    6. Starting            kubectl, the kubeconfig, permissions: connect -> Connection
    7. Selecting           read_pods -> Workloads by the owner of their Pods
    8. Rules               reasons to skip a workload: reason_to_skip
@@ -1356,8 +1356,8 @@ JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
-RETRY_ON = (429, 500, 502, 503, 504)
-RETRY_WRITE_ON = (429, 503)  # a webhook that failed may take its whole timeout each time
+RETRY_ON = (0, 429, 500, 502, 503, 504)
+RETRY_WRITE_ON = (0, 429, 503)  # a webhook that failed may take its whole timeout each time
 PATIENCE = 60.0  # seconds for a request, over all tries: a webhook may take 30
 UNAVAILABLE = (0, 401, 429, 502, 503)  # after all retries, and whatever was requested
 RETRIES = 4  # 7 seconds in all
@@ -1369,13 +1369,11 @@ def in_parallel(
     items: Iterable[Item], ask: Callable[[Item], Answer]
 ) -> Iterator[tuple[Item, Answer]]:
     """Yield each item with its answer as the answers arrive. Exceptions from `ask` are raised."""
-    todo = list(items)
-    if todo:
-        with ThreadPool(min(REQUESTS_AT_A_TIME, len(todo))) as pool:
-            yield from pool.imap_unordered(lambda item: (item, ask(item)), todo)
+    with ThreadPool(REQUESTS_AT_A_TIME) as pool:
+        yield from pool.imap_unordered(lambda item: (item, ask(item)), items)
 
 
-@dataclass
+@dataclass(repr=False)
 class Connection:
     """How to reach a cluster, for the client's connections and for kubectl."""
 
@@ -1385,6 +1383,10 @@ class Connection:
     environment: str = ""  # what a shell needs before a command: the window may be another one
     impersonation: Sequence[tuple[str, str]] = ()  # headers; a name may be repeated
     reload: Callable[[], object] = bool  # reads the credentials again; by default nothing
+    # The Authorization header, kept for half a minute
+    token: str = ""
+    valid_until: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __str__(self) -> str:
         name = f"Context {self.context}" if self.context else "In-cluster service account"
@@ -1406,6 +1408,40 @@ class Connection:
         target = [ref.argument, "--namespace", ref.namespace]
         return self.environment + shlex.join(["kubectl", *words, *target, *self.kubectl_flags])
 
+    def authorization(self, deadline: float, rejected: str | None = None) -> str:
+        """Return the header; read again if it was rejected, unless another thread has done so.
+
+        ApiError at the deadline: a credential plugin may hang. The client's own hook has no lock,
+        runs a credential plugin on every request if its tokens live for less than 5 minutes, and
+        never renews a token without an expiration time.
+        """
+        with self.lock:
+            is_rejected = rejected == self.token
+            if is_rejected or time.monotonic() >= self.valid_until:
+                with ThreadPool(1) as pool:
+                    reading = pool.apply_async(self.read_token, [is_rejected])
+                    try:
+                        self.token = reading.get(max(deadline - time.monotonic(), 0.1))
+                    except TimeoutError:
+                        text = "cannot renew the credentials: the credential plugin does not answer"
+                        raise ApiError(0, text) from None
+                self.valid_until = time.monotonic() + 30
+            return self.token
+
+    def read_token(self, renew: bool) -> str:
+        read = self.configuration.get_api_key_with_prefix
+        try:
+            if renew:
+                self.reload()
+            token = read("BearerToken", alias="authorization")
+        except Exception as error:  # of a plugin or file; its text may contain the token
+            message = f"cannot renew the credentials: {type(error).__name__}"
+            raise ApiError(0, message) from None
+        token = (token or "").strip()  # a token file ends with a line break
+        if not re.fullmatch("[ -~]*", token):
+            raise ApiError(401, "the token must be printable ASCII; check the credentials")
+        return token
+
 
 class Cluster:
     """The API server: raw JSON over the client's own connections."""
@@ -1414,9 +1450,9 @@ class Cluster:
         self.connection = connection
         self.retries = 0
         self.patience = 10.0  # seconds; more once it has responded
-        self.clock = -math.inf  # how far the API server's clock is at least ahead of time.monotonic
-        self.credentials = Credentials(connection)
-        self.deployments: dict[ObjectRef, ObjectRef | None] = {}  # by ReplicaSet, see pods_of
+        # How far the API server's clock is at least ahead of time.monotonic; 0: not known
+        self.clock = 0.0
+        self.cached_controller_of = functools.cache(self.controller_of)  # of ReplicaSets
         self.open_connections(REQUESTS_AT_A_TIME)
 
     def open_connections(self, count: int) -> None:
@@ -1433,8 +1469,7 @@ class Cluster:
 
         By the Date of its responses, which has whole seconds, or else by the local clock.
         """
-        is_known = self.clock > -math.inf
-        seconds = time.monotonic() + self.clock if is_known else time.time()
+        seconds = time.monotonic() + self.clock if self.clock else time.time()
         return datetime.fromtimestamp(seconds, timezone.utc)
 
     def wait_until(self, moment: datetime) -> None:
@@ -1446,92 +1481,73 @@ class Cluster:
 
     def check_connection(self) -> None:
         """Check that the API server responds within 10 s, else ApiError."""
-        deadline = time.monotonic() + self.patience
-        response = self.send("GET", "/version", self.credentials.get(deadline), deadline)
-        if response.status == 401:
-            raise api_error(response)
+        self.find("/version", range(402, 600))  # to be refused is a response, too
         self.retries = RETRIES
         self.patience = PATIENCE
 
-    def request(self, method: str, path: str, **parts: Any) -> bytes:
-        """Return the body of a successful response. ApiError for any other, after retries.
-
-        Everything sent is safe to repeat. Expired credentials are renewed, once.
-        """
-        deadline = time.monotonic() + self.patience
-        token = self.credentials.get(deadline)
-        response = self.send(method, path, token, deadline, **parts)
-        if response.status == 401:
-            token = self.credentials.get(deadline, rejected=token)
-            response = self.send(method, path, token, deadline, **parts)
-        if not 200 <= response.status < 300:
-            raise api_error(response)
-        return response.data
-
-    def send(
+    def request(
         self,
         method: str,
         path: str,
-        token: str,
-        deadline: float,
-        query: Json | None = None,
         body: Json | None = None,
+        query: Json | None = None,
         accept: str = JSON_TYPE,
         retries: int | None = None,
-        retry_429: bool = True,
-    ) -> Any:
-        """Return the client's response, whatever its status. ApiError 0 if there is none.
+        retry_on: Collection[int] = RETRY_WRITE_ON,
+    ) -> bytes:
+        """Return the body of a successful response. ApiError for any other, after retries.
 
-        The client's own retries have no deadline, and follow a Retry-After of hours.
+        Everything sent is safe to repeat. Expired credentials are renewed, once. The client's own
+        retries have no deadline, and follow a Retry-After of hours.
         """
         import urllib3
 
-        headers = self.headers(method, token, accept)
-        url = self.connection.configuration.host + path
-        retry_on = set(RETRY_ON if method == "GET" else RETRY_WRITE_ON) - {0 if retry_429 else 429}
+        deadline = time.monotonic() + self.patience
+        retry_on = RETRY_ON if method == "GET" else retry_on
+        rejected = None
         for attempt in itertools.count():
-            left = max(deadline - time.monotonic(), 0.1)
-            pause = min(0.5 * 2**attempt, 8) * random.uniform(1, 1.5)
-            response = None
+            token = self.connection.authorization(deadline, rejected)
             try:
-                response = self.pool.request(
+                response = self.pool.request_encode_url(
                     method,
-                    url + (f"?{urllib.parse.urlencode(query)}" if query else ""),
+                    self.connection.configuration.host + path,
+                    query,
+                    self.headers(method, token, accept),
                     body=json.dumps(body) if body else None,
-                    headers=headers,
-                    timeout=urllib3.Timeout(connect=min(10, left), read=left),
+                    timeout=urllib3.Timeout(max(deadline - time.monotonic(), 0.1), connect=10),
                     retries=False,
                 )
                 self.set_clock(response)
-                if response.status not in retry_on:
-                    return response
-                problem = f"status {response.status}"
-                pause = max(pause, retry_after(response))
-            except urllib3.exceptions.HTTPError as error:
-                problem = innermost_cause(error)
+                if 200 <= response.status < 300:
+                    return response.data
+                error = api_error(response)
+            except urllib3.exceptions.HTTPError as cause:
+                text = f"cannot connect to the API server at {self.connection.via}: "
+                error = ApiError(0, text + innermost_cause(cause))
+            if error.status == 401 and rejected is None:
+                rejected = token
+                continue
+            pause = max(min(0.5 * 2**attempt, 8) * random.uniform(1, 1.5), error.retry_after)
             is_last = attempt >= (self.retries if retries is None else retries)
-            if is_last or time.monotonic() + pause >= deadline:
+            if is_last or error.status not in retry_on or time.monotonic() + pause >= deadline:
                 break
-            log.debug("%s %s: retrying: %s", method, path, problem)
+            log.debug("%s %s: retrying: %s", method, path, error)
             time.sleep(pause)
-        if response is None:
-            server = self.connection.via
-            raise ApiError(0, f"cannot connect to the API server at {server}: {problem}")
-        return response
+        raise error
 
     def headers(self, method: str, token: str, accept: str) -> Any:
         """Return the headers of a request; one of impersonation may be repeated."""
         from urllib3 import HTTPHeaderDict
 
-        headers = HTTPHeaderDict(self.connection.impersonation)
-        headers["Accept"] = accept
-        # API servers compress above 128 KB; lists shrink to a tenth.
-        headers["Accept-Encoding"] = "gzip"
-        headers["User-Agent"] = f"{FIELD_MANAGER}/{VERSION}"
-        headers["Content-Type"] = STRATEGIC_MERGE if method == "PATCH" else JSON_TYPE
+        headers = {
+            "Accept": accept,
+            "Accept-Encoding": "gzip",  # from 128 KB; lists shrink to a tenth
+            "User-Agent": f"{FIELD_MANAGER}/{VERSION}",
+            "Content-Type": STRATEGIC_MERGE if method == "PATCH" else JSON_TYPE,
+        }
         if token:
             headers["Authorization"] = token
-        return headers
+        return HTTPHeaderDict(self.connection.impersonation, **headers)
 
     def set_clock(self, response: Any) -> None:
         """Set the API server's clock by the Date of a response, if that says more."""
@@ -1575,9 +1591,7 @@ class Cluster:
         for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
             controller = controller_of(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
-                if controller not in self.deployments:
-                    self.deployments[controller] = self.controller_of(controller)
-                controller = self.deployments[controller]
+                controller = self.cached_controller_of(controller)
             if controller == owner and not has_ended(pod):
                 found.append(pod)
         return found
@@ -1614,13 +1628,6 @@ class Cluster:
         found = self.find(path_of(owner), (403, 404), accept=METADATA_ONLY)
         return annotations_of(found).get("deployment.kubernetes.io/revision", "")
 
-    def workloads(self, kind: str, namespaces: Names) -> Iterator[tuple[ObjectRef, Json]]:
-        """Yield all workloads of a kind, as the API server has them."""
-        group = KINDS[kind].group
-        for obj in self.items(KINDS[kind].path, KINDS[kind].plural, namespaces):
-            namespace = sys.intern(obj["metadata"]["namespace"])
-            yield ObjectRef(kind, namespace, name_of(obj), group), obj
-
     def workload(self, ref: ObjectRef, retries: int | None = None) -> Json:
         """Return the workload as it is now; empty if it does not exist.
 
@@ -1654,7 +1661,7 @@ class Cluster:
             "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},
         }
         path = f"{CORE}/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
-        self.request("POST", path, body=body, retry_429=False)
+        self.request("POST", path, body=body, retry_on=(0, 503))
 
     def change_images(
         self,
@@ -1769,55 +1776,6 @@ class Cluster:
         }
         data = self.request("POST", f"/apis/{version}/selfsubjectaccessreviews", body=review)
         return dig(decode_object(data), "status").get("allowed") is not False
-
-
-class Credentials:
-    """The Authorization header, kept for half a minute.
-
-    The client's own hook has no lock, runs a credential plugin on every request if its tokens
-    live for less than 5 minutes, and never renews a token without an expiration time.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.lock = threading.Lock()
-        self.token = ""
-        self.valid_until = -math.inf
-
-    def get(self, deadline: float, rejected: str | None = None) -> str:
-        """Return the header; read again if it was rejected, unless another thread has done so.
-
-        ApiError at the deadline: a credential plugin may hang.
-        """
-        late = ApiError(0, "cannot renew the credentials: the credential plugin does not answer")
-        if not self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.1)):
-            raise late
-        try:
-            is_rejected = rejected == self.token
-            if is_rejected or time.monotonic() >= self.valid_until:
-                with ThreadPool(1) as pool:
-                    reading = pool.apply_async(self.read, [is_rejected])
-                    self.token = reading.get(max(deadline - time.monotonic(), 0.1))
-                self.valid_until = time.monotonic() + 30
-            return self.token
-        except TimeoutError:
-            raise late from None
-        finally:
-            self.lock.release()
-
-    def read(self, renew: bool) -> str:
-        configuration = self.connection.configuration
-        try:
-            if renew:
-                self.connection.reload()
-            token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        except Exception as error:  # of a plugin or file; its text may contain the token
-            message = f"cannot renew the credentials: {type(error).__name__}"
-            raise ApiError(0, message) from None
-        token = (token or "").strip()  # a token file ends with a line break
-        if not re.fullmatch("[ -~]*", token):
-            raise ApiError(401, "the token must be printable ASCII; check the credentials")
-        return token
 
 
 def api_error(response: Any) -> ApiError:
@@ -2686,7 +2644,9 @@ def read_lists(
     kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds
     for kind in sorted(kinds):
         try:
-            for ref, obj in cluster.workloads(kind, namespaces_to_list(options)):
+            row = KINDS[kind]
+            for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
+                ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if ref in wanted:
                     objects[ref] = reduced(obj)
                 elif kind in options.kinds and is_without_pods(ref, obj, options):

@@ -118,14 +118,14 @@ def test_credentials_that_cannot_be_renewed_are_requested_again(tool):
                 raise answer
             return answer
 
-    credentials = tool.Credentials(tool.Connection(Configuration()))
+    connection = tool.Connection(Configuration())
     with pytest.raises(tool.ApiError) as told:
-        credentials.get(time.monotonic() + 20)
+        connection.authorization(time.monotonic() + 20)
     assert (told.value.status, str(told.value)) == (0, "cannot renew the credentials: OSError")
     assert told.value.__suppress_context__
     assert (
-        credentials.get(time.monotonic() + 20)
-        == credentials.get(time.monotonic() + 20)
+        connection.authorization(time.monotonic() + 20)
+        == connection.authorization(time.monotonic() + 20)
         == "Bearer good"
     )
 
@@ -135,12 +135,12 @@ def test_a_token_is_kept_for_half_a_minute(tool, monkeypatch):
     monkeypatch.setattr(tool, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     tokens = iter(["one", "two"])
     configuration = types.SimpleNamespace(get_api_key_with_prefix=lambda *_, **__: next(tokens))
-    credentials = tool.Credentials(tool.Connection(configuration))
-    assert credentials.get(now[0] + 20) == "one"
+    connection = tool.Connection(configuration)
+    assert connection.authorization(now[0] + 20) == "one"
     now[0] += 29
-    assert credentials.get(now[0] + 20) == "one"
+    assert connection.authorization(now[0] + 20) == "one"
     now[0] += 2
-    assert credentials.get(now[0] + 20) == "two"
+    assert connection.authorization(now[0] + 20) == "two"
 
 
 def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
@@ -149,9 +149,10 @@ def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
         get_api_key_with_prefix=lambda *_, **__: f"t{len(reloads)}"
     )
     connection = tool.Connection(configuration, reload=lambda: reloads.append(1))
-    credentials = tool.Credentials(connection)
-    first = credentials.get(time.monotonic() + 20)
-    assert [credentials.get(time.monotonic() + 20, rejected=first) for _ in range(5)] == ["t1"] * 5
+    first = connection.authorization(time.monotonic() + 20)
+    assert [connection.authorization(time.monotonic() + 20, rejected=first) for _ in range(5)] == [
+        "t1"
+    ] * 5
     assert len(reloads) == 1
 
 
