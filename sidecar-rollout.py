@@ -2558,7 +2558,7 @@ def kept_pods(workload: Workload) -> str:
 
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
-    paths = SCHEDULED if workload.kind == "DaemonSet" else REPLICAS
+    paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
     return [dig(obj, path) or 0 for path in paths]
 
 
