@@ -492,11 +492,11 @@ class Result:
     workload: Workload
     outcome: Outcome
     message: str = ""
-    seconds: float = 0.0
+    stop_reason: str = ""  # why no other rollout may start, for example a broken injector
     attempt: Attempt | None = None  # of a restart
     counts: PodCounts | None = None  # None: its Pods were not read again
     undo_to: str = ""  # the revision whose Pods still run
-    stop_reason: str = ""  # why no other rollout may start, for example a broken injector
+    seconds: float = 0.0
 
     @property
     def is_failure(self) -> bool:
@@ -2960,9 +2960,6 @@ def with_one_token(container: Json) -> Json:
     return {**container, "volumeMounts": mounts}
 
 
-MAX_JSON = 65_536  # characters
-
-
 def view_of(pod: Json, names: Names) -> bytes:
     """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
 
@@ -3031,21 +3028,13 @@ def normal_variables(variables: Iterable[Json]) -> Json:
 def parsed_json(text: str) -> Any:
     """Return the value of a text that is a JSON object or list; any other text as it is.
 
-    What is very long or deep stays a text: nobody reads it, and it may exhaust the stack.
+    What is very deep stays a text: nobody reads it, and it may exhaust the stack.
     """
-    if len(text) <= MAX_JSON and text.strip()[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(text)
-            return value if is_shallow(value) else text
+    depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)
+    if text.strip()[:1] in ("{", "[") and max(depths) <= 32:
+        with suppress(ValueError):
+            return json.loads(text)
     return text
-
-
-def is_shallow(value: Any, levels: int = 32) -> bool:
-    """Return whether objects and lists inside a value are nested in at most so many levels."""
-    inner = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, (dict, list)):
-        return True
-    return levels > 0 and all(is_shallow(item, levels - 1) for item in inner)
 
 
 def normal_volume(volume: Json) -> Json:
@@ -3458,33 +3447,32 @@ DEADLINE_TEXT = "exceeded its progress deadline"
 
 
 def follow(
-    command: Sequence[str], seconds: float, stop: Callable[[], object], tell: Tell, **env: str
+    command: Sequence[str], seconds: float, stop: Callable[[], object], tell: Tell
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code (None: it took too long) and its last line of output.
 
-    Pass each line to `tell` as it arrives. The command runs in a session of its own: Ctrl-C is for
-    this program. StoppedWaiting if `stop` returns true, OSError if it cannot run.
+    If it cannot run, that is 1, and why. Pass each line to `tell` as it arrives. The command runs
+    in a session of its own: Ctrl-C is for this program. StoppedWaiting if `stop` returns true.
     """
     deadline = time.monotonic() + seconds
     last = ""
     unfinished = b""
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**env, **os.environ},
-        start_new_session=True,
-    )
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:  # for example too many processes; the workload was patched
+        return 1, f"cannot run {command[0]}: {innermost_cause(error)}"
     with child.stdout as output:  # type: ignore[union-attr]
-        poller = select.poll()  # select() takes no descriptor above 1023
-        poller.register(output, select.POLLIN)
+        os.set_blocking(output.fileno(), False)
         try:
             while True:
                 code = child.poll()  # first: what it has written by now is read below
-                data = b""
-                if poller.poll(POLL * 1000 if code is None else 0):
-                    data = os.read(output.fileno(), 65536)
+                data = output.read(65536) or b""
                 *lines, unfinished = (unfinished + data).split(b"\n")
                 for line in lines if code is None or data else [*lines, unfinished]:
                     text = redact_text(line.decode("utf-8", "replace").strip())
@@ -3500,16 +3488,11 @@ def follow(
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(0 if data else POLL)
         finally:
-            end_process(child)
-
-
-def end_process(child: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started."""
-    if child.poll() is None:
-        with suppress(OSError):  # it has just ended, or belongs to somebody else
-            os.killpg(child.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(1)
+            if child.poll() is None:
+                # It may have just ended, or belong to somebody else.
+                with suppress(OSError, subprocess.TimeoutExpired):
+                    os.killpg(child.pid, signal.SIGKILL)  # and what it started
+                    child.wait(1)
 
 
 class Signals:
@@ -3524,23 +3507,17 @@ class Signals:
         self.received: list[int] = []
         self.stop_reason = ""  # why nothing else may start; set by the main thread
         self.ends_at = math.inf  # monotonic; of --max-duration
-        self.limit = 1  # how many signals interrupt
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # A shell's & and nohup let programs ignore some of them.
-        self.numbers = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
-        self.handle_with(self.interrupt)
-
-    def handle_with(self, handler: Callable[[int, object], None]) -> None:
-        for number in self.numbers:
-            signal.signal(number, handler)
-
-    def interrupt(self, number: int, frame: object) -> None:
-        self.note(number, frame)
-        if len(self.received) == self.limit:  # one more would hit the code that handles this one
-            raise Interrupted
+        # Which signal interrupts; one more would hit the code that handles it. 0: none does
+        self.interrupting = 1
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A shell's & and nohup let programs ignore some of them.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self.note)
 
     def note(self, number: int, frame: object) -> None:
         self.received.append(number)
+        if len(self.received) == self.interrupting:
+            raise Interrupted
 
     @property
     def exit_code(self) -> int:
@@ -3557,7 +3534,7 @@ class Signals:
         """Raise UnsuccessfulError if no rollout may start anymore."""
         reason = self.reason_to_stop()
         if reason:
-            message = "; ".join(filter(None, (reason, more)))
+            message = f"{reason}; {more}" if more else reason
             raise UnsuccessfulError(Outcome.NOT_STARTED, message)
 
     def is_second(self) -> bool:
@@ -3597,17 +3574,13 @@ class Gate:
         """Wait until a rollout may start. UnsuccessfulError if none may anymore."""
         told = ""
         while self.command:
-            self.signals.require_running(self.status)
-            if self.lock.acquire(blocking=False):
-                try:
-                    if self.is_open():
-                        return
-                finally:
-                    self.lock.release()
-            status = self.status or "waiting for the gate"
-            if status != told:
-                told = status
-                tell(status)
+            with self.lock:  # at a signal, the command in progress is ended
+                self.signals.require_running(self.status)
+                if self.is_open():
+                    return
+            if self.status != told:
+                told = self.status
+                tell(told)
             time.sleep(POLL)
 
     def is_open(self) -> bool:
@@ -3619,10 +3592,7 @@ class Gate:
 
     def run(self) -> None:
         """Run the command, and open or close the gate."""
-        try:
-            code, last = follow(self.command, self.TIMEOUT, self.signals.reason_to_stop, str)
-        except OSError as error:
-            code, last = 1, f"cannot run {self.command[0]}: {error.strerror}"
+        code, last = follow(self.command, self.TIMEOUT, self.signals.reason_to_stop, str)
         reason = ""
         if code is None:
             reason = f"timed out after {self.TIMEOUT:g}s"
@@ -3637,7 +3607,6 @@ class Gate:
 class Snapshot(NamedTuple):
     """A workload's Pods after a rollout."""
 
-    obj: Json  # the workload, if it states how many Pods it wants
     pods: list[Json]  # all, also those that a partition keeps
     old: list[Json]  # still to be replaced
     new: list[Json]
@@ -3672,8 +3641,7 @@ class Rollout:
         except SkipError as reason:
             result = Result(workload, Outcome.SKIPPED, str(reason))
         except UnsuccessfulError as error:
-            outcome, message, *stop = error.args
-            result = Result(workload, outcome, message, stop_reason="".join(stop))
+            result = Result(workload, *error.args)
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(workload.ref)})
             result = earlier or failure_of(workload, error)
@@ -3735,12 +3703,20 @@ class Rollout:
 
     def require_possible(self, workload: Workload, expected: Json | ApiError, verb: str) -> None:
         """Raise UnsuccessfulError if no Pods should be replaced now, by a dry run."""
-        problem = problem_with(expected, workload, self.options)
-        if problem:
-            is_since_plan = isinstance(expected, dict) and self.options.only_drifted
-            stop_reason = f"new Pods of {workload.ref} would not have the sidecar"
-            found = Outcome.FAILED, f"not {verb}: {problem}", stop_reason * is_since_plan
-            raise UnsuccessfulError(*found)
+        stop_reason = ""
+        if isinstance(expected, ApiError):
+            if is_inconclusive(expected):
+                return
+            problem = f"cannot create its Pods: {short_reason(str(expected))}"
+        else:
+            missing = missing_sidecars(workload, expected, self.options)
+            if not missing:
+                return
+            hint = "check that the injector is healthy, or use --only-drifted --allow-removal"
+            problem = f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
+            if self.options.only_drifted:  # since the plan
+                stop_reason = f"new Pods of {workload.ref} would not have the sidecar"
+        raise UnsuccessfulError(Outcome.FAILED, f"not {verb}: {problem}", stop_reason)
 
     def set_pods(self, workload: Workload, pods: Iterable[Json], is_known: bool = True) -> None:
         """Set the Pods of a workload, and which of them are to be replaced now.
@@ -3775,17 +3751,14 @@ class Rollout:
             except ApiError as error:
                 if error.status == 409:
                     continue
-                now = obj
                 if error.status in (0, 404) or error.status >= 500:
-                    try:
-                        now = self.cluster.workload(ref)
-                    except ApiError:  # then it is not known
-                        raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
-                if stamp in template_annotations(now).values():
-                    return patched_at(now, stamp)
+                    with suppress(ApiError):  # then it is not known
+                        obj = self.cluster.workload(ref)
+                        if stamp in template_annotations(obj).values():
+                            return patched_at(obj, stamp)
                 if error.status in (0, 502, 503, 504):  # it may yet be patched
                     raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
-                if now:  # else it is gone
+                if obj:  # else it is gone
                     raise
         raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
 
@@ -3841,41 +3814,30 @@ class Rollout:
         """Run `kubectl rollout status`; see follow."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        limit = seconds + KUBECTL_GRACE
-        try:
-            # With one thread, kubectl takes 0.88 of the wall time with 10 rollouts at a time.
-            return follow(command, limit, self.signals.is_second, tell, GOMAXPROCS="1")
-        except OSError as error:  # for example too many processes; the workload was patched
-            return 1, f"cannot run kubectl: {innermost_cause(error)}"
+        return follow(command, seconds + KUBECTL_GRACE, self.signals.is_second, tell)
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
         SkipError if the workload was deleted.
         """
-        ref = workload.ref
-        outcome = Outcome.TIMED_OUT if TIMEOUT_TEXT in error else Outcome.FAILED
-        messages = [error]
-        stop_reason, undo_to, counts = "", "", None
-        try:
+        outcome, message, stop_reason = Outcome.TIMED_OUT, error, ""
+        counts, undo_to = None, ""
+        with suppress(ApiError):  # if it is unavailable at first, the result is unknown
             self.read_ended(workload)
-        except ApiError:  # unavailable: the result is unknown
-            return Result(workload, Outcome.TIMED_OUT, error, attempt=attempt)
-        try:
+            if TIMEOUT_TEXT not in error:
+                outcome = Outcome.FAILED
             snapshot = self.snapshot(workload, attempt)
             counts = snapshot.counts
             if snapshot.lacking:
-                outcome, *lost, stop_reason = outcome_of(workload, snapshot, ())
-                messages = lost + messages
+                outcome, lost, stop_reason = outcome_of(workload, snapshot, ())
+                message = f"{lost}; {error}"
             elif is_paused(workload.obj):
                 text = "paused during its rollout; run `kubectl rollout resume`"
-                return Result(workload, Outcome.INCOMPLETE, text, attempt=attempt, counts=counts)
-            messages += self.reasons(workload, snapshot)
+                return Result(workload, Outcome.INCOMPLETE, text, "", attempt, counts)
+            message = "; ".join([message, *self.reasons(workload, snapshot)])
             undo_to = self.cluster.revision_of(snapshot.old)
-        except ApiError:  # what kubectl says is enough
-            log.debug("cannot read its Pods", exc_info=True, extra={"workload": str(ref)})
-        message = "; ".join(messages)
-        return Result(workload, outcome, message, 0.0, attempt, counts, undo_to, stop_reason)
+        return Result(workload, outcome, message, stop_reason, attempt, counts, undo_to)
 
     def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
         """Return why a rollout does not complete: by Pods, a condition, or an event."""
@@ -3913,12 +3875,10 @@ class Rollout:
     def snapshot(self, workload: Workload, attempt: Attempt) -> Snapshot:
         """Return the workload's Pods now. SkipError if it no longer exists."""
         pods = self.pods_of(workload)
-        wanted, obj = workload.total_pods, {}  # of an owner that states no number, as before
+        wanted = workload.total_pods  # of an owner that states no number, as before
         if has_template(workload.ref):
-            obj = self.cluster.workload(workload.ref)
-            wanted = counts_of(workload.ref, obj)[0]
-            if not obj:
-                raise SkipError("no longer exists")
+            self.read_ended(workload, retries=None)
+            wanted = counts_of(workload.ref, workload.obj)[0]
         new = list(filter(attempt.is_new, pods))
         lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
         updated = [pod for pod in new if pod not in lacking]
@@ -3931,7 +3891,7 @@ class Rollout:
             updated_and_ready=sum(map(is_ready, updated)),
             lost=len(lacking) + missing,
         )
-        return Snapshot(obj, pods, old, new, lacking, missing, counts)
+        return Snapshot(pods, old, new, lacking, missing, counts)
 
     def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
         """Return what the Pods say, and after --soak once more.
@@ -3950,8 +3910,9 @@ class Rollout:
                 result, outcome=Outcome.FAILED, message=f"failed during the soak: {problem}"
             )
         elif is_cut and result.outcome is Outcome.SUCCEEDED:
-            texts = filter(None, [result.message, "the soak was interrupted"])
-            result = replace(result, message="; ".join(texts))
+            text = "the soak was interrupted"
+            text = f"{result.message}; {text}" if result.message else text
+            result = replace(result, message=text)
         return result
 
     def judge(
@@ -3962,11 +3923,11 @@ class Rollout:
         Controllers and the kubelet may be a moment behind: it looks again for ten seconds.
         """
         deadline = time.monotonic() + SETTLE
-        for pause in growing(0.5):
+        while True:
             try:
                 snapshot = self.snapshot(workload, attempt)
                 if snapshot.old and attempt.stamp:
-                    stamps = template_annotations(snapshot.obj).values()
+                    stamps = template_annotations(workload.obj).values()
                     cause = "" if attempt.stamp in stamps else REVERTED
                 judged = [pod for pod in snapshot.pods if created_at(pod) <= since]
                 new = filter(attempt.is_new, judged)
@@ -3977,14 +3938,9 @@ class Rollout:
                 return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt), []
             is_final = found[0] is not Outcome.INCOMPLETE or cause == REVERTED
             if is_final or time.monotonic() > deadline:
-                break
+                return Result(workload, *found, attempt, snapshot.counts), snapshot.new
             tell(f"verifying: {found[1]}")
-            self.signals.wait(pause)
-        outcome, message, stop_reason = found
-        if outcome is Outcome.SUCCEEDED and workload.method is Method.RESTART:
-            message = kept_pods(workload) if pods_below_partition(workload) else message
-        result = Result(workload, outcome, message, 0.0, attempt, snapshot.counts, "", stop_reason)
-        return result, snapshot.new
+            self.signals.wait(0.5)
 
     def recheck(self, earlier: Result, tell: Tell) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
@@ -4020,24 +3976,19 @@ class Rollout:
             self.signals.wait(pause, until=lambda: self.signals.received)
             if self.signals.received:
                 break
-            try:
-                pods = list(filter(attempt.is_new, self.pods_of(workload)))
-            except ApiError as error:  # the next look may succeed, if there is one
-                log.debug("cannot read its Pods: %s", error)
-                unready.clear()
-                continue
-            for pod in pods:
-                restart = restart_of(before.get(uid_of(pod), {}), pod)
-                if restart:
-                    return restart
-                if uid_of(pod) in unready and not is_ready(pod):
-                    return f"{pod_problem(pod) or name_of(pod)} (not ready)"
-            were_ready |= {uid_of(pod) for pod in pods if is_ready(pod)}
-            unready = {
-                uid_of(pod)
-                for pod in pods
-                if not is_ready(pod) and (uid_of(pod) in were_ready or any(stuck_containers(pod)))
-            }
+            were_unready, unready = unready, set()
+            with suppress(ApiError):  # the next look may succeed, if there is one
+                for pod in filter(attempt.is_new, self.pods_of(workload)):
+                    uid = uid_of(pod)
+                    restart = restart_of(before.get(uid, {}), pod)
+                    if restart:
+                        return restart
+                    if is_ready(pod):
+                        were_ready.add(uid)
+                    elif uid in were_unready:
+                        return f"{pod_problem(pod) or name_of(pod)} (not ready)"
+                    elif uid in were_ready or any(stuck_containers(pod)):
+                        unready.add(uid)
         return ""
 
 
@@ -4073,11 +4024,11 @@ def patched_at(obj: Json, stamp: str) -> Attempt:
     by the API server's clock.
     """
     times = [
-        parse_time(entry["time"])
+        entry["time"]
         for entry in dig(obj, "metadata.managedFields")
-        if entry.get("manager") == FIELD_MANAGER and entry.get("time")
+        if entry.get("manager") == FIELD_MANAGER
     ]
-    patched = max(times, default=parse_time(stamp))
+    patched = parse_time(max(times, default=stamp))
 
     def is_new(pod: Json) -> bool:
         return stamp in annotations_of(pod).values() or created_at(pod) > patched
@@ -4109,16 +4060,6 @@ def missing_sidecars(workload: Workload, pod: Json, options: Options) -> list[st
         for pattern in options.sidecars
         if fnmatch.filter(before, pattern) and not fnmatch.filter(names, pattern)
     ]
-
-
-def problem_with(expected: Json | ApiError, workload: Workload, options: Options) -> str:
-    """Return why no Pods should be replaced now, by a dry run; empty if nothing is wrong."""
-    if isinstance(expected, ApiError):
-        reason = short_reason(str(expected))
-        return "" if is_inconclusive(expected) else f"cannot create its Pods: {reason}"
-    missing = join_words(missing_sidecars(workload, expected, options))
-    hint = "check that the injector is healthy, or use --only-drifted --allow-removal"
-    return f"new Pods would not have the sidecar {missing}; {hint}" if missing else ""
 
 
 REVERTED = (
@@ -4159,7 +4100,8 @@ def outcome_of(
         if count:
             message = f"{count} of {total} {problem}"
             return Outcome.INCOMPLETE, f"{message}: {reason}" if reason else message, ""
-    return Outcome.SUCCEEDED, "", ""
+    is_split = workload.method is Method.RESTART and pods_below_partition(workload)
+    return Outcome.SUCCEEDED, kept_pods(workload) if is_split else "", ""
 
 
 def pod_problem(pod: Json) -> str:
@@ -4192,13 +4134,14 @@ class OneByOne:
     workload: Workload
     tell: Tell
     todo: set[str] = field(default_factory=set)  # UIDs of the Pods to replace or change
-    known: set[str] = field(default_factory=set)  # UIDs of all Pods at the start
+    known: set[str] = field(default_factory=set)  # UIDs at the start, without those that are done
     unready: set[str] = field(default_factory=set)  # UIDs of those that were not ready then
     taken: set[str] = field(default_factory=set)  # UIDs of the Pods that were acted upon
-    total: int = 0
     done: int = 0
     state: str = ""  # of the Pod in progress, for a person
-    # The owner of the next Pod, and all its Pods, as they were before that one was taken
+    why_left: str = ""  # why Pods that were to be taken are left; empty if it is not known
+    retry_after: float = 0.0  # seconds that the API server asked to wait at least
+    # The owner of the next Pod, and all its Pods, as they were read last
     owner: ObjectRef = ObjectRef("", "", "")
     obj: Json = field(default_factory=dict)
     pods: Sequence[Json] = ()
@@ -4207,8 +4150,7 @@ class OneByOne:
 
     # What differs. Each takes a Pod, except that the first takes those that are to be taken.
     check_today: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
-    # Replaces or changes a Pod; returns what is in the way, and seconds to wait
-    act: ClassVar[Callable[..., tuple[str, float]]]
+    act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
     look: ClassVar[Callable[..., str]]  # returns what a Pod still waits for; empty: nothing
     give_up: ClassVar[Callable[..., NoReturn]]  # raises UnsuccessfulError: it took too long
 
@@ -4232,15 +4174,14 @@ class OneByOne:
     def carry_out(self) -> Result:
         """Return the result. SkipError if there is nothing to do."""
         workload = self.workload
+        self.prepare()
         try:
-            self.prepare()
             for owner in self.owners:
                 self.owner = owner
                 while self.take_next():
                     self.done += 1
                     self.tell(self.progress)
-            result = self.rollout.verify(workload, self.attempt, self.tell, self.why_left())
-            return replace(result, attempt=None)
+            return self.rollout.verify(workload, self.attempt, self.tell, self.why_left)
         except SkipError as reason:
             if not self.done:
                 raise
@@ -4258,23 +4199,18 @@ class OneByOne:
 
     @property
     def attempt(self) -> Attempt:
-        def is_old(pod: Json) -> bool:
-            return uid_of(pod) in self.todo
-
-        def is_new(pod: Json) -> bool:
-            uid = uid_of(pod)
-            return uid not in self.todo and (uid in self.taken or uid not in self.known)
-
-        return Attempt(is_old, is_new)
+        return Attempt(
+            is_old=lambda pod: uid_of(pod) in self.todo,
+            is_new=lambda pod: uid_of(pod) not in self.known,
+        )
 
     @property
     def progress(self) -> str:
-        return f"{self.done} of {count_of(self.total, 'Pod')} {self.verb}"
+        return f"{self.done} of {count_of(len(self.workload.old_pods), 'Pod')} {self.verb}"
 
     def unsuccessful(self, outcome: Outcome, message: str, stop_reason: str = "") -> Result:
         counts = None
-        if self.total:
-            message = self.form.format(progress=self.progress, message=message)
+        message = self.form.format(progress=self.progress, message=message)
         if self.taken and not (stop_reason and outcome is Outcome.FAILED):  # unavailable
             with suppress(ApiError, SkipError):
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
@@ -4282,29 +4218,25 @@ class OneByOne:
 
     def is_wanted(self, pod: Json) -> bool:
         """Return whether a Pod is still to be taken, as it is now."""
-        return True
-
-    def why_left(self) -> str:
-        """Return why Pods that were to be taken are left; empty if it is not known."""
-        return ""
+        return uid_of(pod) in self.todo
 
     def prepare(self) -> None:
         """Find the Pods to take. SkipError if there are none."""
-        workload, rollout = self.workload, self.rollout
+        workload = self.workload
         pods: list[Json] = []
         for owner in self.owners:
             self.owner = owner
             self.read()
-            self.known |= set(map(uid_of, self.pods))
-            self.unready |= {uid_of(pod) for pod in self.pods if not is_ready(pod)}
             found = not_terminating(self.pods)
             outdated = self.outdated(found)
             if outdated:
                 self.check_today(outdated)  # from here on, others may differ
             self.todo |= set(map(uid_of, self.outdated(found)))
             pods += found
-        self.total = len(self.todo)
-        rollout.set_pods(workload, pods)
+        self.known = set(map(uid_of, pods))
+        self.unready = {uid_of(pod) for pod in pods if not is_ready(pod)}
+        workload.total_pods = len(pods)
+        self.rollout.set_pods(workload, pods)
         workload.old_pods = tuple(name_of(pod) for pod in pods if uid_of(pod) in self.todo)
         require_not_skipped(workload, self.options, ROLLOUT_RULES)
 
@@ -4318,8 +4250,8 @@ class OneByOne:
         if self.workload.method is Method.EVICT:
             names -= set(pods_below_partition(self.workload))
         if self.options.selector:
-            query = [self.workload.ref.namespace], self.options.selector
-            names &= set(map(name_of, self.cluster.items(CORE, "pods", *query)))
+            found = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
+            names &= set(map(name_of, found))
         return [pod for pod in pods if name_of(pod) in names]
 
     def read(self) -> None:
@@ -4342,30 +4274,27 @@ class OneByOne:
         deadline = time.monotonic() + self.options.timeout
         for pause in growing(1.0):
             self.read()
-            todo = [pod for pod in not_terminating(self.pods) if uid_of(pod) in self.todo]
-            todo = list(filter(self.is_wanted, todo))
+            todo = list(filter(self.is_wanted, not_terminating(self.pods)))
             if not todo:
                 return False
             self.require_running()
             pod = min(todo, key=eviction_order)
-            obstacle, retry_after = self.obstacle(pod), 0.0
-            if not obstacle:
-                obstacle, retry_after = self.act(pod)
+            self.retry_after = 0.0
+            obstacle = self.obstacle(pod) or self.act(pod)
             if not obstacle:
                 break
             self.tell(f"{self.progress}; {obstacle}")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
-            self.signals.wait(min(max(pause, retry_after), left), self.signals.reason_to_stop)
+            pause = min(max(pause, self.retry_after), left)
+            self.signals.wait(pause, self.signals.reason_to_stop)
             self.require_running()
         self.wait_for(pod)
         return True
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
-        if self.signals.is_second():
-            raise StoppedWaiting
         if self.signals.reason_to_stop():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
@@ -4376,7 +4305,7 @@ class OneByOne:
         which has not observed its latest spec. A Pod that was not ready before all this is not
         waited for, unless it is so recent that another run may wait for it.
         """
-        if has_template(self.owner) and not is_observed(self.obj):
+        if not is_observed(self.obj):
             return "waiting for its spec update to be observed"
         oldest = self.cluster.now() - timedelta(seconds=self.options.timeout)
         for other in self.pods:
@@ -4387,7 +4316,10 @@ class OneByOne:
             must_be_ready = is_recent or uid not in self.unready or self.is_ordered()
             if other is not pod and must_be_ready and not is_ready(other):
                 return f"waiting for a Pod to be ready: {pod_problem(other) or name_of(other)}"
-        missing = counts_of(self.owner, self.obj)[0] - len(self.pods)
+        wanted = self.workload.total_pods  # of an owner that states no number, as before
+        if has_template(self.owner):
+            wanted = counts_of(self.owner, self.obj)[0]
+        missing = wanted - len(self.pods)
         return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
 
     def is_ordered(self) -> bool:
@@ -4409,6 +4341,7 @@ class OneByOne:
             if time.monotonic() > deadline:
                 self.give_up(pod)
         self.todo.discard(uid_of(pod))
+        self.known.discard(uid_of(pod))
         self.state = ""
 
 
@@ -4439,8 +4372,8 @@ class Eviction(OneByOne):
             )
             require_not_skipped(self.workload, self.options, [changed_template])
 
-    def act(self, pod: Json) -> tuple[str, float]:
-        """Evict a Pod; return why it may not be evicted now (empty: it may), and a pause.
+    def act(self, pod: Json) -> str:
+        """Evict a Pod; return why it may not be evicted now (empty: it may).
 
         A Pod that is gone (404), or another one by now (409), was replaced by somebody else. A 429
         without the cause DisruptionBudget comes from an overloaded API server.
@@ -4456,65 +4389,49 @@ class Eviction(OneByOne):
                 budget = rf"PodDisruptionBudget {self.workload.ref.namespace}/\1"
                 text = f"{budget} allows no disruption: it"
                 cause = re.sub(r"^The disruption budget (\S+)", text, cause).rstrip(".")
-                return cause or str(error), error.retry_after
+                self.retry_after = error.retry_after
+                return cause or str(error)
             if error.status in UNAVAILABLE:
                 self.taken.add(uid_of(pod))  # it may have been evicted
                 raise
             if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
                 if self.cluster.pod(pod):  # else it was evicted all the same
-                    return str(error), 0.0
+                    return str(error)
             elif error.status not in (404, 409):
                 message = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise UnsuccessfulError(Outcome.FAILED, message) from None
         self.taken.add(uid_of(pod))
-        return "", 0.0
+        return ""
 
     def look(self, pod: Json) -> str:
         """Return what a Pod still waits for; nothing if it is gone and its replacement is ready.
 
-        As many must be ready as before, or as the owner asks for if it was scaled down. SkipError
-        if the owner no longer exists, UnsuccessfulError if a new Pod is not as it should be.
+        That is what another eviction would wait for. SkipError if the owner no longer exists,
+        UnsuccessfulError if new Pods lack the sidecar, or still differ.
         """
-        waiting = f"waiting for the replacement of Pod {name_of(pod)}"
-        before = set(map(uid_of, self.pods))
-        now = self.cluster.pods_of(self.owner, self.obj)
-        alive = not_terminating(now)
-        new = [found for found in alive if uid_of(found) not in before]
-        self.verify_new(new)
-        ready = sum(map(is_ready, alive))
-        wanted = sum(map(is_ready, self.pods))
-        if uid_of(pod) in map(uid_of, now):
-            return f"waiting for Pod {name_of(pod)} to terminate"
-        is_back = any(is_ready(found) and replaces(self.owner, found, pod) for found in new)
-        if is_back and ready >= wanted:
-            return ""
-        current = self.cluster.owner(self.owner, pod)
-        if not current:
+        workload = self.workload
+        self.obj = self.cluster.owner(self.owner, pod)
+        if not self.obj:
             raise SkipError("no longer exists")
-        desired = counts_of(self.owner, current)[0]
-        is_scaled_down = desired < counts_of(self.owner, self.obj)[0]
-        is_complete = len(alive) >= desired and ready >= min(wanted, desired)
-        return "" if is_scaled_down and is_complete else waiting
-
-    def verify_new(self, new: list[Json]) -> None:
-        """Raise UnsuccessfulError if new Pods lack the sidecar, or still differ."""
-        lacking = [pod for pod in new if missing_sidecars(self.workload, pod, self.options)]
-        snapshot = Snapshot({}, new, [], new, lacking, 0, PodCounts(len(new)))
-        differences = differences_of(self.workload, new, self.options)
-        found = outcome_of(self.workload, snapshot, differences)
+        self.pods = self.cluster.pods_of(self.owner, self.obj)
+        new = list(filter(self.attempt.is_new, not_terminating(self.pods)))
+        lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
+        snapshot = Snapshot(new, [], new, lacking, 0, PodCounts(len(new)))
+        found = outcome_of(workload, snapshot, differences_of(workload, new, self.options))
         if found[0] is not Outcome.SUCCEEDED:
             raise UnsuccessfulError(*found)
+        if uid_of(pod) in map(uid_of, self.pods):
+            return f"waiting for Pod {name_of(pod)} to terminate"
+        return self.obstacle(pod)
 
     def give_up(self, pod: Json) -> NoReturn:
-        obj = self.cluster.owner(self.owner, pod)
-        pods = self.cluster.pods_of(self.owner, obj)
+        if uid_of(pod) in map(uid_of, self.pods):
+            raise UnsuccessfulError(Outcome.TIMED_OUT, f"Pod {name_of(pod)} is still terminating")
         text = f"fewer Pods are ready than before Pod {name_of(pod)} was evicted"
-        reason = next(filter(None, map(pod_problem, filter(self.attempt.is_new, pods))), "")
-        reason = reason or next(filter(None, map(pod_problem, pods)), "") or failure_condition(obj)
-        if uid_of(pod) in map(uid_of, pods):
-            text, reason = f"Pod {name_of(pod)} is still terminating", ""
-        elif not reason:
-            reason = self.cluster.latest_event(obj, "FailedCreate")
+        pods = sorted(self.pods, key=self.attempt.is_new, reverse=True)  # new ones say most
+        problems = [*map(pod_problem, pods), failure_condition(self.obj)]
+        reason = next(filter(None, problems), "")
+        reason = reason or self.cluster.latest_event(self.obj, "FailedCreate")
         raise UnsuccessfulError(Outcome.TIMED_OUT, f"{text}: {reason}" if reason else text)
 
 
@@ -4528,7 +4445,6 @@ class ImageChange(OneByOne):
 
     verb = "changed"
     form = "{message} ({progress})"
-    not_running: str = ""  # the name of a Pod that was to be changed
     problem: str = ""  # why the Pod in progress is not ready, or its name
 
     @property
@@ -4538,19 +4454,18 @@ class ImageChange(OneByOne):
 
     def is_wanted(self, pod: Json) -> bool:
         """Return whether its images differ, and a change would have an effect."""
+        if not super().is_wanted(pod):
+            return False
         if not self.images_to_change(pod):  # others have done it
             self.todo.discard(uid_of(pod))
             return False
         if dig(pod, "status.phase") != "Running":
-            self.not_running = name_of(pod)
+            self.why_left = f"Pod {name_of(pod)} is not running"
             return False
         return True
 
     def is_ordered(self) -> bool:
         return self.owner.kind == "StatefulSet"
-
-    def why_left(self) -> str:
-        return f"Pod {self.not_running} is not running" if self.not_running else ""
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs.
@@ -4577,7 +4492,7 @@ class ImageChange(OneByOne):
                 raise UnsuccessfulError(Outcome.FAILED, text)
         return super().obstacle(pod) if is_ready(pod) else ""
 
-    def act(self, pod: Json) -> tuple[str, float]:
+    def act(self, pod: Json) -> str:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
         for image in () if self.done else images.values():
@@ -4595,10 +4510,9 @@ class ImageChange(OneByOne):
                 raise
             now = self.cluster.pod(pod)
             if now and self.images_to_change(now):  # else it was stored all the same
-                self.taken.discard(uid_of(pod))
                 text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
                 raise UnsuccessfulError(Outcome.FAILED, text) from None
-        return "", 0.0
+        return ""
 
     def look(self, pod: Json) -> str:
         """Return what a Pod still waits for; nothing if its containers run with the new images.
@@ -4623,25 +4537,24 @@ class ImageChange(OneByOne):
     def give_up(self, pod: Json, reason: str = "") -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError. No reason: it took too long."""
         name = name_of(pod)
-        late = f"not restarted and ready after {self.options.timeout:g}s: {self.problem}"
-        problem = reason or late
+        late = f"not restarted and ready after {self.options.timeout:g}s"
+        problem = reason or f"{late}: {self.problem}"
         names = self.images_to_change(pod)
         old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
         self.tell(f"{self.progress}; {self.state}")
-        stop_reason = ""
         text = f"Pod {name}: {problem}; old image restored"
         try:
             self.cluster.change_images(pod, old, dry_run=False)
         except ApiError as error:
+            if error.status in UNAVAILABLE:
+                raise
             text = f"old image of Pod {name} not restored: {first_line(error)}; {problem}"
             if error.status == 404 or "metadata.uid" in str(error):
                 text = f"Pod {name}: {problem}; it was replaced"
-            stop_reason = first_line(error) if error.status in UNAVAILABLE else ""
-        self.taken.discard(uid_of(pod))
         event = "" if reason else self.cluster.latest_event(pod)
         text += f"; latest event: {event}" if event else ""
-        raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
+        raise UnsuccessfulError(Outcome.FAILED, text)
 
 
 METHODS: Mapping[Method, Callable[[Rollout, Workload, Tell], Result]] = {
@@ -4708,15 +4621,6 @@ def eviction_order(pod: Json) -> tuple[bool, int, str]:
     return is_ready(pod), -number, name_of(pod)
 
 
-def replaces(owner: ObjectRef, new: Json, old: Json) -> bool:
-    """Return whether a Pod is the replacement of another one; of most owners, any new one is."""
-    if owner.kind == "StatefulSet" and owner.group == "apps":
-        return name_of(new) == name_of(old)
-    if owner.kind == "DaemonSet" and owner.group == "apps":
-        return dig(new, "spec").get("nodeName") == dig(old, "spec").get("nodeName")
-    return True
-
-
 # 13. Scheduler: the whole plan, by the main thread -----------------------------------------------
 
 
@@ -4744,7 +4648,7 @@ class Scheduler:
         self.workers = workers
         self.ask = rollout.options.confirm_each  # until the answer is "all"
         self.in_progress: dict[ObjectRef, Task] = {}
-        self.to_recheck: list[Result] = []
+        self.rechecks: deque[Task] = deque()
         self.failures = self.failures_in_a_row = 0
         self.announced = ""  # why nothing else starts
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -4773,9 +4677,8 @@ class Scheduler:
         for task in waiting:
             result = Result(task.workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
             self.report.finish(result)
-        rechecks = deque(Task(result.workload, result) for result in self.to_recheck)
-        self.drain(rechecks)
-        for task in rechecks:
+        self.drain(self.rechecks)
+        for task in self.rechecks:
             self.report.finish(self.abandoned(task))
         for _ in range(self.workers):
             self.tasks.put(None)
@@ -4879,7 +4782,6 @@ class Scheduler:
             log.debug("%s", news, extra=extra)
             return
         del self.in_progress[ref]
-        self.signals.stop_reason = self.signals.stop_reason or news.stop_reason
         if not task.earlier:
             self.count(news)
         reason = DEADLINE_TEXT if DEADLINE_TEXT in news.message else ""
@@ -4887,13 +4789,13 @@ class Scheduler:
             reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
         if reason and news.attempt and not task.earlier:
             log.info("rollout %s; will recheck at the end", reason, extra=extra)
-            self.to_recheck.append(news)
+            self.rechecks.append(Task(task.workload, news))
         else:
             self.report.finish(news)
             task.workload.pods, task.workload.stored = [], b""  # there may be thousands
 
     def count(self, result: Result) -> None:
-        """Count failures; without --max-failures, a few in a row stop the run."""
+        """Count failures. A result may stop the run, and so does a limit, or a few in a row."""
         if result.is_failure:
             self.failures += 1
             self.failures_in_a_row += 1
@@ -4905,7 +4807,7 @@ class Scheduler:
             reason = f"--max-failures={limit} reached"
         elif not limit and self.failures_in_a_row == self.TOO_MANY_IN_A_ROW:
             reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
-        self.signals.stop_reason = self.signals.stop_reason or reason
+        self.signals.stop_reason = self.signals.stop_reason or result.stop_reason or reason
 
 
 # 14. Report: it displays and counts, and decides nothing -----------------------------------------
@@ -5542,7 +5444,7 @@ def find_cutoff(option: datetime, now: datetime) -> datetime:
 def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     """Roll out what is selected of the plan; report a result for each workload in it."""
     options = report.options
-    rollout.signals.handle_with(rollout.signals.note)
+    rollout.signals.interrupting = 0
     rollout.signals.ends_at = report.began + (options.max_duration or math.inf)
     workers = int(options.parallel_rollouts.of(len(plan.workloads)))
     workers = max(min(workers, plan.selected), 1)
@@ -5563,15 +5465,14 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     report.take_census(())  # what it says of the time before is not true any more
     owners: Mapping[ObjectRef, Workload] = {}
     with suppress(Interrupted):
-        signals.limit = 2
-        signals.handle_with(signals.interrupt)
+        signals.interrupting = 2
         if not signals.is_second():
             pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
             try:
                 owners, _ = read_pods(pods, options)
             except ApiError as error:
                 log.warning("cannot list Pods again, to count their sidecars: %s", error)
-        signals.handle_with(signals.note)
+        signals.interrupting = 0
         report.take_census(owners.values())
 
 
@@ -5648,7 +5549,7 @@ def main(argv: Sequence[str]) -> int:
     except (Exception, Interrupted) as error:
         return exit_code_for(error, signals, has_begun)
     finally:
-        signals.handle_with(signals.note)  # a late signal must not change the exit code
+        signals.interrupting = 0  # a late signal must not change the exit code
 
 
 if __name__ == "__main__":

@@ -239,20 +239,20 @@ MUTATIONS = (
     Mutation(
         "verification: an API server that is away fails the rollout",
         "rolling_out",
-        "            return Result(workload, Outcome.TIMED_OUT, error, attempt=attempt)",
-        "            return Result(workload, Outcome.FAILED, error)",
+        "outcome, message, stop_reason = Outcome.TIMED_OUT, error, \"\"",
+        "outcome, message, stop_reason = Outcome.FAILED, error, \"\"",
     ),
     Mutation(
         "verification: a crash during the soak is a success",
         "soak",
-        "                restart = restart_of(before.get(uid_of(pod), {}), pod)\n",
-        '                restart = ""\n',
+        "                    restart = restart_of(before.get(uid, {}), pod)\n",
+        '                    restart = ""\n',
     ),
     Mutation(
         "verification: an API server that stays away prolongs the soak",
         "soak",
-        "                unready.clear()\n",
-        "",
+        "            were_unready, unready = unready, set()\n",
+        "            were_unready = unready\n",
     ),
     # Signals
     Mutation(
@@ -289,8 +289,8 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "if is_back and ready >= wanted:",
-        "if True:",
+        "        return self.obstacle(pod)\n\n    def give_up",
+        "        return \"\"\n\n    def give_up",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -465,7 +465,7 @@ MUTATIONS = (
     Mutation(
         "clocks: the local clock dates the patch",
         "verification",
-        '        if entry.get("manager") == FIELD_MANAGER and entry.get("time")\n',
+        '        if entry.get("manager") == FIELD_MANAGER\n',
         "        if False\n",
     ),
     Mutation(

@@ -31,7 +31,7 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     first, second = ended.of("result")
     assert (first["outcome"], second["outcome"]) == ("lost_sidecar", "not_started")
     assert first["message"] == (
-        "1 of 3 Pods replaced; 1 of 1 new Pod has no sidecar; check that the injector is healthy"
+        "1 of 3 Pods replaced; 1 of 2 new Pods has no sidecar; check that the injector is healthy"
     )
     assert len(evictions(cluster)) == 2
     assert ended.summary["pods"] == {

@@ -114,7 +114,7 @@ class Cluster:
     def owner(self, ref, pod):
         return self.workload(ref)
 
-    def workload(self, ref):
+    def workload(self, ref, retries=None):
         self.step()
         missing = self.missing if self.clock.now < self.complete_at else 0
         return {

@@ -75,13 +75,6 @@ def interrupt_when_closed(running: Running, reason: str) -> Finished:
     return running.finish()
 
 
-def test_it_has_the_environment_of_the_user(three, start, script):
-    """kubectl gets a variable more."""
-    text = 'echo "GOMAXPROCS is ${GOMAXPROCS-not set}"; exit 1'
-    running = start(three, CONFIRM, f"--gate={script(text)}")
-    assert interrupt_when_closed(running, "GOMAXPROCS is not set").code == 130
-
-
 def test_a_dry_run_does_not_run_it(three, run, script, tmp_path):
     ended = run(three, f"--gate={script('exit 1')}")
     assert (ended.code, len(ended.planned), runs(tmp_path)) == (0, 3, 0)

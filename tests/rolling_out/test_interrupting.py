@@ -227,8 +227,8 @@ def test_signals_at_once_raise_once(tool, monkeypatch):
     monkeypatch.setattr(tool.signal, "signal", lambda *_: None)
     signals = tool.Signals()
     with pytest.raises(tool.Interrupted):
-        signals.interrupt(signal.SIGTERM, None)
-    signals.interrupt(signal.SIGINT, None)
+        signals.note(signal.SIGTERM, None)
+    signals.note(signal.SIGINT, None)
     assert signals.exit_code == 143
 
 

@@ -110,7 +110,7 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
         "status": {"containerStatuses": [waiting("ErrImagePull")]},
     }
     rollout = a_rollout(tool, None)
-    snapshot = tool.Snapshot({}, [slow, stuck], [], [slow, stuck], [], 0, tool.PodCounts(2))
+    snapshot = tool.Snapshot([slow, stuck], [], [slow, stuck], [], 0, tool.PodCounts(2))
     assert rollout.reasons(a_workload(tool), snapshot) == ["web-2: container app: ErrImagePull"]
 
 
