@@ -376,9 +376,10 @@ class Workload:
     @property
     def shown_as_lacking(self) -> str:
         """Return `1 of 2 Pods has no sidecar`, or an empty text."""
+        if not self.lacking:
+            return ""
         verb = "has" if len(self.lacking) == 1 else "have"
-        total = count_of(len(self.pods), "Pod")
-        return f"{len(self.lacking)} of {total} {verb} no sidecar" if self.lacking else ""
+        return f"{len(self.lacking)} of {count_of(len(self.pods), 'Pod')} {verb} no sidecar"
 
     @property
     def deployment(self) -> ObjectRef:
@@ -699,8 +700,7 @@ class ArgumentParser(argparse.ArgumentParser):
         """Exit with 2. Of an unknown option, say which one may be meant."""
         found = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
         if found:
-            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-            close = difflib.get_close_matches(found[1], known, n=1)
+            close = difflib.get_close_matches(found[1], self._option_string_actions, n=1)
             guess = f"did you mean {close[0]}?" if close else ""
             hint = self.HINTS.get(found[1], guess)
             message = f"unknown option {found[1]}{f'; {hint}' if hint else ''}"
@@ -820,15 +820,13 @@ def point_in_time(text: str) -> datetime:
     """Return a time in UTC. dateutil takes what is missing from a default: so try two."""
     from dateutil import parser
 
-    defaults = (datetime(2001, 2, 3), datetime(2002, 3, 14))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # it would ignore an unknown zone such as CEST
-            first, second = (parser.parse(text, default=default) for default in defaults)
+    utc = timezone.utc
+    defaults = (datetime(2001, 2, 3, tzinfo=utc), datetime(2002, 3, 14, tzinfo=utc))
+    with suppress(ValueError, OverflowError, TypeError, Warning), warnings.catch_warnings():
+        warnings.simplefilter("error")  # it would ignore an unknown zone such as CEST
+        first, second = (parser.parse(text, default=default) for default in defaults)
         if first.date() == second.date():
-            return first.replace(tzinfo=first.tzinfo or timezone.utc).astimezone(timezone.utc)
-    except (ValueError, OverflowError, TypeError, Warning):
-        pass
+            return first.astimezone(utc)
     raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
 
 
@@ -850,237 +848,202 @@ def duration(text: str) -> float:
 class Option(NamedTuple):
     """A row of --help."""
 
-    flags: str  # further ones are hidden aliases, except for single letters; or an argument's name
-    type: Callable[[str], Any]
-    metavar: str
-    help: str
-    default: Any = None
+    usage: str  # `--flag -f --alias VALUE`; aliases are hidden, except for -f
+    help: str  # argparse joins its lines
+    type: Callable[[str], Any] = boolean  # of a switch, which has no VALUE
+    default: Any = None  # a text is parsed like one that is given; of a switch, it is false
     repeatable: bool = False
     required: bool = False
     requires: str = ""  # an option without which it has no meaning; then, the default is false
-
-
-def switch(flags: str, help: str, default: bool | None = False, requires: str = "") -> Option:
-    return Option(flags, boolean, "true|false", help, default, requires=requires)
 
 
 NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
 OPTIONS = {
     "Common options": (
         Option(
-            "workloads",
+            "workloads TYPE/NAME",
+            """Only these workloads, such as deployment/web or sts/*, in all selected namespaces;
+            their kinds need no --include-... option""",
             str,
-            "TYPE/NAME",
-            "Only these workloads, such as deployment/web or sts/*, in all selected namespaces; "
-            "their kinds need no --include-... option",
             repeatable=True,
         ),
         Option(
-            "--sidecar-container-name",
-            name_pattern,
-            "NAME",
+            "--sidecar-container-name NAME",
             "Name of the sidecar container: regular, native or init (required)",
+            name_pattern,
             repeatable=True,
             required=True,
         ),
-        switch(
+        Option(
             "--only-drifted",
             "Only workloads whose Pods would get a different sidecar if they were created now",
         ),
-        switch("--confirm", "Apply the changes (default: false, a dry run)", None),
+        Option("--confirm", "Apply the changes (default: false, a dry run)"),
         Option(
-            "--include-namespace -n --namespace",
-            name_pattern,
-            "NAME",
+            "--include-namespace -n --namespace NAME",
             "Only these namespaces",
+            name_pattern,
             repeatable=True,
         ),
-        switch("--include-statefulset --include-statefulsets", "Include StatefulSets"),
-        switch("--include-daemonset --include-daemonsets", "Include DaemonSets"),
+        Option("--include-statefulset --include-statefulsets", "Include StatefulSets"),
+        Option("--include-daemonset --include-daemonsets", "Include DaemonSets"),
         Option(
-            "--parallel-rollouts",
-            amount,
-            "N|N%",
+            "--parallel-rollouts N|N%",
             "Workloads to roll out at the same time (default: 1)",
-            Amount(1),
-        ),
-        Option(
-            "--max-rollouts",
             amount,
-            "N|N%",
-            "Roll out only the first N or N%% of the workloads in the plan, for example for a "
-            "canary",
-            Amount(100, is_percentage=True),
+            "1",
         ),
         Option(
-            "--max-failures",
+            "--max-rollouts N|N%",
+            """Roll out only the first N or N%% of the workloads in the plan, for example for a
+            canary""",
+            amount,
+            "100%",
+        ),
+        Option(
+            "--max-failures N",
+            """Start no new rollouts after N failures (default: after 5 in a row) of workloads that
+            were healthy before""",
             positive_number,
-            "N",
-            "Start no new rollouts after N failures (default: after 5 in a row) of workloads that "
-            "were healthy before",
         ),
         Option(
-            "--timeout",
-            duration,
-            "DURATION",
+            "--timeout DURATION",
             "Time to wait for each rollout or evicted Pod, such as 90s or 1h30m (default: 300s)",
-            300.0,
+            duration,
+            "300s",
         ),
     ),
     "Selection": (
-        switch(
-            "--all-namespaces -A",
-            "All namespaces (the default); overrides --include-namespace",
+        Option(
+            "--all-namespaces -A", "All namespaces (the default); overrides --include-namespace"
         ),
         Option(
-            "--exclude-namespace",
-            name_pattern,
-            "NAME",
+            "--exclude-namespace NAME",
             "Skip these namespaces (takes precedence over --include-namespace)",
+            name_pattern,
             repeatable=True,
         ),
         Option(
-            "--selector -l",
-            non_empty,
-            "SELECTOR",
+            "--selector -l SELECTOR",
             "Only Pods that match this label selector (supports =, ==, !=, in, notin)",
+            non_empty,
         ),
         Option(
-            "--include-annotation",
-            annotation_filter,
-            "KEY[=VALUE]",
+            "--include-annotation KEY[=VALUE]",
             "Only workloads with this annotation, on the workload or its Pod template",
-            repeatable=True,
-        ),
-        Option(
-            "--exclude-annotation",
             annotation_filter,
-            "KEY[=VALUE]",
-            "Skip workloads and namespaces with this annotation (takes precedence)",
             repeatable=True,
         ),
         Option(
-            "--only-started-before",
+            "--exclude-annotation KEY[=VALUE]",
+            "Skip workloads and namespaces with this annotation (takes precedence)",
+            annotation_filter,
+            repeatable=True,
+        ),
+        Option(
+            "--only-started-before TIME",
+            """Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC unless it
+            has a time zone (default: now)""",
             point_in_time,
-            "TIME",
-            "Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC unless it "
-            "has a time zone (default: now)",
             NOW,
         ),
-        switch("--exclude-deployment --exclude-deployments", "Skip Deployments"),
-        switch("--skip-unhealthy", "Skip workloads that are unhealthy before the rollout"),
+        Option("--exclude-deployment --exclude-deployments", "Skip Deployments"),
+        Option("--skip-unhealthy", "Skip workloads that are unhealthy before the rollout"),
     ),
     "Drift detection": (
-        switch(
+        Option(
             "--include-config",
             "Include changes to the sidecar's ConfigMaps and Secrets since Pods were created",
             requires="--only-drifted",
         ),
         Option(
-            "--ignore-config",
-            config_pattern,
-            "NAME",
+            "--ignore-config NAME",
             "Ignore changes to this ConfigMap or Secret, for example if the sidecar reloads it",
+            config_pattern,
             repeatable=True,
             requires="--include-config",
         ),
-        switch(
+        Option(
             "--include-missing",
             "Include workloads whose Pods lack the sidecar, but would get it if created now",
             requires="--only-drifted",
         ),
-        switch(
+        Option(
             "--allow-removal",
             "Also restart workloads whose sidecar would be removed",
             requires="--only-drifted",
         ),
-        switch(
+        Option(
             "--fail-on-drift",
             "Exit with 1 if the dry run finds workloads or Pods that are not up to date",
             requires="--only-drifted",
         ),
     ),
     "Rollout": (
-        switch("--confirm-each", "Apply the changes, but ask before each workload"),
-        switch(
-            "--evict",
-            "Also evict Pods that a restart does not replace, one at a time per workload",
+        Option("--confirm-each", "Apply the changes, but ask before each workload"),
+        Option(
+            "--evict", "Also evict Pods that a restart does not replace, one at a time per workload"
         ),
-        switch(
+        Option(
             "--in-place",
             "If only images differ, change them in running Pods, one at a time per workload",
             requires="--only-drifted",
         ),
         Option(
-            "--max-duration",
-            duration,
-            "DURATION",
+            "--max-duration DURATION",
             "Start no new rollouts after this time, such as 2h (default: no limit)",
+            duration,
         ),
         Option(
-            "--gate",
+            "--gate COMMAND",
+            """Start no new rollouts while this command fails (run without a shell; a result is
+            valid for 10 seconds)""",
             command,
-            "COMMAND",
-            "Start no new rollouts while this command fails (run without a shell; a result is "
-            "valid for 10 seconds)",
             [],
         ),
         Option(
-            "--soak",
+            "--soak DURATION",
+            """Time to watch new Pods after each rollout, such as 2m; the rollout fails if a
+            container restarts or a Pod does not stay ready""",
             duration,
-            "DURATION",
-            "Time to watch new Pods after each rollout, such as 2m; the rollout fails if a "
-            "container restarts or a Pod does not stay ready",
         ),
     ),
     "Other options": (
         Option(
-            "--kubeconfig",
+            "--kubeconfig PATH",
+            """Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the Pod's
+            service account in a cluster)""",
             file_path,
-            "PATH",
-            "Path to the kubeconfig file (default: $KUBECONFIG or ~/.kube/config, or the Pod's "
-            "service account in a cluster)",
         ),
         Option(
-            "--context",
-            non_empty,
-            "NAME",
-            "Context of the kubeconfig (default: the current context)",
+            "--context NAME", "Context of the kubeconfig (default: the current context)", non_empty
         ),
         Option(
-            "--log-level",
-            matching("debug|info|warning|error", "debug, info, warning or error"),
-            "LEVEL",
+            "--log-level LEVEL",
             "debug, info, warning or error (default: info)",
+            matching("debug|info|warning|error", "debug, info, warning or error"),
             "info",
         ),
         Option(
-            "--log-format",
-            matching("text|json", "text or json"),
-            "FORMAT",
+            "--log-format FORMAT",
             "Format of the log and the results: text or json (default: text)",
+            matching("text|json", "text or json"),
             "text",
         ),
         Option(
-            "--annotation-prefix",
+            "--annotation-prefix PREFIX",
+            """Prefix of the annotations to set on Pod templates, such as PREFIX.rollout.timestamp
+            (default: sidecarRollout)""",
             annotation_prefix,
-            "PREFIX",
-            "Prefix of the annotations to set on Pod templates, such as PREFIX.rollout.timestamp "
-            "(default: sidecarRollout)",
             "sidecarRollout",
         ),
         Option(
-            "--rollout-reason",
-            non_empty,
-            "TEXT",
+            "--rollout-reason TEXT",
             "Value of PREFIX.rollout.reason (default: Update sidecars NAMES)",
+            non_empty,
         ),
         Option(
-            "--kubectl",
-            file_path,
-            "PATH",
-            "Path to kubectl (default: the one on the PATH)",
-            "kubectl",
+            "--kubectl PATH", "Path to kubectl (default: the one on the PATH)", file_path, "kubectl"
         ),
     ),
 }
@@ -1103,6 +1066,7 @@ def build_parser() -> ArgumentParser:
         group = parser.add_argument_group(title)
         for option in options:
             add_option(group, option)
+    parser.set_defaults(confirm=None)  # --confirm=false contradicts --confirm-each
     version = f"{PROGRAM} {VERSION}"  # in the last group
     group.add_argument("--version", action="version", version=version, help="Show the version")
     group.add_argument("--help", "-h", action="help", help="Show this help")
@@ -1110,17 +1074,18 @@ def build_parser() -> ArgumentParser:
 
 
 def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    names = option.usage.split()
     help = f"* {option.help}" if option.repeatable else option.help
     help += f" (requires {option.requires})" if option.requires else ""
-    settings: Json = {"type": option.type, "metavar": option.metavar, "default": option.default}
-    if not option.flags.startswith("-"):
-        group.add_argument(option.flags, nargs="*", help=help, **settings)
-        return
+    settings: Json = {"type": option.type, "default": option.default}
     if option.type is boolean:  # alone it is true
-        settings |= {"nargs": "?", "const": True}
+        settings |= {"nargs": "?", "const": True, "default": False}
+    else:
+        settings["metavar"] = names.pop()
     if option.repeatable:
-        settings |= {"action": "append", "default": [], "required": option.required}
-    action = group.add_argument(*option.flags.split(), help=help, **settings)
+        is_flag = names[0].startswith("-")
+        settings |= {"action": "append", "default": []} if is_flag else {"nargs": "*"}
+    action = group.add_argument(*names, help=help, **settings)
     # Of the others, --help and errors say nothing.
     action.option_strings = action.option_strings[: 1 if option.type is boolean else 2]
 
@@ -1128,11 +1093,12 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
 def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
-    for word in argv:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and flag not in parser._option_string_actions and flag != "--":
-            parser.error(f"unrecognized arguments: {flag}")  # before a missing one
-    given = parser.parse_intermixed_args(with_values(argv))
+    switches = " ".join(o.usage for o in ALL_OPTIONS if o.type is boolean).split()
+    words = [  # a switch does not take the workload after it as its value
+        f"{word}=true" if word in switches and "/" in following else word
+        for word, following in itertools.pairwise([*argv, ""])
+    ]
+    given = parser.parse_intermixed_args(words)
     if given.all_namespaces:
         given.include_namespace = []
     try:
@@ -1147,28 +1113,15 @@ def parse_args(argv: Sequence[str]) -> Options:
     given.cutoff = given.only_started_before
     given.confirm = bool(given.confirm or given.confirm_each)
     given.rollout_reason = given.rollout_reason or f"Update sidecars {join_words(given.sidecars)}"
-    return Options(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
-
-
-def with_values(argv: Sequence[str]) -> list[str]:
-    """Return the arguments, with =true after a switch if the next one is a workload."""
-    switches = " ".join(o.flags for o in ALL_OPTIONS if o.type is boolean).split()
-    return [
-        f"{word}=true" if word in switches and "/" in following else word
-        for word, following in itertools.pairwise([*argv, ""])
-    ]
+    return Options(**only(vars(given), Options.__dataclass_fields__))
 
 
 def selected_kinds(given: argparse.Namespace) -> frozenset[str]:
     types = types_of(given.workloads)
-    selected = {
-        "Deployment": not given.exclude_deployment,
-        "StatefulSet": given.include_statefulset,
-        "DaemonSet": given.include_daemonset,
-    }
     if types:
-        selected = {kind: kind.lower() in types for kind in WORKLOADS}
-    return frozenset(filter(selected.get, selected))
+        return frozenset(kind for kind in WORKLOADS if kind.lower() in types)
+    selected = (not given.exclude_deployment, given.include_statefulset, given.include_daemonset)
+    return frozenset(itertools.compress(WORKLOADS, selected))
 
 
 def types_of(workloads: Names) -> set[str]:
@@ -1178,8 +1131,9 @@ def types_of(workloads: Names) -> set[str]:
 def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
     types = types_of(given.workloads)
-    evicted = sorted(types - set(map(str.lower, WORKLOADS)))
-    kinds = join_words([kind.lower() for kind in WORKLOADS], "or")
+    known = [kind.lower() for kind in WORKLOADS]
+    evicted = sorted(types.difference(known))
+    kinds = join_words(known, "or")
     if types & {"pod", "job"}:
         return f'invalid type "{min(types & {"pod", "job"})}": must be {kinds}'
     if evicted and not given.evict:
@@ -1201,15 +1155,14 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--confirm-each requires a terminal on standard input"
     if given.fail_on_drift and (given.confirm or given.confirm_each):
         return "--fail-on-drift cannot be used with --confirm"
+    values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     for option in ALL_OPTIONS:
-        flag, needed = option.flags.split()[0], option.requires
-        if needed and value_of(given, flag) and not value_of(given, needed):
+        flag, needed = option.usage.split()[0], option.requires
+        if option.required and not values[flag]:  # argparse tells it before unknown options
+            return f"the following arguments are required: {flag}"
+        if needed and values[flag] and not values[needed]:
             return f"{flag} requires {needed}"
     return ""
-
-
-def value_of(given: argparse.Namespace, flag: str) -> Any:
-    return getattr(given, flag.removeprefix("--").replace("-", "_"))
 
 
 def command_line() -> list[str]:
@@ -1221,7 +1174,8 @@ def command_line() -> list[str]:
     return sys.orig_argv
 
 
-NOT_REPEATED = ("--confirm", "--confirm-each", "--fail-on-drift")  # by the command that applies it
+# By the command that applies it; options are appended, which are none after `--`.
+NOT_REPEATED = ("--", "--confirm", "--confirm-each", "--fail-on-drift")
 
 
 def command_to_apply(command: Sequence[str], options: Options, context: str) -> str:
@@ -1229,13 +1183,12 @@ def command_to_apply(command: Sequence[str], options: Options, context: str) -> 
 
     `command` is the program with its options as they were given.
     """
-    words = [word for word in command if word != "--"]  # options are appended
     kept = []
-    for before, word in itertools.pairwise(["", *words]):
+    for before, word in itertools.pairwise(["", *command]):
+        flag = word.partition("=")[0]
         is_value = before in NOT_REPEATED and re.fullmatch(BOOLEAN, word)
-        if word.partition("=")[0] not in NOT_REPEATED and not is_value:
-            is_gate = before == "--gate" or word.startswith("--gate=")
-            kept.append(redact_setting(word) if is_gate else word)
+        if flag not in NOT_REPEATED and not is_value:
+            kept.append(redact_setting(word) if "--gate" in (before, flag) else word)
     kept.append("--confirm-each" if options.confirm_each else "--confirm=true")
     added = {"--only-started-before": format_time(options.cutoff), "--context": context}
     for flag, value in added.items():
@@ -1247,14 +1200,11 @@ def command_to_apply(command: Sequence[str], options: Options, context: str) -> 
 def command_to_replace(refs: Sequence[ObjectRef], options: Options, context: str) -> str:
     """Return the command that replaces the Pods of workloads that have lost their sidecar."""
     words = command_line()[: 1 - len(sys.argv)]
-    given: dict[str, Sequence[str | None]] = {
-        "--sidecar-container-name": options.sidecars,
-        "--include-namespace": sorted({ref.namespace for ref in refs}),
-        "--kubeconfig": [options.kubeconfig],
-        "--context": [context],
-        "--kubectl": [options.kubectl] * (options.kubectl != "kubectl"),
-    }
-    words += [f"{flag}={value}" for flag, values in given.items() for value in values if value]
+    words += [f"--sidecar-container-name={name}" for name in options.sidecars]
+    words += [f"--include-namespace={name}" for name in sorted({ref.namespace for ref in refs})]
+    words += [f"--kubeconfig={options.kubeconfig}"] * bool(options.kubeconfig)
+    words += [f"--context={context}"] * bool(context)
+    words += [f"--kubectl={options.kubectl}"] * (options.kubectl != "kubectl")
     words += ["--only-drifted", "--include-missing", *["--evict"] * options.evict, "--confirm=true"]
     return shlex.join([*words, *dict.fromkeys(ref.argument for ref in refs)])
 
