@@ -159,8 +159,8 @@ MUTATIONS = (
     Mutation(
         "comparison: volumes behind mounts do not count",
         "only_drifted",
-        'form["volumes"] = {volume["name"]: normal_volume(volume) for volume in volumes}',
-        'form["volumes"] = {}',
+        '"volumes": {volume["name"]: normal_volume(volume) for volume in volumes},',
+        '"volumes": {},',
     ),
     Mutation(
         "comparison: resources that were changed in place are drift",
@@ -171,8 +171,8 @@ MUTATIONS = (
     Mutation(
         "comparison: changed configuration is no drift",
         "configuration",
-        "older = [pod for pod in pods if pod.created < changed and pod.sidecars]",
-        "older: list[LivePod] = []",
+        "older = {pod.name for pod in pods if pod.created < changed and pod.sidecars}",
+        "older: set[str] = set()",
     ),
     Mutation(
         "comparison: every error of a dry run is a rejection",
@@ -239,8 +239,8 @@ MUTATIONS = (
     Mutation(
         "verification: an API server that is away fails the rollout",
         "rolling_out",
-        "outcome, message, stop_reason = Outcome.TIMED_OUT, error, \"\"",
-        "outcome, message, stop_reason = Outcome.FAILED, error, \"\"",
+        'outcome, message, stop_reason = Outcome.TIMED_OUT, error, ""',
+        'outcome, message, stop_reason = Outcome.FAILED, error, ""',
     ),
     Mutation(
         "verification: a crash during the soak is a success",
@@ -290,7 +290,7 @@ MUTATIONS = (
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
         "        return self.obstacle(pod)\n\n    def give_up",
-        "        return \"\"\n\n    def give_up",
+        '        return ""\n\n    def give_up',
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -527,14 +527,14 @@ MUTATIONS = (
     Mutation(
         "changing values: any change is ignored",
         "changing_values",
-        "    if not is_always or not",
-        "    if not",
+        "all({path, path[:1]} & always and STATED",
+        "all(STATED",
     ),
     Mutation(
         "changing values: changing images are ignored",
         "changing_values",
-        "all(STATED.isdisjoint(path[1:2]) for path in changing)",
-        "True",
+        "& always and STATED.isdisjoint(path[1:2]) for path",
+        "& always for path",
     ),
     Mutation(
         "exit codes: that of the last signal",
