@@ -3438,17 +3438,15 @@ def follow(
 class Signals:
     """SIGINT, SIGTERM and SIGHUP: the first starts no new rollouts, the second stops waiting.
 
-    Before the rollouts, a signal ends the program; after them, the second one ends the last list of
-    Pods. In between, the handler only takes a note: one that does more could come in the middle of
-    what it interrupts, such as a lock.
+    Before the rollouts, a signal ends the program. From then on, the handler only takes a note: one
+    that does more could come in the middle of what it interrupts, such as a lock.
     """
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self.stop_reason = ""  # why nothing else may start; set by the main thread
         self.ends_at = math.inf  # monotonic; of --max-duration
-        # Which signal interrupts; one more would hit the code that handles it. 0: none does
-        self.interrupting = 1
+        self.may_interrupt = True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # A shell's & and nohup let programs ignore some of them.
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -3456,7 +3454,7 @@ class Signals:
 
     def note(self, number: int, frame: object) -> None:
         self.received.append(number)
-        if len(self.received) == self.interrupting:
+        if self.may_interrupt and len(self.received) == 1:  # another one would hit its handling
             raise Interrupted
 
     @property
@@ -5384,7 +5382,7 @@ def find_cutoff(option: datetime, now: datetime) -> datetime:
 def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     """Roll out what is selected of the plan; report a result for each workload in it."""
     options = report.options
-    rollout.signals.interrupting = 0
+    rollout.signals.may_interrupt = False
     rollout.signals.ends_at = report.began + (options.max_duration or math.inf)
     workers = int(options.parallel_rollouts.of(len(plan.workloads)))
     workers = max(min(workers, plan.selected), 1)
@@ -5403,17 +5401,18 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     options = report.options
     cluster.retries = RETRIES
     report.take_census(())  # what it says of the time before is not true any more
-    owners: Mapping[ObjectRef, Workload] = {}
-    with suppress(Interrupted):
-        signals.interrupting = 2
-        if not signals.is_second():
-            pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
-            try:
-                owners, _ = read_pods(pods, options)
-            except ApiError as error:
-                log.warning("cannot list Pods again, to count their sidecars: %s", error)
-        signals.interrupting = 0
-        report.take_census(owners.values())
+    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+    with ThreadPool(1) as pool:
+        reading = pool.apply_async(read_pods, [pods, options])
+        while not (reading.ready() or signals.is_second()):
+            reading.wait(POLL)
+        try:
+            owners, _ = reading.get(0)
+            report.take_census(owners.values())
+        except ApiError as error:
+            log.warning("cannot list Pods again, to count their sidecars: %s", error)
+        except TimeoutError:  # the second signal
+            pass
 
 
 def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> int:
@@ -5489,7 +5488,7 @@ def main(argv: Sequence[str]) -> int:
     except (Exception, Interrupted) as error:
         return exit_code_for(error, signals, has_begun)
     finally:
-        signals.interrupting = 0  # a late signal must not change the exit code
+        signals.may_interrupt = False  # a late signal must not change the exit code
 
 
 if __name__ == "__main__":

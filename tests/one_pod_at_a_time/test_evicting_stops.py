@@ -88,7 +88,7 @@ def test_a_handler_only_takes_a_note(tool, monkeypatch):
     """It may come in the middle of what it interrupts, such as a lock that it would wait for."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     signals = tool.Signals()
-    signals.interrupting = 0
+    signals.may_interrupt = False
     before = {**vars(signals), "received": [signal.SIGINT]}
     signals.note(signal.SIGINT, None)
     assert vars(signals) == before
