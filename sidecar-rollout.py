@@ -348,6 +348,7 @@ class Workload:
     pods_to_replace: int = 0  # without those that a partition keeps
     total_pods: int = 0
     ready: int = 0  # Pods, at most those to replace
+    place: str = ""  # in the rollout order; `-` is not selected, empty not in the plan
 
     @property
     def obj(self) -> Json:
@@ -4837,12 +4838,6 @@ def value_text(value: Any) -> str:
     return "<none>" if value is None else json.dumps(value)
 
 
-def group_key(workload: Workload) -> str:
-    """Return what drifted workloads have in common, however old their Pods are."""
-    lines = "\n".join(difference_lines(workload))
-    return re.sub(r"changed \w+ after the oldest Pod", "", lines)
-
-
 def difference_lines(workload: Workload) -> list[str]:
     lines = [f"  {difference_text(difference)}" for difference in workload.differences]
     if workload.other_changes:
@@ -4868,15 +4863,13 @@ class Report:
         self.with_names = len(names) > 1 or is_pattern(names[0])
         self.began = self.last_progress = time.monotonic()
         self.plan = Plan()
-        self.places: dict[ObjectRef, str] = {}  # in the rollout order, see plan_lines
         self.outcomes: Counter[Outcome] = Counter()
-        self.unsuccessful: list[Result] = []
+        self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
         self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
         # Why Pods are not up to date (empty: they are), by name and image of their sidecars
         self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.leftovers: list[Skip] = []  # Pods that are not up to date
-        self.has_lost_output = False
-        self.has_typo = False  # a name in the options that does not exist
+        self.has_failed = False  # a rollout, to write the output, or to find a name of the options
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
@@ -4894,7 +4887,7 @@ class Report:
         except OSError as error:  # the rollouts matter more than the text
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):  # that is `| head`, which has read enough
-                self.has_lost_output = True
+                self.has_failed = True
                 log.error("cannot write to standard output: %s", error.strerror)
         self.progress.draw()
 
@@ -4929,12 +4922,13 @@ class Report:
                 message=workload.message,
             )
         for position, workload in enumerate(plan.workloads, 1):
-            self.places[workload.ref] = str(position) if position <= plan.selected else "-"
+            is_selected = position <= plan.selected
+            workload.place = str(position) if is_selected else "-"
             self.record(
                 "plan",
                 workload.ref,
                 position=position,
-                selected=position <= plan.selected,
+                selected=is_selected,
                 pods_to_replace=workload.pods_to_replace,
                 pods=workload.total_pods,
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.sidecars)],
@@ -4962,24 +4956,23 @@ class Report:
         not rolled out.
         """
         rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
-        for workload in workloads:
-            ref = workload.ref
-            rows.append(
-                [
-                    self.places.get(ref, "-"),
-                    ref.namespace,
-                    f"{ref.kind.lower()}/{ref.name}",
-                    f"{workload.pods_to_replace} of {workload.total_pods}",
-                    sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>",
-                    human_duration(time.time() - workload.oldest_pod.timestamp()),
-                    "no endpoints" if workload.state is State.NOT_SERVING else workload.state.value,
-                ]
-            )
-        is_grouped = bool(self.plan.compared)
-        header, *table = format_table(rows if is_grouped else [row[1:] for row in rows])
+        rows += [
+            [
+                workload.place or "-",
+                workload.ref.namespace,
+                f"{workload.ref.kind.lower()}/{workload.ref.name}",
+                f"{workload.pods_to_replace} of {workload.total_pods}",
+                sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>",
+                human_duration(time.time() - workload.oldest_pod.timestamp()),
+                "no endpoints" if workload.state is State.NOT_SERVING else workload.state.value,
+            ]
+            for workload in workloads
+        ]
+        first = 0 if self.plan.compared else 1  # without groups, the places are in order
+        header, *table = format_table([row[first:] for row in rows])
         lines = [header]
         for place, (workload, line) in enumerate(zip(workloads, table, strict=True)):
-            if place == self.plan.selected and not is_grouped:
+            if place == self.plan.selected and first:
                 lines.append("--- not selected by --max-rollouts: ---")
             action = NOTES.get(workload.method)
             if workload.has_downtime:
@@ -4995,13 +4988,17 @@ class Report:
         """Print the drifted workloads by what differs, the largest group first."""
         by_verdict = group_by(self.plan.compared, lambda workload: workload.verdict)
         different = [*by_verdict[Verdict.DRIFTED], *by_verdict[Verdict.MISSING]]
-        for group in sorted(group_by(different, group_key).values(), key=len, reverse=True):
-            meaning = (
-                "would lose the sidecar (not restarted without --allow-removal; check that the "
-                "injector is healthy)"
-            )
-            if group[0].ref in self.places:
-                meaning = "with these differences"
+        groups = group_by(  # by what they have in common, however old their Pods are
+            different,
+            lambda workload: re.sub(r"changed \w+ after", "", str(difference_lines(workload))),
+        )
+        for group in sorted(groups.values(), key=len, reverse=True):
+            meaning = "with these differences"
+            if not group[0].place:
+                meaning = (
+                    "would lose the sidecar (not restarted without --allow-removal; check that "
+                    "the injector is healthy)"
+                )
             self.print(
                 f"{count_of(len(group), 'workload')} {meaning}:",
                 *difference_lines(group[0]),
@@ -5009,11 +5006,10 @@ class Report:
                 *(f"  {line}" for line in self.plan_lines(group)),
                 "",
             )
-        ignored = sorted(set().union(*(workload.ignored for workload in self.plan.compared)))
-        if ignored:
-            names = [f"{name} {section_text(section)}" for name, *section in ignored]
-            text = "Ignored, because it is different in each new Pod:"
-            self.print(f"{text} {join_words(names)}", "")
+        ignored = {path for workload in self.plan.compared for path in workload.ignored}
+        names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
+        if names:
+            self.print(f"Ignored, because it is different in each new Pod: {join_words(names)}", "")
         for verdict, meaning in VERDICT_MEANINGS.items():
             skips = [Skip(w.ref, short_reason(w.message)) for w in by_verdict[verdict]]
             self.print_groups(f"{count_of(len(skips), 'workload')} {meaning}", skips)
@@ -5030,19 +5026,18 @@ class Report:
             if methods[method]
         ]
         how = f", {join_words(counts)}" if len(counts) > 1 else ""
-        count = count_of(len(plan.workloads), "workload")
-        if plan.selected < len(plan.workloads):
+        count = count_of(len(replaced), "workload")
+        if plan.selected < len(replaced):
             count = f"{plan.selected} of {count}"
             pods = f"{sum(replaced[: plan.selected])} of {pods}; --max-rollouts"
         sentences = [f"To roll out: {count} ({pods}){how}"]
-        if not plan.workloads:
+        if not replaced:
             sentences = ["Nothing to roll out"]
         elif not self.options.only_drifted:
             sentences.append(
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
                 "--only-drifted to compare first"
             )
-        sentences.append(count_words(self.verdict_counts()))
         scanned = f"Scanned {count_of(plan.scan.pods, 'Pod')}"
         nouns = Counter("Pod" if skip.subject.kind == "Pod" else "workload" for skip in plan.skips)
         skipped = [count_of(nouns[noun], noun) for noun in ("workload", "Pod") if nouns[noun]]
@@ -5050,11 +5045,12 @@ class Report:
             scanned += f"; skipped {join_words(skipped)}"
         if plan.scan.after_cutoff:
             scanned += f"; {plan.scan.after_cutoff} created after the cutoff"
-        self.print(*(f"{sentence}." for sentence in (*sentences, scanned) if sentence))
+        sentences += [count_words(self.verdict_counts()), scanned]
+        self.print(*(f"{sentence}." for sentence in sentences if sentence))
 
     def verdict_counts(self) -> dict[str, int]:
         """Return how many compared workloads are not in the plan, by why."""
-        verdicts = Counter(w.verdict for w in self.plan.compared if w.ref not in self.places)
+        verdicts = Counter(w.verdict for w in self.plan.compared if not w.place)
         counts = {verdict.value: verdicts[verdict] for verdict in Verdict}
         counts["would lose the sidecar"] = counts.pop("drifted") + counts.pop("missing")
         return counts
@@ -5069,17 +5065,18 @@ class Report:
 
     def show_progress(self, in_progress: Collection[Task]) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
-        elapsed = human_duration(seconds_since(self.began))
         failed = sum(self.outcomes[outcome] for outcome in FAILURES)
-        text = f"{self.outcomes.total()}/{self.plan.selected} finished"
-        text += f", {failed} failed" if failed else ""
-        text += f", {elapsed}, {len(in_progress)} in progress"
+        failures = f", {failed} failed" if failed else ""
+        text = (
+            f"{self.outcomes.total()}/{self.plan.selected} finished{failures}, "
+            f"{human_duration(seconds_since(self.began))}, {len(in_progress)} in progress"
+        )
         if in_progress:
             longest = min(in_progress, key=lambda task: task.started)
             ref = longest.workload.ref
             text += f": {ref.namespace}/{ref.name} {longest.line}"
         self.progress.show(text)
-        if not self.progress.on_terminal and time.monotonic() - self.last_progress >= 60:
+        if not self.progress.on_terminal and seconds_since(self.last_progress) >= 60:
             self.last_progress = time.monotonic()
             log.info("%s", text)
 
@@ -5098,7 +5095,9 @@ class Report:
             self.pod_counts["not verified"] += workload.pods_to_replace
         level = logging.INFO
         if outcome not in SUCCESSES:
-            self.unsuccessful.append(result)
+            self.unsuccessful[outcome].append(result)
+            if outcome in FAILURES or result.stop_reason:
+                self.has_failed = True
             is_surprising = outcome is Outcome.FAILED and not workload.unhealthy_reason
             is_surprising |= outcome is Outcome.LOST_SIDECAR
             level = logging.ERROR if is_surprising else logging.WARNING
@@ -5162,11 +5161,12 @@ class Report:
             counts = {PLURALS.get(w, w) if n > 1 else w: n for w, n in sorted(lefts.items())}
             note = f" ({count_words(counts)})" if counts else ""
             self.print(f"{name} in {count_of(versions.total(), 'Pod')}: {', '.join(texts)}{note}")
-        if self.options.confirm and self.leftovers:
-            limit = self.MAX_LEFTOVERS
-            lines = [f"  {subject}: {left}" for subject, left in sorted(self.leftovers)[:limit]]
-            more = len(self.leftovers) - limit
-            self.print(*lines, *[f"  and {more} more"] * (more > 0))
+        if self.options.confirm:
+            for subject, left in sorted(self.leftovers)[: self.MAX_LEFTOVERS]:
+                self.print(f"  {subject}: {left}")
+            more = len(self.leftovers) - self.MAX_LEFTOVERS
+            if more > 0:
+                self.print(f"  and {more} more")
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
@@ -5186,9 +5186,8 @@ class Report:
 
     def not_up_to_date(self) -> dict[str, int]:
         """Return how many workloads, or Pods of other owners, --fail-on-drift fails for, by why."""
-        counts: Counter[str] = Counter()
-        for workload in self.plan.found:
-            counts[workload.left] += len(workload.subjects)
+        found = self.plan.found
+        counts = Counter(workload.left for workload in found for _ in workload.subjects)
         return {
             "drifted": counts["drifted"] + counts["in the plan"],
             "rejected": counts["rejected"],
@@ -5204,7 +5203,7 @@ class Report:
         seconds = seconds_since(self.began)
         has_more = self.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
         verb = "resume" if has_more else ""
-        lost = [r.workload.ref for r in self.unsuccessful if r.outcome is Outcome.LOST_SIDECAR]
+        lost = [result.workload.ref for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
         if options.confirm:
             self.print_unsuccessful()
             self.print_counts(seconds)
@@ -5213,7 +5212,7 @@ class Report:
             verb = "apply" if plan.workloads else ""
         self.print_census()
         if lost:
-            words = command_to_replace(lost, self.options, self.connection.context)
+            words = command_to_replace(lost, options, self.connection.context)
             self.print(
                 f"New Pods of {join_words(list(map(str, lost)))} have no sidecar.",
                 "  1. Repair the injector.",
@@ -5231,7 +5230,7 @@ class Report:
             server=self.connection.server,
             dry_run=not options.confirm,
             started_before=format_time(options.cutoff),
-            outcomes={o.snake_case: self.outcomes[o] for o in Outcome if self.outcomes[o]},
+            outcomes={outcome.snake_case: count for outcome, count in self.outcomes.items()},
             verdicts=Counter(workload.verdict.snake_case for workload in plan.compared),
             pods={n: self.pod_counts[n] for n in PodCounts._fields if options.confirm},
             sidecars=self.sidecar_records(),
@@ -5250,13 +5249,13 @@ class Report:
         """Print what did not succeed, by outcome; failures with the commands to run next."""
         self.print("")
         command = self.connection.kubectl_command
-        groups = group_by(self.unsuccessful, lambda result: result.outcome)
         for outcome in Outcome:
+            results = self.unsuccessful[outcome]
             if outcome in LEFT_ALONE:
-                skips = [Skip(result.workload.ref, result.message) for result in groups[outcome]]
+                skips = [Skip(result.workload.ref, result.message) for result in results]
                 self.print_groups(outcome.value, skips)
                 continue
-            for result in groups[outcome]:
+            for result in results:
                 ref = result.workload.ref
                 self.print(f"{outcome.value}: {ref}: {result.message}")
                 if outcome in FAILURES:
@@ -5275,36 +5274,26 @@ class Report:
                 f"{count_words(counts)}."
             )
         pods = self.pod_counts
-        unverified = pods["not verified"]
-        total_pods = pods["matched"] + pods["lost"] + unverified
-        if total_pods:
-            missing = count_words(
-                {
-                    "not updated": pods["matched"] - pods["updated"],
-                    "lost": pods["lost"],
-                    "not ready": pods["updated"] - pods["updated_and_ready"],
-                    "not verified": unverified,
-                }
-            )
-            note = f" ({missing})" if missing else ""
-            self.print(
-                f"Pods: {pods['updated_and_ready']} of {total_pods} updated and ready{note}."
-            )
+        ready = pods["updated_and_ready"]
+        missing = {
+            "not updated": pods["matched"] - pods["updated"],
+            "lost": pods["lost"],
+            "not ready": pods["updated"] - ready,
+            "not verified": pods["not verified"],
+        }
+        total = ready + sum(missing.values())
+        if total:
+            note = f" ({count_words(missing)})" if total > ready else ""
+            self.print(f"Pods: {ready} of {total} updated and ready{note}.")
 
     def exit_code(self) -> int:
-        plan = self.plan
-        options = self.options
+        options, plan = self.options, self.plan
         is_left = plan.without_pods or any(
-            workload.left
-            and workload.ref not in self.places
-            and not kind_not_selected(workload, options)
+            workload.left and not workload.place and not kind_not_selected(workload, options)
             for workload in plan.compared
         )
         reasons = [
-            self.outcomes.keys() & FAILURES,
-            any(result.stop_reason for result in self.unsuccessful),
-            self.has_lost_output,
-            self.has_typo and (options.confirm or options.fail_on_drift),
+            self.has_failed,
             options.confirm and is_left,
             options.confirm and any(is_unfinished(w, options) for w in plan.found if w.reason),
             options.fail_on_drift and any(self.not_up_to_date().values()),
@@ -5313,10 +5302,10 @@ class Report:
 
 
 def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
-    """Report names of options that match nothing; return whether one of them does not exist.
+    """Report names of options that match nothing; return whether the run fails for one of them.
 
-    That is most often a typo. Other names that match nothing are only warned about: a namespace
-    may be scaled to zero, and a sidecar may be gone everywhere.
+    It does if one does not exist, which is most often a typo. Other names that match nothing are
+    only warned about: a namespace may be scaled to zero, and a sidecar may be gone everywhere.
     """
     scan = plan.scan
     found = {}  # of each name: what is wrong, and whether it does not exist
@@ -5352,7 +5341,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
             found[text] = bool(paths) and all(is_absent(cluster, path) for path in paths)
     for text, is_typo in found.items():
         log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
-    return any(found.values())
+    return any(found.values()) and (options.confirm or options.fail_on_drift)
 
 
 def is_absent(cluster: Cluster, path: str) -> bool:
@@ -5390,8 +5379,7 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     rollout.cluster.wait_until(options.cutoff)
     rollout.cluster.retries = RETRIES_DURING_ROLLOUTS
     rollout.cluster.open_connections(workers)
-    scheduler = Scheduler(rollout, report, workers)
-    scheduler.run(plan.workloads[: plan.selected])
+    Scheduler(rollout, report, workers).run(plan.workloads[: plan.selected])
     for workload in plan.workloads[plan.selected :]:
         report.finish(Result(workload, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
 
@@ -5441,16 +5429,11 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
 KEPT: list[object] = []
 
 
-def open_closed_streams() -> None:
-    """Read nothing from a standard stream that is closed, and write to nowhere."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the stages in their order; return the exit code."""
-    open_closed_streams()
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: read nothing, and write to nowhere
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
     if not hasattr(signal, "SIGHUP"):
         sys.stderr.write("error: this platform is not supported; on Windows, use WSL\n")
         return 3
@@ -5464,8 +5447,7 @@ def main(argv: Sequence[str]) -> int:
         cluster = Cluster(connection)
         KEPT.append(cluster)
         cluster.check_connection()
-        began = cluster.now()
-        options = replace(options, cutoff=find_cutoff(options.cutoff, began))
+        options = replace(options, cutoff=find_cutoff(options.cutoff, cluster.now()))
         check_permissions(cluster, options)
         if options.confirm:
             check_kubectl(kubectl, connection)
@@ -5473,12 +5455,11 @@ def main(argv: Sequence[str]) -> int:
         report = Report(connection, options, progress)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
-        report.has_typo = check_names(cluster, options, plan)
+        report.has_failed |= check_names(cluster, options, plan)
         report.show_plan(plan)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
-            gate = Gate(options.gate, signals)
-            rollout = Rollout(cluster, command, signals, gate, options)
+            rollout = Rollout(cluster, command, signals, Gate(options.gate, signals), options)
             has_begun = True
             roll_out(plan, rollout, report)
             count_again(cluster, report, signals)

@@ -364,8 +364,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a failed rollout is a success",
         "rolling_out",
-        "            self.outcomes.keys() & FAILURES,\n",
-        "",
+        "if outcome in FAILURES or result.stop_reason:",
+        "if result.stop_reason:",
     ),
     Mutation(
         "exit codes: a rejected workload is a success",
