@@ -33,16 +33,20 @@ METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELET
 
 
 def create_nodes(api: Api, count: int = 3) -> None:
-    """Create the nodes of the embedded cluster, with room for any number of Pods."""
+    """Create the nodes of the embedded cluster, with room for any number of Pods.
+
+    The last one, whose kubelet ignores images of native sidecars, is cordoned: only Pods that name it run there.
+    """
     for number in range(1, count + 1):
-        version = NO_NATIVE_SIDECARS if number == count else "v1.37.2"
+        is_old = number == count
+        version = NO_NATIVE_SIDECARS if is_old else "v1.37.2"
         room = {"cpu": "1000", "memory": "10Ti", "pods": "10000"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         name = f"node-{number}"
         status = {"capacity": room, "allocatable": room, "conditions": [ready]}
         api.ask("POST", path_of("nodes"), {"metadata": {"name": name}})
         # Instead of the node lifecycle controller
-        untainted = {"spec": {"taints": None}}
+        untainted = {"spec": {"taints": None, "unschedulable": is_old}}
         api.ask("PATCH", path_of("nodes", None, name), untainted, "application/merge-patch+json")
         patch = {"status": {**status, "nodeInfo": {"kubeletVersion": version}}}
         path = path_of("nodes", None, name, "status")
