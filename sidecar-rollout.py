@@ -2108,8 +2108,10 @@ def live_pod(pod: Json, options: Options) -> LivePod:
     """Return what is kept of a Pod."""
     names = options.sidecars
     sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
-    stuck = any(matches(name, names) for name, _ in stuck_containers(pod))
-    parts = name_of(pod), created_at(pod), is_ready(pod), sidecars, waiting_reason(pod), stuck
+    ready = is_ready(pod)
+    problem = "" if ready else waiting_reason(pod)
+    stuck = bool(problem) and any(matches(name, names) for name, _ in stuck_containers(pod))
+    parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
     if not options.only_drifted:
         return LivePod(*parts)
     return LivePod(*parts, share(view_of(pod, names)), resized_containers(pod))
@@ -2767,14 +2769,13 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Sc
             workload.state = State.UNHEALTHY
         elif serving is not None and serving.isdisjoint(names_of_pods):
             workload.state = State.NOT_SERVING
+        workload.reason = workload.reason or reason_to_skip(workload, options, OBJECT_RULES)
     return found, scan
 
 
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster and return the plan."""
     found, scan = read_cluster(cluster, options)
-    for workload in found:
-        workload.reason = workload.reason or reason_to_skip(workload, options, OBJECT_RULES)
     taken = [workload for workload in found if workload.pods and not workload.reason]
     if options.only_drifted:
         compare_all(cluster, taken, options, progress)
