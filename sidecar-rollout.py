@@ -3189,12 +3189,12 @@ def compare_pods(pods: Sequence[LivePod], workload: Workload) -> tuple[Names, Se
         if found:
             drifted.add(pod.name)
     for config, changed in workload.config_changes.items():
-        older = {pod.name for pod in pods if pod.created < changed and pod.sidecars}
+        older = {pod.name: pod.created for pod in pods if pod.created < changed and pod.sidecars}
         if older:
-            age = (changed - workload.oldest_pod).total_seconds()
+            age = (changed - min(older.values())).total_seconds()
             text = f"changed {human_duration(age)} after the oldest Pod was created"
             distinct[str(config)] = Difference((str(config),), None, text)
-            drifted |= older
+            drifted |= older.keys()
     return sorted(drifted), list(distinct.values())
 
 
@@ -3966,7 +3966,7 @@ def patched_at(obj: Json, stamp: str) -> Attempt:
     times = [
         entry["time"]
         for entry in dig(obj, "metadata.managedFields")
-        if entry.get("manager") == FIELD_MANAGER
+        if entry.get("manager") == FIELD_MANAGER and entry.get("time")
     ]
     patched = parse_time(max(times, default=stamp))
 
@@ -4218,6 +4218,8 @@ class OneByOne:
             if not todo:
                 return False
             self.require_running()
+            if not has_template(self.owner):  # it states no number: as many as before
+                self.workload.total_pods = len(self.pods)
             pod = min(todo, key=eviction_order)
             self.retry_after = 0.0
             obstacle = self.obstacle(pod) or self.act(pod)
@@ -4256,11 +4258,16 @@ class OneByOne:
             must_be_ready = is_recent or uid not in self.unready or self.is_ordered()
             if other is not pod and must_be_ready and not is_ready(other):
                 return f"waiting for a Pod to be ready: {pod_problem(other) or name_of(other)}"
+        missing = self.missing
+        return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
+
+    @property
+    def missing(self) -> int:
+        """Return how many Pods the owner wants, but has not; below 0, it has more."""
         wanted = self.workload.total_pods  # of an owner that states no number, as before
         if has_template(self.owner):
             wanted = counts_of(self.owner, self.obj)[0]
-        missing = wanted - len(self.pods)
-        return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
+        return wanted - len(self.pods)
 
     def is_ordered(self) -> bool:
         """Return whether all other Pods must be ready before one is taken.
@@ -4279,7 +4286,7 @@ class OneByOne:
                 break
             self.tell(f"{self.progress}; {problem}")
             if time.monotonic() > deadline:
-                self.give_up(pod)
+                self.give_up(pod, problem)
         self.todo.discard(uid_of(pod))
         self.known.discard(uid_of(pod))
         self.state = ""
@@ -4346,33 +4353,33 @@ class Eviction(OneByOne):
     def look(self, pod: Json) -> str:
         """Return what a Pod still waits for; nothing if it is gone and its replacement is ready.
 
-        That is what another eviction would wait for. SkipError if the owner no longer exists,
-        UnsuccessfulError if new Pods lack the sidecar, or still differ.
+        That is what another eviction would wait for, except for Pods that terminate. SkipError if
+        the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or still differ.
         """
         workload = self.workload
         self.obj = self.cluster.owner(self.owner, pod)
         if not self.obj:
             raise SkipError("no longer exists")
-        self.pods = self.cluster.pods_of(self.owner, self.obj)
-        new = list(filter(self.attempt.is_new, not_terminating(self.pods)))
+        pods = self.cluster.pods_of(self.owner, self.obj)
+        # New ones first: they say most
+        self.pods = sorted(not_terminating(pods), key=self.attempt.is_new, reverse=True)
+        new = list(filter(self.attempt.is_new, self.pods))
         lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
         snapshot = Snapshot(new, [], new, lacking, 0, PodCounts(len(new)))
         found = outcome_of(workload, snapshot, differences_of(workload, new, self.options))
         if found[0] is not Outcome.SUCCEEDED:
             raise UnsuccessfulError(*found)
-        if uid_of(pod) in map(uid_of, self.pods):
+        if uid_of(pod) in map(uid_of, pods):
             return f"waiting for Pod {name_of(pod)} to terminate"
         return self.obstacle(pod)
 
-    def give_up(self, pod: Json) -> NoReturn:
-        if uid_of(pod) in map(uid_of, self.pods):
-            raise UnsuccessfulError(Outcome.TIMED_OUT, f"Pod {name_of(pod)} is still terminating")
-        text = f"fewer Pods are ready than before Pod {name_of(pod)} was evicted"
-        pods = sorted(self.pods, key=self.attempt.is_new, reverse=True)  # new ones say most
-        problems = [*map(pod_problem, pods), failure_condition(self.obj)]
-        reason = next(filter(None, problems), "")
-        reason = reason or self.cluster.latest_event(self.obj, "FailedCreate")
-        raise UnsuccessfulError(Outcome.TIMED_OUT, f"{text}: {reason}" if reason else text)
+    def give_up(self, pod: Json, problem: str) -> NoReturn:
+        text = f"Pod {name_of(pod)} was evicted; still {problem}"
+        if self.missing > 0:
+            reason = failure_condition(self.obj)
+            reason = reason or self.cluster.latest_event(self.obj, "FailedCreate")
+            text += f": {reason}" if reason else ""
+        raise UnsuccessfulError(Outcome.TIMED_OUT, text)
 
 
 @dataclass
@@ -4471,14 +4478,17 @@ class ImageChange(OneByOne):
             for name, image in images.items():
                 if any(reason.startswith(f"container {name}: {word}") for word in NOT_PULLED):
                     self.rollout.not_pulled.add((self.workload.ref.namespace, image))
-            self.give_up(pod, reason)
+            self.restore(pod, reason)
         return f"waiting for Pod {problem}"
 
-    def give_up(self, pod: Json, reason: str = "") -> NoReturn:
-        """Put the old images back, and raise UnsuccessfulError. No reason: it took too long."""
-        name = name_of(pod)
+    def give_up(self, pod: Json, problem: str) -> NoReturn:
         late = f"not restarted and ready after {self.options.timeout:g}s"
-        problem = reason or f"{late}: {self.problem}"
+        event = self.cluster.latest_event(pod)
+        self.restore(pod, f"{late}: {self.problem}", f"; latest event: {event}" if event else "")
+
+    def restore(self, pod: Json, problem: str, event: str = "") -> NoReturn:
+        """Put the old images back, and raise UnsuccessfulError."""
+        name = name_of(pod)
         names = self.images_to_change(pod)
         old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
         self.state = f"Pod {name}: {problem}; restoring the old image; "
@@ -4492,9 +4502,7 @@ class ImageChange(OneByOne):
             text = f"old image of Pod {name} not restored: {first_line(error)}; {problem}"
             if error.status == 404 or "metadata.uid" in str(error):
                 text = f"Pod {name}: {problem}; it was replaced"
-        event = "" if reason else self.cluster.latest_event(pod)
-        text += f"; latest event: {event}" if event else ""
-        raise UnsuccessfulError(Outcome.FAILED, text)
+        raise UnsuccessfulError(Outcome.FAILED, text + event)
 
 
 METHODS: Mapping[Method, Callable[[Rollout, Workload, Tell], Result]] = {

@@ -171,8 +171,8 @@ MUTATIONS = (
     Mutation(
         "comparison: changed configuration is no drift",
         "configuration",
-        "older = {pod.name for pod in pods if pod.created < changed and pod.sidecars}",
-        "older: set[str] = set()",
+        "older = {pod.name: pod.created for pod in pods if pod.created < changed and pod.sidecars}",
+        "older: dict[str, datetime] = {}",
     ),
     Mutation(
         "comparison: every error of a dry run is a rejection",
@@ -465,7 +465,7 @@ MUTATIONS = (
     Mutation(
         "clocks: the local clock dates the patch",
         "verification",
-        '        if entry.get("manager") == FIELD_MANAGER\n',
+        '        if entry.get("manager") == FIELD_MANAGER and entry.get("time")\n',
         "        if False\n",
     ),
     Mutation(

@@ -21,6 +21,7 @@ from support import (
     config,
     exchanges,
     options_of,
+    partition,
     patched,
     pod_of,
     verdicts,
@@ -60,20 +61,33 @@ def test_when_recorded_configuration_changed(tool, number, changed):
     assert tool.changed_at(RECORDED[number]["response"]["body"]) == clock(changed)
 
 
-@pytest.fixture
-def shop(cluster):
-    """Deployment web, a day old, as is the ConfigMap of its sidecar."""
+def create_shop(cluster, web: dict) -> None:
+    """Create a workload, a day old, as is the ConfigMap of its sidecar."""
     settings = {"name": "settings", "configMap": {"name": "settings"}}
     cluster.injector.also = {"volumes": [settings]}
     cluster.injector.container["volumeMounts"] = [{"name": "settings", "mountPath": "/etc/x"}]
     labels = {"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"k": "1", "l": "1"}}
     cluster.create("shop", labels)
-    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", web)
     cluster.settle()
     for plural in ("pods", "configmaps"):
         for found in cluster.store.list(plural, "shop"):
             cluster.backdate(found, 86400, plural)
+
+
+@pytest.fixture
+def shop(cluster):
+    create_shop(cluster, workload("Deployment", "web"))
     return cluster
+
+
+def test_pods_that_a_rollout_left_are_older_than_their_configuration(cluster, run):
+    create_shop(cluster, workload("StatefulSet", "web", replicas=3, **partition(1)))
+    cluster.change("ConfigMap", "shop", "settings", {"data": {"k": "2"}})
+    ended = run(cluster, *CONFIG, CONFIRM, "--include-statefulset")
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    (summary,) = ended.of("summary")
+    assert [found["name"] for found in summary["leftovers"]] == ["web-0"]
 
 
 def kubectl(cluster, *words: str) -> None:

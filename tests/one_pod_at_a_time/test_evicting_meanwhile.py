@@ -6,10 +6,11 @@ import threading
 
 import pytest
 from cluster import is_ready
-from cluster.manifests import container, pod, pod_spec, workload
+from cluster.manifests import budget, container, pod, pod_spec, replicated, workload
 from support import (
     APP,
     CONFIRM,
+    DRIFTED,
     EVICT,
     ON_DELETE,
     OWNERS,
@@ -30,7 +31,7 @@ def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
     assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
     (result,) = ended.of("result")
     assert result["message"] == (
-        "0 of 3 Pods replaced; fewer Pods are ready than before Pod x-0 was evicted"
+        "0 of 3 Pods replaced; Pod x-0 was evicted; still waiting for 1 Pod to be created"
     )
 
 
@@ -86,6 +87,74 @@ def test_a_stateful_sets_pod_is_replaced_under_its_name(cluster, start):
     cluster.wait_for(lambda: len([p for p in cluster.pods("shop") if is_ready(p)]) == 3)
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, ["x-2"])
+
+
+def held_by_a_budget(cluster, start, replicas: int):
+    """A run that waits for a PodDisruptionBudget of a CloneSet that is scaled from three Pods."""
+    cluster.create("shop", replicated("CloneSet", "x", APP, replicas=3))
+    cluster.create("shop", budget("x", minAvailable=100))
+    cluster.settle()
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=6s", "--log-level=debug")
+    running.wait_for_log("allows no disruption")
+    cluster.change("CloneSet", "shop", "x", {"spec": {"replicas": replicas}})
+    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) == replicas)
+    cluster.wait_for(lambda: all(map(is_ready, cluster.pods("shop"))))
+    return running
+
+
+def test_a_custom_resource_that_was_scaled_up_needs_replacements_all_the_same(cluster, start):
+    running = held_by_a_budget(cluster, start, 6)
+    cluster.controllers._steps["clonesets"] = lambda obj: None
+    cluster.delete("PodDisruptionBudget", "shop", "x")
+    (result,) = running.finish().of("result")
+    assert (result["outcome"], len(cluster.pods("shop"))) == ("timed_out", 5)
+    assert result["message"].endswith("was evicted; still waiting for 1 Pod to be created")
+
+
+def test_a_custom_resource_that_was_scaled_down_needs_no_more_pods_than_it_has(cluster, start):
+    running = held_by_a_budget(cluster, start, 2)
+    cluster.delete("PodDisruptionBudget", "shop", "x")
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def while_the_last_is_replaced(cluster, start):
+    """A run in which the replacement of the last Pod of ReplicaSet x is there, but not ready."""
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    upgrade(cluster)
+    last, other = (pod["metadata"]["name"] for pod in cluster.pods("shop"))
+    cluster.delete("Pod", "shop", other)
+    cluster.wait_for(lambda: not cluster.get("Pod", "shop", other))
+    cluster.settle()
+    cluster.kubelet.ready_after = 60
+    running = start(cluster, CONFIRM, DRIFTED, *EVICT, "--timeout=4s", "--log-level=debug")
+    running.wait_for_log("waiting for a Pod to be ready: x-")
+    assert evictions(cluster) == [last]
+    (new,) = cluster.kubelet.starting()
+    return running, new["metadata"]["name"]
+
+
+def test_after_the_last_eviction_a_pod_that_terminates_is_not_waited_for(cluster, start):
+    running, new = while_the_last_is_replaced(cluster, start)
+    cluster.kubelet.gone_after, cluster.kubelet.ready_after = 3600, 0.05
+    other = next(filter(is_ready, cluster.pods("shop")))["metadata"]["name"]
+    cluster.delete("Pod", "shop", other)
+    cluster.kubelet.start("shop", new)
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_a_pod_of_an_autoscaler_that_is_never_ready_is_named(cluster, start):
+    running, new = while_the_last_is_replaced(cluster, start)
+    cluster.change("ReplicaSet", "shop", "x", {"spec": {"replicas": 3}})
+    cluster.wait_for(lambda: len(cluster.kubelet.starting()) == 2)
+    names = {pod["metadata"]["name"] for pod in cluster.kubelet.starting()}
+    cluster.kubelet.start("shop", new)
+    (added,) = names - {new}
+    (result,) = running.finish().of("result")
+    assert result["outcome"] == "timed_out"
+    assert f"was evicted; still waiting for a Pod to be ready: {added}" in result["message"]
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])

@@ -68,7 +68,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
     (result,) = ended.of("result")
-    assert result["message"].endswith(f"was evicted: {other}: probe failed")
+    assert result["message"].endswith(f"still waiting for a Pod to be ready: {other}: probe failed")
 
 
 def test_the_last_pod_is_gone_at_the_end(cluster, run):

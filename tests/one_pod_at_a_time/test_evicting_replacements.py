@@ -94,5 +94,5 @@ def test_a_timeout_tells_that_the_old_pod_is_still_there(cluster, run):
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "timed_out",
-        "0 of 1 Pod replaced; Pod x-0 is still terminating",
+        "0 of 1 Pod replaced; Pod x-0 was evicted; still waiting for Pod x-0 to terminate",
     )
