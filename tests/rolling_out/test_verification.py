@@ -59,7 +59,8 @@ STAMP = "2026-11-21T11:00:00Z"
 )
 def test_which_pods_are_from_before_a_patch(tool, created, stamp, is_old):
     """The API server's clock dates the patch; its stamp is the tool's."""
-    edits = [{"manager": "sidecar-rollout", "time": PATCH}, {"manager": "argocd", "time": LATER}]
+    ours = {"manager": "sidecar-rollout"}  # an entry may have no time
+    edits = [ours | {"time": PATCH}, ours, {"manager": "argocd", "time": LATER}]
     attempt = tool.patched_at({"metadata": {"managedFields": edits}}, STAMP)
     metadata = {"name": "web-0", "creationTimestamp": created}
     found = {"metadata": {**metadata, "annotations": {"a": stamp}}}
