@@ -2748,7 +2748,7 @@ def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
 
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Scan]:
-    """Return the workloads, also those without Pods, and what was seen."""
+    """Return the workloads, some with a reason, also those without Pods, and what was seen."""
     log.info("scanning for Pods created before %s", format_time(options.cutoff))
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
@@ -4483,10 +4483,9 @@ class ImageChange(OneByOne):
 
     def give_up(self, pod: Json, problem: str) -> NoReturn:
         late = f"not restarted and ready after {self.options.timeout:g}s"
-        event = self.cluster.latest_event(pod)
-        self.restore(pod, f"{late}: {self.problem}", f"; latest event: {event}" if event else "")
+        self.restore(pod, f"{late}: {self.problem}", is_late=True)
 
-    def restore(self, pod: Json, problem: str, event: str = "") -> NoReturn:
+    def restore(self, pod: Json, problem: str, is_late: bool = False) -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError."""
         name = name_of(pod)
         names = self.images_to_change(pod)
@@ -4502,7 +4501,9 @@ class ImageChange(OneByOne):
             text = f"old image of Pod {name} not restored: {first_line(error)}; {problem}"
             if error.status == 404 or "metadata.uid" in str(error):
                 text = f"Pod {name}: {problem}; it was replaced"
-        raise UnsuccessfulError(Outcome.FAILED, text + event)
+        event = self.cluster.latest_event(pod) if is_late else ""
+        text += f"; latest event: {event}" if event else ""
+        raise UnsuccessfulError(Outcome.FAILED, text)
 
 
 METHODS: Mapping[Method, Callable[[Rollout, Workload, Tell], Result]] = {
