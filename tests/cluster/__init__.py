@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from . import kubelet, server
+from . import admission, kubelet, server
 from .admission import Injector
 from .controllers import Controllers, is_counted, is_ready, is_terminating
 from .manifests import pod
@@ -278,6 +278,7 @@ class EmbeddedCluster(Cluster):
             current = self.get(kind, namespace, name)
             changed = server.merged(current, patch, strategic=True)
             server.refuse_strategy(target, changed)
+            admission.set_template_generation(target.resource.plural, changed, current)
             if changed.get("spec") != current.get("spec") and "generation" in current["metadata"]:
                 changed["metadata"]["generation"] = current["metadata"]["generation"] + 1
             server.note_manager(current, changed, "kubectl-edit", target.resource.api_version)

@@ -334,6 +334,19 @@ def refuse_by_pod_security(pod: dict, namespace: dict, name: str) -> None:
         raise _forbidden(name, what)
 
 
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+
+
+def set_template_generation(plural: str, obj: dict, current: dict | None = None) -> None:
+    """Count the changes of a DaemonSet's template in its annotation; nobody else can set it."""
+    if plural != "daemonsets":
+        return
+    annotations = obj["metadata"].setdefault("annotations", {})
+    number = int(current["metadata"]["annotations"][TEMPLATE_GENERATION]) if current else 1
+    is_changed = current and obj["spec"]["template"] != current["spec"]["template"]
+    annotations[TEMPLATE_GENERATION] = str(number + bool(is_changed))
+
+
 def set_workload_defaults(plural: str, obj: dict) -> None:
     spec = obj["spec"]
     spec["template"].setdefault("metadata", {})

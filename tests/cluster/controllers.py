@@ -370,6 +370,7 @@ class Controllers:
         changed = copy.deepcopy(obj)
         changed["spec"]["template"]["metadata"]["annotations"] = wanted
         changed["metadata"]["generation"] += 1
+        admission.set_template_generation(plural, changed, obj)
         entry = {"manager": manager, "operation": "Update", "time": now()}
         entry |= {"apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}
         changed["metadata"]["managedFields"] = [*obj["metadata"]["managedFields"], entry]
@@ -771,8 +772,8 @@ class Controllers:
         self._set_status("daemonsets", daemon_set, status)
 
     def _create_daemon_pod(self, daemon_set: dict, node: str, revision: str) -> str | None:
-        generation = daemon_set["metadata"]["generation"]
-        labels = {"controller-revision-hash": revision, "pod-template-generation": str(generation)}
+        generation = daemon_set["metadata"]["annotations"][admission.TEMPLATE_GENERATION]
+        labels = {"controller-revision-hash": revision, "pod-template-generation": generation}
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         spec = {

@@ -612,6 +612,7 @@ class Handler(BaseHTTPRequestHandler):
         if plural in WORKLOADS:
             refuse_strategy(target, changed)
             admission.set_workload_defaults(plural, changed)
+            admission.set_template_generation(plural, changed, current)
         spec_changed = changed.get("spec") != current.get("spec")
         if "generation" in current["metadata"] and spec_changed:
             changed["metadata"]["generation"] = current["metadata"]["generation"] + 1
@@ -914,6 +915,7 @@ def create_object(
         )
     if resource.plural in WORKLOADS:
         admission.set_workload_defaults(resource.plural, obj)
+        admission.set_template_generation(resource.plural, obj)
         obj.setdefault("status", {})
     if resource.plural in (*WORKLOADS, *REPLICATED, "poddisruptionbudgets"):
         metadata["generation"] = 1
