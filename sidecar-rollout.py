@@ -427,6 +427,7 @@ class Scan:
     after_cutoff: int = 0
     namespaces: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
 
 
 class Skip(NamedTuple):
@@ -783,12 +784,17 @@ def file_path(text: str) -> str:
     return os.path.expanduser(non_empty(text))
 
 
+SHELL_OPERATORS = {"&&", "||", "|", ";", "&", "<", ">"}
+
+
 def command(text: str) -> list[str]:
     """Return the words of a command, split as a shell does, but none of its other features."""
     try:
         program, *words = shlex.split(non_empty(text))
     except ValueError:
         raise invalid(text, "a command, with matching quotes") from None
+    if SHELL_OPERATORS.intersection(words):
+        raise invalid(text, "a command without shell operators; use sh -c '...'")
     program = os.path.expanduser(program)
     if not shutil.which(program):
         raise invalid(program, "a command that exists and is executable")
@@ -1169,48 +1175,54 @@ def find_contradiction(given: argparse.Namespace) -> str:
     return ""
 
 
-def command_line() -> list[str]:
-    """Return the command that started this program, as a person would type it again."""
+def program_words() -> list[str]:
+    """Return the program, and what runs it, as a person would type them again."""
     if IS_PLUGIN:
-        return ["kubectl", "sidecar-rollout", *sys.argv[1:]]
+        return ["kubectl", "sidecar-rollout"]
+    words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
     if "UV_RUN_RECURSION_DEPTH" in os.environ:  # set by uv run; its Python is in its cache
-        return ["uv", "run", *sys.orig_argv[1:]]
-    return sys.orig_argv
+        return ["uv", "run", *words[1:]]
+    return words
 
 
-# By the command that applies it; options are appended, which are none after `--`.
-NOT_REPEATED = ("--", "--confirm", "--confirm-each", "--fail-on-drift")
+def given_options(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the words of each option after its flag in --help, which of a TYPE/NAME is empty."""
+    by_flag = {flag: option for option in ALL_OPTIONS for flag in option.usage.split()}
+    words = deque(argv)
+    while words:
+        found = [words.popleft()]
+        flag = found[0].partition("=")[0] if found[0].startswith("--") else found[0][:2]
+        option = by_flag.get(flag, ALL_OPTIONS[0])
+        has_value = words and (option.type is not boolean or re.fullmatch(BOOLEAN, words[0]))
+        if flag in by_flag and found == [flag] and has_value:
+            found.append(words.popleft())
+        yield option.usage.split()[0] if flag in by_flag else "", found
 
 
-def command_to_apply(command: Sequence[str], options: Options, context: str) -> str:
+def printed_command(
+    argv: Sequence[str], options: Options, context: str, lost: Sequence[ObjectRef] = ()
+) -> str:
     """Return the whole command that applies what this one has shown, or resumes it.
 
-    `command` is the program with its options as they were given.
+    With `lost`, workloads of one namespace that have lost their sidecar, it replaces their Pods.
     """
-    kept = []
-    for before, word in itertools.pairwise(["", *command]):
-        flag = word.partition("=")[0]
-        is_value = before in NOT_REPEATED and re.fullmatch(BOOLEAN, word)
-        if flag not in NOT_REPEATED and not is_value:
-            kept.append(redact_setting(word) if "--gate" in (before, flag) else word)
-    kept.append("--confirm-each" if options.confirm_each else "--confirm=true")
-    added = {"--only-started-before": format_time(options.cutoff), "--context": context}
-    for flag, value in added.items():
-        if value and not any(word.startswith(flag) for word in kept):
-            kept.append(f"{flag}={value}")
-    return shlex.join(kept)
-
-
-def command_to_replace(refs: Sequence[ObjectRef], options: Options, context: str) -> str:
-    """Return the command that replaces the Pods of workloads that have lost their sidecar."""
-    words = command_line()[: 1 - len(sys.argv)]
-    words += [f"--sidecar-container-name={name}" for name in options.sidecars]
-    words += [f"--include-namespace={name}" for name in sorted({ref.namespace for ref in refs})]
-    words += [f"--kubeconfig={options.kubeconfig}"] * bool(options.kubeconfig)
-    words += [f"--context={context}"] * bool(context)
-    words += [f"--kubectl={options.kubectl}"] * (options.kubectl != "kubectl")
-    words += ["--only-drifted", "--include-missing", *["--evict"] * options.evict, "--confirm=true"]
-    return shlex.join([*words, *dict.fromkeys(ref.argument for ref in refs)])
+    dropped = ["--confirm", "--confirm-each"]
+    added = ["--confirm-each" if options.confirm_each else "--confirm=true"]
+    settings = {"--only-started-before": format_time(options.cutoff), "--context": context}
+    if lost:
+        dropped += ["", "--include-namespace", "--all-namespaces", "--max-rollouts", "--in-place"]
+        dropped += ["--only-started-before", "--skip-unhealthy"]
+        added += ["--only-drifted", "--include-missing", *dict.fromkeys(r.argument for r in lost)]
+        if any(ref.kind == "StatefulSet" for ref in lost):  # a restart waits for its broken Pod
+            added.append("--evict")
+        settings = {"--include-namespace": lost[0].namespace, "--context": context}
+    kept: list[str] = []
+    for flag, words in given_options(argv):
+        if flag not in dropped and words != ["--"]:  # options are appended, which are none after it
+            kept += map(redact_setting, words) if flag == "--gate" else words
+            settings.pop(flag, None)
+    added += [f"{flag}={value}" for flag, value in settings.items() if value]
+    return shlex.join([*program_words(), *kept, *(word for word in added if word not in kept)])
 
 
 # 4. Logging --------------------------------------------------------------------------------------
@@ -1451,11 +1463,15 @@ class Cluster:
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
-        Everything sent is safe to repeat. Expired credentials are renewed, once. The client's own
-        retries have no deadline, and follow a Retry-After of hours.
+        `path` is not quoted; an empty one leads to no object, see path_of. Everything sent is safe
+        to repeat. Expired credentials are renewed, once. The client's own retries have no deadline,
+        and follow a Retry-After of hours.
         """
         import urllib3
 
+        if not path:
+            raise ApiError(404, "no object can have this name")
+        path = urllib.parse.quote(path)
         deadline = time.monotonic() + self.patience
         retry_on = RETRY_ON if method == "GET" else retry_on
         rejected = None
@@ -1614,8 +1630,8 @@ class Cluster:
             "metadata": metadata,
             "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},
         }
-        path = f"{CORE}/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
-        self.request("POST", path, body=body, retry_on=(0, 503))
+        path = path_of(ObjectRef("Pod", metadata["namespace"], metadata["name"]))
+        self.request("POST", f"{path}/eviction", body=body, retry_on=(0, 503))
 
     def change_images(
         self,
@@ -1647,16 +1663,20 @@ class Cluster:
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
         self.request("PATCH", path_of(ref), query=query, body=body)
 
-    def pod(self, pod: Json) -> Json:
-        """Return a Pod as it is now; empty if it is gone, terminating, or another one by now.
+    def pod_named(self, namespace: str, name: str) -> Json:
+        """Return a Pod; empty if there is none.
 
         A list of one: so the permission to get Pods is not needed.
         """
-        metadata = pod["metadata"]
-        query = {"fieldSelector": f"metadata.name={metadata['name']}"}
-        found = self.find(f"{CORE}/namespaces/{metadata['namespace']}/pods", query=query)
-        same = [p for p in dig(found, "items") if uid_of(p) == metadata["uid"]]
-        return next((p for p in same if not is_terminating(p)), {})
+        query = {"fieldSelector": f"metadata.name={name}"}
+        found = self.find(f"{CORE}/namespaces/{namespace}/pods", query=query)
+        return next(iter(dig(found, "items")), {})
+
+    def pod(self, pod: Json) -> Json:
+        """Return a Pod as it is now; empty if it is gone, terminating, or another one by now."""
+        found = self.pod_named(pod["metadata"]["namespace"], name_of(pod))
+        is_same = found and uid_of(found) == uid_of(pod) and not is_terminating(found)
+        return found if is_same else {}
 
     def latest_event(self, obj: Json, reason: str = "") -> str:
         """Return the message of the latest event of an object; empty if it has none.
@@ -1779,6 +1799,13 @@ def selector_of(workload: ObjectRef, obj: Json) -> str:
 
 
 def path_of(ref: ObjectRef) -> str:
+    """Return the path of an object; empty if its name cannot be a segment of a path.
+
+    No object has such a name, but a Pod's owner reference may: the API server checks only that it
+    is not empty. The rule is its own, k8s.io/apimachinery/pkg/api/validation/path.
+    """
+    if ref.name in (".", "..") or re.search("[/%]", ref.name):
+        return ""
     path, plural = CORE, f"{ref.kind.lower()}s"
     if ref.kind in KINDS:
         path, plural = KINDS[ref.kind].path, KINDS[ref.kind].plural
@@ -2393,6 +2420,13 @@ def below_partition(workload: Workload, options: Options) -> str:
     return f"{kept_pods(workload)}; lower the partition" if is_kept else ""
 
 
+def changed_in_place(workload: Workload, options: Options) -> str:
+    if workload.method is not Method.IN_PLACE:
+        return ""
+    names = [difference.path[0] for difference in workload.differences]
+    return why_not_in_place(stored_object(workload.sample), names)
+
+
 def changed_template(workload: Workload, options: Options) -> str:
     change = workload.template_change
     is_rolled_out = change and workload.method is Method.EVICT
@@ -2421,6 +2455,7 @@ ROLLOUT_RULES: tuple[Rule, ...] = (
     unhealthy,
     nothing_to_replace,
     below_partition,
+    changed_in_place,
     changed_template,
 )
 LEFT = {  # why Pods are not up to date, by the rule that leaves their workload out
@@ -2512,6 +2547,23 @@ def kept_pods(workload: Workload) -> str:
     return f"{count} of {total} {be} below partition {partition} and {keep} the old sidecar"
 
 
+def why_not_in_place(pod: Json, names: Names) -> str:
+    """Return why the images of named containers are not to be changed in a Pod; empty: they may.
+
+    OpenKruise, which updates its containers in place itself, lists them in an annotation (tested
+    with 1.8.3).
+    """
+    managers = parsed_json(annotations_of(pod).get("kruise.io/sidecarset-hash", ""))
+    for manager, entry in managers.items() if isinstance(managers, dict) else ():
+        if isinstance(entry, dict) and set(names).intersection(dig(entry, "sidecarList")):
+            return f"managed by SidecarSet {manager}; change its images there"
+    for _, container in named_containers(pod, names):
+        actions = [rule.get("action") for rule in dig(container, "restartPolicyRules")]
+        if "RestartAllContainers" in actions:
+            return f"container {container['name']} restarts the whole Pod (RestartAllContainers)"
+    return ""
+
+
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
     paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
@@ -2559,7 +2611,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a cop
 
 
 def find_workloads(
-    cluster: Cluster, owners: Mapping[ObjectRef, Workload], options: Options
+    cluster: Cluster, owners: Mapping[ObjectRef, Workload], scan: Scan, options: Options
 ) -> list[Workload]:
     """Return the workloads of the owners of Pods, some with a reason, and those without Pods."""
     having = {  # the sidecar; an owner without it belongs to one of them, or does not count
@@ -2568,7 +2620,7 @@ def find_workloads(
         if workload.sidecars or options.include_missing
     }
     owners = {ref: workload for ref, workload in owners.items() if workload.deployment in having}
-    objects, without_pods = read_lists(cluster, {*owners, *having}, options)
+    objects, without_pods = read_lists(cluster, {*owners, *having}, scan, options)
     controllers = find_controllers(cluster, owners, objects, options)
     found: dict[ObjectRef, Workload] = {}
     for owner, workload in owners.items():
@@ -2589,7 +2641,7 @@ def find_workloads(
 
 
 def read_lists(
-    cluster: Cluster, wanted: Collection[ObjectRef], options: Options
+    cluster: Cluster, wanted: Collection[ObjectRef], scan: Scan, options: Options
 ) -> tuple[dict[ObjectRef, bytes], list[Workload]]:
     """Return the wanted workloads, packed, and those of the selected kinds without Pods.
 
@@ -2603,6 +2655,8 @@ def read_lists(
             row = KINDS[kind]
             for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
+                if is_included(ref.namespace, options):
+                    scan.named.update(set(typed_names(ref)).intersection(options.workloads))
                 if ref in wanted:
                     objects[ref] = reduced(obj)
                 elif kind in options.kinds and is_without_pods(ref, obj, options):
@@ -2678,17 +2732,22 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], workload: 
 
 def set_plan(workload: Workload, options: Options) -> None:
     """Set how the Pods of a workload are replaced, and how many."""
-    obj = workload.obj
-    is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(workload.ref)
     if options.in_place and only_images(workload.differences, workload.view):
         workload.method = Method.IN_PLACE
-    elif options.evict and (is_manual or is_degraded(workload)):
+    elif options.evict and is_evicted(workload):
         workload.method = Method.EVICT
     set_old_pods(workload, options)
     kept = 0 if workload.method is Method.IN_PLACE else len(pods_below_partition(workload))
     workload.pods_to_replace = len(workload.old_pods) - kept
-    workload.total_pods = max(counts_of(workload.ref, obj)[2], len(workload.pods))
+    workload.total_pods = max(counts_of(workload.ref, workload.obj)[2], len(workload.pods))
     workload.ready = min(sum(pod.is_ready for pod in workload.pods), workload.pods_to_replace)
+
+
+def is_evicted(workload: Workload) -> bool:
+    """Return whether --evict is for a workload: a restart does not replace its Pods, or harms."""
+    obj = workload.obj
+    is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(workload.ref)
+    return is_manual or is_degraded(workload)
 
 
 def set_old_pods(workload: Workload, options: Options) -> None:
@@ -2753,7 +2812,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Sc
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
     owners, scan = read_pods(pods, options)
-    found = find_workloads(cluster, owners, options)
+    found = find_workloads(cluster, owners, scan, options)
     needs_namespaces = options.exclude_annotation or options.confirm
     names = {workload.ref.namespace for workload in found if needs_namespaces}
     read = dict(in_parallel(names, cluster.namespace))
@@ -3072,16 +3131,22 @@ def redacted(value: Any, path: Names) -> Any:
 
 
 def other_parts(pod: Json, names: Names) -> Json:
-    """Return the containers and volumes outside a Pod's view, as `volume x`, in normal form."""
+    """Return what is outside a Pod's view, as `container x` and `volume x`, in normal form.
+
+    A volume counts unless only named containers mount it.
+    """
     pod = json.loads(plain_json(pod), object_hook=without_empty)
     viewed = [volume for *_, found in sidecar_parts(pod, names).values() for volume in found]
     parts: Json = {}
+    used = set()
     for kind, container in containers_of(pod):
         if not matches(container["name"], names):
             word = "container" if kind == REGULAR else "init container"
             parts[f"{word} {container['name']}"] = normal_container(kind, container, [])
+            used |= {use["name"] for key in USES for use in dig(container, key)}
     for volume in dig(pod, "spec.volumes"):
-        if volume not in viewed and volume["name"] != "kube-api-access":
+        is_other = volume not in viewed or volume["name"] in used
+        if is_other and volume["name"] != "kube-api-access":
             parts[f"volume {volume['name']}"] = normal_volume(volume)
     return parts
 
@@ -3098,30 +3163,100 @@ def other_changes(live: Json, expected: Json, names: Names) -> Names:
     return sorted(changed + notes)
 
 
-STATED = {"image", "command", "args"}  # of containers; webhooks rewrite probes and others
+CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each Pod the same
+# What counts although only a live Pod has it; controllers and admission set the rest
+REMOVABLE = re.compile(
+    r"(init )?container .*|label (?!topology\.kubernetes\.io/(region|zone)$).*|nodeSelector"
+    "|affinity|securityContext|serviceAccountName|priorityClassName|runtimeClassName|host(Network|PID|IPC)"
+)
+
+
+def template_parts(pod: Json, names: Names) -> Json:
+    """Return what a Pod template states, of a template or a Pod, in normal form.
+
+    The DaemonSet controller replaces the node affinity of its Pods, and acts on that of its
+    template at once.
+    """
+    parts = other_parts(pod, names)
+    pod = json.loads(plain_json(pod), object_hook=without_empty)
+    spec = without(pod["spec"], "containers", "initContainers", "volumes", "tolerations")
+    owner = controller_of(pod)
+    if owner and owner.kind == "DaemonSet" and "affinity" in spec:
+        spec["affinity"] = without(spec["affinity"], "nodeAffinity") or None
+    for found in dig(pod, "spec.tolerations"):
+        parts[f"toleration {found.get('key', '*')} {found.get('effect', '')}".strip()] = found
+    for key, value in dig(pod, "metadata.labels").items():
+        parts[f"label {key}"] = value
+    for key, value in annotations_of(pod).items():
+        if not BOOKKEEPING.fullmatch(key):
+            parts[f"annotation {key}"] = value
+    # Without what controllers and the scheduler set, and the old name of serviceAccountName
+    others = ("nodeName", "schedulingGates", "hostname", "subdomain", "serviceAccount")
+    return without_empty(parts | without(spec, *others))
 
 
 def template_change(live: Json, today: Json, template: Json, names: Names) -> str:
     """Return what of the template replacing a Pod would also change; empty if nothing.
 
-    Only what the template states counts: whatever else changes comes from webhooks. A container
-    that is gone may have been in the template, too.
+    `today` is what a dry run returned. A container that is gone may have been in the template.
     """
-    before, after, stated = (other_parts(found, names) for found in (live, today, template))
-    for part in before:
-        if "container " in part and part not in after:
-            return f"the removal of {part}"
-    for part, form in stated.items():
-        old, new = before.get(part, {}), after.get(part, {})
-        if "container " in part:
-            old, new = (
-                only(found, form.keys() & STATED)
-                | {key: only(dig(found, key), form[key]) for key in ("env", "volumeMounts")}
-                for found in (old, new)
-            )
-        if old != new:
-            return f"a change of {part}"
-    return ""
+    before, after, stated = (template_parts(found, names) for found in (live, today, template))
+    for name in resized_containers(live):
+        part = f"container {name}"
+        if part in before and part in after:
+            before[part]["resources"] = after[part]["resources"]
+    # These have a default, so that they are never absent.
+    stated = only(after, ("serviceAccountName", "priorityClassName")) | stated
+    path = min(pending_paths(before, after, stated), default=())
+    if not path:
+        return ""
+    part, *field = path
+    if part not in before:
+        field = []
+    if part in after or part in stated:
+        return f"a change of {part}{f' ({section_text(field)})' if field else ''}"
+    hint = "; if it is injected, specify it with --sidecar-container-name, too"
+    return f"the removal of {part}{hint if 'container ' in part else ''}"
+
+
+def pending_paths(
+    live: Json, today: Json, stated: Json, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Yield where a live Pod has neither what its template states nor what a dry run returned.
+
+    Where it has one of them, its template had not changed: webhooks change Pods, too. What it has
+    alone was in the template before.
+    """
+    for key, form in stated.items():
+        absent: Any = {} if isinstance(form, dict) else None
+        before, after = live.get(key, absent), today.get(key, absent)
+        if all(isinstance(found, dict) for found in (before, after, form)):
+            yield from pending_paths(before, after, form, (*path, key))
+        elif before not in (after, form):
+            yield (*path, key)
+    for key in live.keys() - today.keys() - stated.keys():
+        if path or REMOVABLE.fullmatch(key):
+            yield (*path, key)
+
+
+def pending_change(obj: Json, live: Json, today: Json, names: Names) -> str:
+    """Return what else replacing a Pod would roll out of its owner's template; empty: nothing.
+
+    Kubernetes labels a Pod that has all of it: by the revision in the status of a StatefulSet, by
+    the generation of the template of a DaemonSet. Another label proves nothing: a template may
+    have been changed back. Below a partition, a Pod comes back as it was.
+    """
+    labels = dig(live, "metadata.labels")
+    generation = annotations_of(obj).get("deprecated.daemonset.template.generation", "")
+    revision = dig(obj, "status.updateRevision") if is_observed(obj) else ""
+    owner = controller_of(live)
+    is_current = {
+        "StatefulSet": revision and labels.get("controller-revision-hash") == revision,
+        "DaemonSet": generation and labels.get("pod-template-generation") == generation,
+    }.get(owner.kind if owner else "")
+    if is_current or is_below_partition(obj, name_of(live)):
+        return ""
+    return template_change(live, today, obj["spec"]["template"], names)
 
 
 def changed_at(config: Json) -> datetime:
@@ -3332,7 +3467,7 @@ def ask_twice(cluster: Cluster, options: Options, group: Sequence[Workload]) -> 
     changing = frozenset(difference.path for difference in found)
     always = {difference.path for difference in compare_pods(first.pods, again)[1]}
     always &= {difference.path for difference in first.differences}
-    if not all({path, path[:1]} & always and STATED.isdisjoint(path[1:2]) for path in changing):
+    if not all({path, path[:1]} & always and CONSTANT.isdisjoint(path[1:2]) for path in changing):
         return ApiError(200, "the injector gave two different answers; is it being upgraded?")
     for workload in group:
         workload.ignored = changing
@@ -3348,9 +3483,11 @@ def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiErro
         pod = cluster.pod_today(workload, obj, sample)
         workload.view = view_of(pod, names)
         workload.other_changes = other_changes(sample, pod, names)
-        if options.evict:
-            template = obj["spec"]["template"]
-            workload.template_change = template_change(sample, pod, template, names)
+        if options.evict and is_evicted(workload):
+            # The oldest one, which most likely has an older template; a worker looks at each
+            name = min(workload.pods, key=lambda pod: pod.created).name
+            live = cluster.pod_named(workload.ref.namespace, name) or sample
+            workload.template_change = pending_change(obj, live, pod, names)
         if options.include_config:
             workload.configs = configs_of(pod, workload.ref.namespace, options)
     except ApiError as error:
@@ -4218,8 +4355,6 @@ class OneByOne:
             if not todo:
                 return False
             self.require_running()
-            if not has_template(self.owner):  # it states no number: as many as before
-                self.workload.total_pods = len(self.pods)
             pod = min(todo, key=eviction_order)
             self.retry_after = 0.0
             obstacle = self.obstacle(pod) or self.act(pod)
@@ -4314,8 +4449,8 @@ class Eviction(OneByOne):
             reason = short_reason(str(expected))
             raise SkipError(f"cannot check what else replacing its Pods would change: {reason}")
         for pod in self.outdated(pods):
-            self.workload.template_change = template_change(
-                pod, expected, template, self.options.sidecars
+            self.workload.template_change = pending_change(
+                self.obj, pod, expected, self.options.sidecars
             )
             require_not_skipped(self.workload, self.options, [changed_template])
 
@@ -4422,7 +4557,11 @@ class ImageChange(OneByOne):
         found = differences_of(self.workload, [pod], self.options)
         if found and not only_images(found, self.workload.view):
             raise SkipError("not only images differ now; rerun this command")
-        return {difference.path[0]: difference.expected for difference in found}
+        images = {difference.path[0]: difference.expected for difference in found}
+        reason = why_not_in_place(pod, [*images])
+        if reason:
+            raise SkipError(reason)
+        return images
 
     def check_today(self, pods: Sequence[Json]) -> None:
         obj = with_template(self.cluster, self.workload)
@@ -4865,9 +5004,6 @@ class Report:
         self.connection = connection
         self.options = options
         self.progress = progress
-        self.command = connection.environment + command_to_apply(
-            command_line(), options, connection.context
-        )
         self.as_json = options.log_format == "json"
         names = options.sidecars
         self.with_names = len(names) > 1 or is_pattern(names[0])
@@ -4880,6 +5016,12 @@ class Report:
         self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.leftovers: list[Skip] = []  # Pods that are not up to date
         self.has_failed = False  # a rollout, to write the output, or to find a name of the options
+
+    def command(self, lost: Sequence[ObjectRef] = ()) -> str:
+        """Return what a person runs next; see printed_command."""
+        connection = self.connection
+        text = printed_command(sys.argv[1:], self.options, connection.context, lost)
+        return connection.environment + text
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
@@ -5222,16 +5364,16 @@ class Report:
             verb = "apply" if plan.workloads else ""
         self.print_census()
         if lost:
-            words = command_to_replace(lost, options, self.connection.context)
+            by_namespace = group_by(sorted(lost), lambda ref: ref.namespace).values()
             self.print(
                 f"New Pods of {join_words(list(map(str, lost)))} have no sidecar.",
                 "  1. Repair the injector.",
                 "  2. Replace these Pods:",
-                f"     {self.connection.environment}{words}",
-                *["  3. Resume:", f"     {self.command}"] * bool(verb),
+                *(f"     {self.command(refs)}" for refs in by_namespace),
+                *["  3. Resume:", f"     {self.command()}"] * bool(verb),
             )
         elif verb:
-            self.print(f"To {verb}, run:", f"  {self.command}")
+            self.print(f"To {verb}, run:", f"  {self.command()}")
         if options.fail_on_drift and exit_code:
             self.print(f"Not up to date: {count_words(self.not_up_to_date())}.")
         self.record(
@@ -5318,7 +5460,9 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
     only warned about: a namespace may be scaled to zero, and a sidecar may be gone everywhere.
     """
     scan = plan.scan
-    found = {}  # of each name: what is wrong, and whether it does not exist
+    found = unmatched_workloads(options, plan)  # what is wrong, and whether it does not exist
+    if options.selector and not scan.pods:
+        found[f"no Pods match the selector {options.selector}; check it"] = False
     containers = scan.containers.union(*(workload.added for workload in plan.compared))
     for pattern in options.sidecars if scan.pods else ():
         if not fnmatch.filter(containers, pattern):
@@ -5333,33 +5477,63 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
             selected = "that match the selector " if options.selector else ""
             text = f"no Pods {selected}in namespace {pattern}; check the name"
             is_exact = pattern in options.include_namespace and not is_pattern(pattern)
-            found[text] = is_exact and is_absent(cluster, f"{CORE}/namespaces/{pattern}")
-    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.without_pods]
-    names = [name for ref in refs for name in typed_names(ref)]
-    for pattern in options.workloads:
-        if not fnmatch.filter(names, pattern):
-            hint = "check the name, the namespace and the cutoff"
-            text = f"no Pods of {pattern} have the sidecar; {hint}"
-            kind, _, name = pattern.partition("/")
-            namespaces = () if is_pattern(name) else namespaces_to_list(options)
-            paths = [
-                path_of(ObjectRef(row, namespace, name))
-                for row in KINDS
-                if row.lower() == kind
-                for namespace in namespaces
-            ]
-            found[text] = bool(paths) and all(is_absent(cluster, path) for path in paths)
+            found[text] = is_exact and is_absent(cluster, pattern)
+            if options.confirm and pattern in excluded:
+                require_no_typo(cluster, pattern, scan.namespaces.difference(excluded))
+    for wanted in options.exclude_annotation:
+        notes = [
+            n for w in plan.found for n in (*annotations_to_match(w), annotations_of(w.namespace))
+        ]
+        if not has_any([wanted], *notes):
+            name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
+            found[f"no workload or namespace matches --exclude-annotation={name}; check it"] = False
     for text, is_typo in found.items():
         log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
     return any(found.values()) and (options.confirm or options.fail_on_drift)
 
 
-def is_absent(cluster: Cluster, path: str) -> bool:
-    """Return whether the API server says that an object does not exist."""
+def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
+    """Return what is wrong with each TYPE/NAME without Pods, and whether it does not exist."""
+    found = {}
+    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.without_pods]
+    names = [name for ref in refs for name in typed_names(ref)]
+    namespace = join_words(namespaces_to_list(options), "or")
+    where = f"namespace {namespace}" if namespace else "the selected namespaces"
+    resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
+    for pattern in options.workloads:
+        kind, _, name = pattern.partition("/")
+        is_listed = kind in resources and not is_pattern(name)
+        if is_listed and pattern not in plan.scan.named:
+            found[f'{resources[kind]} "{name}" not found in {where}'] = True
+        elif not fnmatch.filter(names, pattern):
+            hint = "check the name, the namespace and the cutoff"
+            found[f"no Pods of {pattern} have the sidecar; {hint}"] = False
+    return found
+
+
+def require_no_typo(cluster: Cluster, name: str, namespaces: Iterable[str]) -> None:
+    """Raise StartError if a namespace does not exist, and is almost called as one of others."""
+    meant = [namespace for namespace in sorted(namespaces) if is_typo_of(name, namespace)]
+    if meant and is_absent(cluster, name):
+        text = f"namespace {name} of --exclude-namespace does not exist"
+        raise StartError(f"{text}; did you mean {join_words(meant, 'or')}?")
+
+
+def is_absent(cluster: Cluster, namespace: str) -> bool:
+    """Return whether the API server says that a namespace does not exist."""
     try:
-        return not cluster.find(path, accept=METADATA_ONLY)
+        return not cluster.find(f"{CORE}/namespaces/{namespace}", accept=METADATA_ONLY)
     except ApiError:  # for example no permission
         return False
+
+
+def is_typo_of(name: str, meant: str) -> bool:
+    """Return whether a letter is missing, added or wrong, or two neighbors are swapped."""
+    start = len(os.path.commonprefix([name, meant]))
+    typed, right = name[start:], meant[start:]
+    is_swapped = typed[:2] == right[1::-1] and typed[2:] == right[2:]
+    is_other = typed[1:] == right[1:] or typed[1:] == right or typed == right[1:]
+    return name != meant and (is_swapped or is_other)
 
 
 # 15. Main: the stages in their order -------------------------------------------------------------

@@ -21,7 +21,7 @@ from support import (
     upgrade,
 )
 
-PENDING = "replacing its Pods would also roll out a change of container app"
+PENDING = "replacing its Pods would also roll out a change of container app (image)"
 
 
 @pytest.mark.parametrize("options", [(), ("--only-drifted",)], ids=["all", "drifted"])
@@ -204,7 +204,15 @@ TEMPLATES = {
 }
 
 
-NOT_STATED = ("env removed", "host network", "toleration", "label", "nothing")
+CHANGED = {
+    "image": "container app (image)",
+    "env": "container app (env MODE)",
+    "env removed": "container app (env MODE)",
+    "container added": "container helper",
+    "host network": "hostNetwork",
+    "toleration": "toleration gpu",
+    "label": "label app",
+}
 
 
 @pytest.mark.parametrize("change", TEMPLATES)
@@ -214,8 +222,7 @@ def test_what_of_a_template_is_compared(tool, change, registry):
     template = TEMPLATES[change]
     live = injected(a_template(), "proxy:1", registry)
     today = injected(template, "proxy:2", registry)
-    name = "helper" if change == "container added" else "app"
-    expected = "" if change in NOT_STATED else f"a change of container {name}"
+    expected = f"a change of {CHANGED[change]}" if change in CHANGED else ""
     assert tool.template_change(live, today, template, ["istio-proxy"]) == expected
 
 
@@ -230,12 +237,13 @@ def test_mounts_and_volumes_of_a_template_are_compared(tool):
         return tool.template_change(live, today, today, ["istio-proxy"])
 
     assert change("/data", "a") == ""
-    assert change("/data", "b") == "a change of volume data"
-    assert change("/mnt", "a") == "a change of container app"
+    assert change("/data", "b") == "a change of volume data (persistentVolumeClaim.claimName)"
+    assert change("/mnt", "a") == "a change of container app (mount /data)"
 
 
 def test_a_container_that_was_removed_from_a_template_is_noticed(tool):
     old = a_template(*a_template()["spec"]["containers"], container("helper"))
     live, today = injected(old, "proxy:1"), injected(a_template(), "proxy:2")
     found = tool.template_change(live, today, a_template(), ["istio-proxy"])
-    assert found == "the removal of container helper"
+    hint = "if it is injected, specify it with --sidecar-container-name, too"
+    assert found == f"the removal of container helper; {hint}"

@@ -94,26 +94,27 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
         ("", "--confirm=true"),
         ("--confirm false", "--confirm=true"),
         ("--confirm=no --only-drifted", "--only-drifted --confirm=true"),
-        ("--only-drifted --fail-on-drift", "--only-drifted --confirm=true"),
-        ("--fail-on-drift true --only-drifted", "--only-drifted --confirm=true"),
+        ("--only-drifted --fail-on-drift", "--only-drifted --fail-on-drift --confirm=true"),
         ("--confirm=true --max-rollouts=2", "--max-rollouts=2 --confirm=true"),
         ("--confirm-each", "--confirm-each"),
         ("--confirm-each=false", "--confirm=true"),
         ("--confirm-each false", "--confirm=true"),
     ],
 )
-def test_the_command_to_apply(tool, given_options, applied):
+def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     moment = datetime(2026, 5, 1, 13, tzinfo=timezone.utc)
-    words = ["python3", "x.py", *given_options.split()]
+    words = given_options.split()
+    monkeypatch.setattr(tool.sys, "argv", ["x.py", *words])
+    monkeypatch.setattr(tool.sys, "orig_argv", ["python3", "x.py", *words])
     cutoff = "--only-started-before=2026-05-01T13:00:00Z"
     options = options_of(tool, cutoff=moment, confirm_each=given_options == "--confirm-each")
-    found = tool.command_to_apply(words, options, "test")
+    found = tool.printed_command(words, options, "test")
     assert found == f"python3 x.py {applied} {cutoff} --context=test"
     fixed = [*words, "--only-started-before", "2026-01-01", "--context", "x"]
-    found = tool.command_to_apply(fixed, options, "test")
+    found = tool.printed_command(fixed, options, "test")
     assert cutoff not in found
     assert "--context=test" not in found
-    in_cluster = tool.command_to_apply(words, options, "")
+    in_cluster = tool.printed_command(words, options, "")
     assert "--context" not in in_cluster
 
 

@@ -151,7 +151,7 @@ def test_it_has_no_standard_input_and_no_shell(three, run, start, tmp_path):
     gate = '--gate=sh -c \'if read line; then exit 1; fi; test "$0" = "*"\' *'
     ended = run(three, CONFIRM, gate, "--max-duration=20s")
     assert set(ended.outcomes.values()) == {"succeeded"}
-    running = start(three, CONFIRM, f"--gate=false ; touch {tmp_path}/made")
+    running = start(three, CONFIRM, f"--gate=false $(touch {tmp_path}/made)")
     interrupt_when_closed(running, "exit code 1")
     assert not (tmp_path / "made").exists()
 
@@ -254,6 +254,10 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
         ("   ", "must be non-empty"),
         ("sh -c 'x", "must be a command, with matching quotes"),
         ("/", "must be a command that exists and is executable"),
+        *(
+            (f"true {word} false", "must be a command without shell operators; use sh -c '...'")
+            for word in ("&&", "||", "|", ";", "&", "<", ">")
+        ),
     ],
 )
 def test_a_command_that_does_not_exist_is_a_usage_error(run, text, message):
@@ -271,6 +275,11 @@ def test_a_home_directory_is_expanded(tool, tmp_path, monkeypatch, script):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert options_of(tool, "--gate=~/gate.sh x").gate == [path, "x"]
     assert options_of(tool).gate == []
+
+
+def test_a_shell_may_have_operators(tool):
+    assert options_of(tool, "--gate=sh -c 'true && a|b'").gate == ["sh", "-c", "true && a|b"]
+    assert options_of(tool, "--gate=true http://x/?a=1&b=2").gate[1] == "http://x/?a=1&b=2"
 
 
 # The README's examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 
 import pytest
@@ -53,11 +54,89 @@ def test_the_summary_names_the_cause_and_how_to_resume(outdated, run):
     outdated.injector.breaks_after, outdated.injector.state = None, "works"
     for found in outdated.pods("shop", "b"):
         outdated.backdate(found, -10)  # the cutoff of this run does not exclude it
-    done = run(outdated, *printed_command(first)[2:])
+    done = run(outdated, *printed_command(first)[2:], "--log-format=json")
     assert done.outcomes == {"shop/b": "succeeded"}, done.skipped
     assert run(outdated, *printed_command(second)[2:], "--log-format=json").outcomes == {
         f"shop/{name}": "succeeded" for name in "cdefg"
     }
+
+
+def replacing_commands(tool, monkeypatch, lost: list[str], *words: str) -> list[list[str]]:
+    """The commands that replace the Pods of workloads that have lost their sidecar."""
+    monkeypatch.setattr(tool.sys, "argv", ["x.py", *words])
+    monkeypatch.setattr(tool.sys, "orig_argv", ["python3", "x.py", *words])
+    found = {}
+    for text in lost:
+        namespace, _, argument = text.partition("/")
+        kind, _, name = argument.partition("/")
+        ref = tool.ObjectRef(kind, namespace, name, "apps")
+        found.setdefault(namespace, []).append(ref)
+    options = tool.parse_args(words)
+    return [
+        shlex.split(tool.printed_command(words, options, "prod", refs)) for refs in found.values()
+    ]
+
+
+def test_the_command_that_replaces_pods_has_the_options_that_were_given(tool, monkeypatch):
+    words = [
+        *("--sidecar-container-name", "istio-*", "--exclude-annotation=team/restart=never"),
+        *("-l", "tier in (a,b)", "--gate=sh -c true", "--annotation-prefix", "x", "--soak=1m"),
+        *(
+            "--timeout=9s",
+            "--parallel-rollouts",
+            "3",
+            "--kubectl=/bin/kubectl",
+            "--log-level=debug",
+        ),
+    ]
+    gone = [
+        *("-n", "shop", "-nbank", "--include-namespace=x", "--namespace", "y", "-A", "true"),
+        *(
+            "--max-rollouts",
+            "2",
+            "--only-started-before=2026-01-01",
+            "--in-place",
+            "deployment/web",
+        ),
+        *("--confirm", "true", "--only-drifted", "--skip-unhealthy", "sts/db", "--", "ds/agent"),
+    ]
+    lost = ["bank/StatefulSet/db", "shop/Deployment/web", "shop/Deployment/api"]
+    bank, shop = replacing_commands(tool, monkeypatch, lost, *words, *gone)
+    common = ["python3", "x.py", *words, "--only-drifted", "--confirm=true", "--include-missing"]
+    assert bank == [
+        *(*common, "statefulset/db", "--evict", "--include-namespace=bank", "--context=prod")
+    ]
+    assert shop == [
+        *(*common, "deployment/web", "deployment/api"),
+        *("--include-namespace=shop", "--context=prod"),
+    ]
+    for found in (bank, shop):  # it can be run
+        assert tool.parse_args(found[2:]).confirm
+
+
+def test_workloads_that_opted_out_are_not_replaced(outdated, run):
+    """One command for each namespace, with all that was asked for."""
+    outdated.namespace("bank", inject=True)
+    outdated.create("bank", workload("Deployment", "a"))
+    outdated.create("bank", workload("Deployment", "b"))
+    note = {"metadata": {"annotations": {"team/restart": "never"}}}
+    outdated.change("Deployment", "bank", "b", note)
+    outdated.settle()
+    outdated.injector.breaks_after = 0
+    opt_out = "--exclude-annotation=team/restart=never"
+    options = (opt_out, "--parallel-rollouts=2", "--annotation-prefix=team")
+    shown = run(outdated, TEXT, CONFIRM, *options, "deployment/a", "deployment/b").stdout
+    lines = shown.splitlines()
+    commands = lines[lines.index("  2. Replace these Pods:") + 1 : lines.index("  3. Resume:")]
+    outdated.injector.breaks_after, outdated.injector.state = None, "works"
+    replaced = {}
+    for command in commands:
+        words = printed_command(command)[2:]
+        assert {opt_out, "--annotation-prefix=team"} <= set(words)
+        replaced |= run(outdated, *words, "--log-format=json").outcomes
+    lost = {line.split(": ")[1].split()[1] for line in lines if line.startswith("lost sidecar: ")}
+    assert replaced == dict.fromkeys(lost, "succeeded")
+    assert "bank/b" not in lost
 
 
 def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(outdated, run):

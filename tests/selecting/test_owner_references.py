@@ -1,0 +1,76 @@
+"""The API server checks only that the name in an owner reference is not empty: it leads to no other object."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, workload
+from support import CONFIRM, DRIFTED, patched, upgrade
+
+pytestmark = pytest.mark.both
+
+PROXY = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
+SPEC = pod_spec(container("app"), PROXY)
+UP = "../../../namespaces/prod"
+
+
+@pytest.fixture
+def prod(cluster):
+    cluster.namespace("prod", inject=True)
+    cluster.create("prod", workload("Deployment", "victim"))
+    cluster.create("prod", workload("StatefulSet", "victim"))
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize("options", [(), (DRIFTED,)], ids=["all", "drifted"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Deployment", f"{UP}/deployments/victim"),
+        ("Deployment", f"{UP.replace('/', '%2F')}%2Fdeployments%2Fvictim"),
+        ("StatefulSet", f"{UP}/statefulsets/victim"),
+        ("ReplicaSet", f"{UP}/deployments/victim"),
+        ("Deployment", "web/status"),
+        ("Deployment", ".."),
+        ("Deployment", "."),
+    ],
+)
+@pytest.mark.embedded("its garbage collector removes a Pod without its owner")
+def test_a_name_that_is_no_segment_of_a_path_is_of_no_object(prod, run, kind, name, options):
+    prod.create("shop", workload("Deployment", "web"))
+    prod.create("shop", pod("evil", SPEC, ("apps/v1", kind, name)))
+    prod.settle()
+    upgrade(prod)
+    ended = run(prod, "-n=shop", "--include-statefulset", CONFIRM, *options)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert patched(prod) == ["web"]
+    (reason,) = {reason for subject, reason in ended.skipped.items() if "web" not in subject[-4:]}
+    assert "no longer exists" in reason
+    asked = [r.path for r in prod.server.requests if "/prod/" in r.path or ".." in r.path]
+    assert asked == []
+
+
+@pytest.mark.embedded("its garbage collector removes a Pod without its owner")
+def test_other_characters_are_quoted(cluster, run):
+    name = "web?fieldManager=x#y z"
+    cluster.create("shop", pod("odd", SPEC, ("apps/v1", "Deployment", name)))
+    cluster.settle()
+    ended = run(cluster, CONFIRM)
+    assert ended.skipped == {f"Deployment shop/{name}": "no longer exists"}
+    quoted = "/deployments/web%3FfieldManager%3Dx%23y%20z"
+    assert [r.path for r in cluster.server.requests if quoted in r.path]
+
+
+def test_a_config_map_of_such_a_name_does_not_exist(tool):
+    ref = tool.ObjectRef("ConfigMap", "shop", "../../prod/configmaps/x")
+    assert tool.path_of(ref) == ""
+    cluster = tool.Cluster.__new__(tool.Cluster)
+    found = cluster.last_change(ref)
+    assert isinstance(found, tool.ApiError)
+    assert found.status == 404
+
+
+@pytest.mark.parametrize("name", ["web", "a.b", "...", "..a", "web-1"])
+def test_what_is_a_segment_of_a_path(tool, name):
+    path = tool.path_of(tool.ObjectRef("Deployment", "shop", name, "apps"))
+    assert path == f"/apis/apps/v1/namespaces/shop/deployments/{name}"
