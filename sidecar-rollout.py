@@ -304,6 +304,7 @@ class LivePod(NamedTuple):
     stuck: bool = False  # whether one of its sidecars does not start
     view: bytes = b""  # its sidecars, see view_of; only with --only-drifted
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
+    ends: bool = False  # whether it runs to completion
 
 
 @dataclass(slots=True, eq=False)
@@ -317,7 +318,6 @@ class Workload:
     owners: list[ObjectRef] = field(default_factory=list)  # the controllers of the Pods
     pods: list[LivePod] = field(default_factory=list)
     sidecars: frozenset[Sidecar] = frozenset()  # empty with --include-missing: none has one
-    runs_to_completion: bool = False  # one of the Pods is not restarted when it ends
 
     # The object; a worker reads it again
     stored: bytes = b""  # see obj
@@ -350,6 +350,9 @@ class Workload:
     ready: int = 0  # Pods, at most those to replace
     place: str = ""  # in the rollout order; `-` is not selected, empty not in the plan
 
+    # The rollout
+    is_begun: bool = False  # whether something may have been written
+
     @property
     def obj(self) -> Json:
         """Return the object in the cluster, not to be changed; empty if it does not exist."""
@@ -365,7 +368,6 @@ class Workload:
         self.pods += other.pods
         self.sidecars |= other.sidecars
         self.sample = self.sample or other.sample
-        self.runs_to_completion |= other.runs_to_completion
 
     @property
     def subjects(self) -> list[ObjectRef]:
@@ -376,11 +378,15 @@ class Workload:
 
     @property
     def shown_as_lacking(self) -> str:
-        """Return `1 of 2 Pods has no sidecar`, or an empty text."""
+        """Return `1 of 2 Pods has no sidecar`, also which one of several, or an empty text."""
         if not self.lacking:
             return ""
         verb = "has" if len(self.lacking) == 1 else "have"
-        return f"{len(self.lacking)} of {count_of(len(self.pods), 'Pod')} {verb} no sidecar"
+        names = {sidecar.name for sidecar in self.sidecars}
+        found = [{s.name for s in pod.sidecars} for pod in self.pods if pod.name in self.lacking]
+        missing = join_words(sorted(set().union(*(names - have for have in found))), "or")
+        which = f" {missing}" if len(names) > 1 else ""
+        return f"{len(self.lacking)} of {count_of(len(self.pods), 'Pod')} {verb} no sidecar{which}"
 
     @property
     def deployment(self) -> ObjectRef:
@@ -443,6 +449,7 @@ class Plan:
     selected: int = 0  # how many of them --max-rollouts leaves
     skips: Sequence[Skip] = ()
     without_pods: Sequence[Skip] = ()  # since their last rollout
+    unfinished: Mapping[Workload, str] = field(default_factory=dict)  # rollouts of earlier runs
     compared: Sequence[Workload] = ()  # with --only-drifted
     found: Sequence[Workload] = ()  # all owners of Pods, also those that are skipped
     scan: Scan = field(default_factory=Scan)
@@ -556,14 +563,16 @@ REDACTED = "<redacted>"
 # Some words count anywhere in a name, others only as a whole word: PASSTHROUGH is no secret.
 SECRET_WORD = (
     "passw(or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|private"
-    "|(access|encryption|license|master|shared|signing|ssl|tls)key"
-    "|(?<!by)(?<!com)pass(?![a-z])|(?<![a-z])(auth|key)s?(?![a-z])"
+    "|(access|account|encryption|license|master|shared|signing|ssl|tls)key"
+    "|(?<!by)(?<!com)pass(?![a-z])|(?<![a-z])((auth|key)s?|pw)(?![a-z])"
 )
-BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+)"
+# Closing quotes are of what is around it.
+BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+?(?=[\"']{0,3}(?:[\s;&]|$)))"
 SECRET_TEXTS = (  # what looks like a secret, and what is shown
     (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
-    (r"(?i)\b(bearer|basic)\s+\S{8,}", rf"\1 {REDACTED}"),
+    (r"(:)[^\s:]{1,500}@(?=(?:tcp|unix)\()", rf"\1{REDACTED}@"),  # a DSN of Go's MySQL driver
+    (r"(?i)\b(bearer|basic)\s+[^\s\"']{8,}", rf"\1 {REDACTED}"),
     (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
     (r"(?i)(authorization[\"'\\]*\s*[:=]\s*[\"']?(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
     (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
@@ -596,6 +605,11 @@ def redact_text(text: str) -> str:
     return text
 
 
+def message_text(text: str) -> str:
+    """Return a message of the cluster without secrets, and without the HTML of a webhook."""
+    return redact_text(re.split("(?i)<!doctype|<html", text)[0].strip())
+
+
 def short_reason(message: str) -> str:
     """Return what a person reads of a rejection: without the Pod's name."""
     return shorten(re.sub(r'^(\d+ )?pods "[^"]*" is forbidden: ', "", message), 300)
@@ -610,6 +624,12 @@ def join_words(words: Sequence[str], conjunction: str = "and") -> str:
 
 def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 3, 1)] + "..."
+
+
+def shorten_around(text: str, position: int) -> str:
+    """Return at most 60 characters of a text, with a position in it."""
+    start = position - 20 if position > 40 and len(text) > 60 else 0
+    return shorten(f"...{text[start:]}" if start else text, 60)
 
 
 def count_of(count: int, noun: str) -> str:
@@ -835,7 +855,11 @@ def point_in_time(text: str) -> datetime:
     with suppress(ValueError, OverflowError, TypeError, Warning), warnings.catch_warnings():
         warnings.simplefilter("error")  # it would ignore an unknown zone such as CEST
         first, second = (parser.parse(text, default=default) for default in defaults)
-        if first.date() == second.date():
+        # 05/01/2026 is in May or in January
+        is_clear = re.match(r"\d{4}", text) or first == parser.parse(
+            text, dayfirst=True, default=defaults[0]
+        )
+        if first.date() == second.date() and is_clear and first.year < 9999:
             return first.astimezone(utc)
     raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
 
@@ -867,6 +891,7 @@ class Option(NamedTuple):
     requires: str = ""  # an option without which it has no meaning; then, the default is false
 
 
+DEFAULT_REASON = "Update sidecars"
 NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
 OPTIONS = {
     "Common options": (
@@ -985,7 +1010,7 @@ OPTIONS = {
         ),
         Option(
             "--fail-on-drift",
-            "Exit with 1 if the dry run finds workloads or Pods that are not up to date",
+            "Exit with 1 if selected Pods are not up to date, with --confirm at the end of the run",
             requires="--only-drifted",
         ),
     ),
@@ -1122,7 +1147,8 @@ def parse_args(argv: Sequence[str]) -> Options:
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before
     given.confirm = bool(given.confirm or given.confirm_each)
-    given.rollout_reason = given.rollout_reason or f"Update sidecars {join_words(given.sidecars)}"
+    default = f"{DEFAULT_REASON} {join_words(given.sidecars)}"
+    given.rollout_reason = given.rollout_reason or default
     return Options(**only(vars(given), Options.__dataclass_fields__))
 
 
@@ -1163,8 +1189,6 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
         return "--confirm-each requires a terminal on standard input"
-    if given.fail_on_drift and (given.confirm or given.confirm_each):
-        return "--fail-on-drift cannot be used with --confirm"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     for option in ALL_OPTIONS:
         flag, needed = option.usage.split()[0], option.requires
@@ -1633,12 +1657,7 @@ class Cluster:
         path = path_of(ObjectRef("Pod", metadata["namespace"], metadata["name"]))
         self.request("POST", f"{path}/eviction", body=body, retry_on=(0, 503))
 
-    def change_images(
-        self,
-        pod: Json,
-        images: Mapping[str, str],
-        dry_run: bool,
-    ) -> None:
+    def change_images(self, pod: Json, images: Mapping[str, str]) -> None:
         """Change images of a Pod's containers, by their names, if it still has its UID.
 
         The containers are in the Pod's own order; another one is a 422. ApiError 422 or 403 if a
@@ -1657,11 +1676,8 @@ class Cluster:
             "metadata": {"uid": metadata["uid"]},
             "spec": {key: containers for key, containers in spec.items() if containers},
         }
-        query = {"fieldManager": FIELD_MANAGER}
-        if dry_run:
-            query["dryRun"] = "All"
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
-        self.request("PATCH", path_of(ref), query=query, body=body)
+        self.request("PATCH", path_of(ref), query={"fieldManager": FIELD_MANAGER}, body=body)
 
     def pod_named(self, namespace: str, name: str) -> Json:
         """Return a Pod; empty if there is none.
@@ -1694,8 +1710,8 @@ class Cluster:
             events = dig(self.find(path, query=query, retries=0), "items")
         except ApiError as error:
             return f"cannot read its events: {error}"
-        latest: Json = max(events, key=lambda event: event.get("lastTimestamp") or "", default={})
-        return redact_text(latest.get("message", ""))
+        latest: Json = max(events, key=time_of_event, default={})
+        return message_text(latest.get("message", ""))
 
     def pod_today(self, workload: Workload, obj: Json, sample: Json) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
@@ -1752,6 +1768,12 @@ class Cluster:
         return dig(decode_object(data), "status").get("allowed") is not False
 
 
+def time_of_event(event: Json) -> str:
+    """Return when an event came last; the newer API sets eventTime alone."""
+    series = dig(event, "series").get("lastObservedTime")
+    return event.get("lastTimestamp") or series or event.get("eventTime") or ""
+
+
 def api_error(response: Any) -> ApiError:
     """Return the error that a response means, in the API server's own words if it has any."""
     status = {}
@@ -1760,9 +1782,7 @@ def api_error(response: Any) -> ApiError:
         status = decode_object(response.data)
         found = dig(status, "details.causes")
         causes = {cause.get("reason"): str(cause.get("message")) for cause in found}
-    text = str(status.get("message") or response.reason or "")
-    text = re.split("(?i)<!doctype|<html", text)[0].strip()  # a page that a webhook answered
-    message = printable(redact_text(text))
+    message = printable(message_text(str(status.get("message") or response.reason or "")))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
     if response.status == 410:
@@ -1873,6 +1893,7 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
+            env={**os.environ, "KUBERC": "off"},
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -1927,8 +1948,12 @@ def check_proxy(config: Json, configuration: Any) -> None:
     if "proxy-url" not in cluster:  # it is of the environment
         is_bypassed = is_loopback or urllib.request.proxy_bypass(host)
         proxy = "" if is_bypassed else re.sub(r"^(?=[^:]+(:\d+)?$)(?=.)", "http://", proxy)
-    if proxy and not re.fullmatch(r"https?://[^/\s:]\S*", proxy):
-        text = f"invalid proxy URL {redact_text(proxy)}: must be http://HOST or https://HOST"
+    try:
+        has_port = urllib.parse.urlsplit(proxy).port != 0
+    except ValueError:
+        has_port = False
+    if proxy and not (has_port and re.fullmatch(r"https?://[^/\s:]\S*", proxy)):
+        text = f"invalid proxy URL {redact_text(proxy)}: must be http://HOST or https://HOST:PORT"
         raise StartError(f"{text}; check proxy-url and HTTPS_PROXY")
     configuration.proxy = proxy or None
 
@@ -2123,8 +2148,6 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
                     workload.sample = packed({"metadata": metadata, "spec": pod["spec"]})
                 workload.pods.append(live)
                 workload.sidecars = share(workload.sidecars | live.sidecars)
-                policy = dig(pod, "spec.restartPolicy")
-                workload.runs_to_completion |= policy in ("Never", "OnFailure")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
@@ -2138,10 +2161,11 @@ def live_pod(pod: Json, options: Options) -> LivePod:
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
     stuck = bool(problem) and any(matches(name, names) for name, _ in stuck_containers(pod))
+    ends = dig(pod, "spec.restartPolicy") in ("Never", "OnFailure")
     parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
     if not options.only_drifted:
-        return LivePod(*parts)
-    return LivePod(*parts, share(view_of(pod, names)), resized_containers(pod))
+        return LivePod(*parts, ends=ends)
+    return LivePod(*parts, share(view_of(pod, names)), resized_containers(pod), ends)
 
 
 @functools.cache
@@ -2296,7 +2320,7 @@ def static_pod(workload: Workload, options: Options) -> str:
 
 
 def running_to_completion(workload: Workload, options: Options) -> str:
-    ends = workload.ref.kind == "Job" or workload.runs_to_completion
+    ends = any(pod.ends for pod in workload.pods)
     return f"managed by a {workload.ref.kind}; runs to completion" if ends else ""
 
 
@@ -2352,7 +2376,11 @@ def wrong_method(workload: Workload, options: Options) -> str:
         if is_stopped:
             return "paused; run `kubectl rollout resume` first, or use --evict"
         hint = "use --evict, or delete its Pods manually, one at a time"
-        return f"updateStrategy is OnDelete; {hint}" if is_on_delete(workload.obj) else ""
+        if is_on_delete(workload.obj):
+            return f"updateStrategy is OnDelete; {hint}"
+        strategy = dig(workload.obj, "spec.updateStrategy.type") or "RollingUpdate"
+        hint = "which `kubectl rollout status` does not support; restart it manually"
+        return "" if strategy == "RollingUpdate" else f"updateStrategy is {strategy}, {hint}"
     is_deployment = workload.ref.kind == "Deployment" and workload.method is Method.EVICT
     is_resumed = is_deployment and not is_stopped
     return "no longer paused; rerun this command to restart it" if is_resumed else ""
@@ -2413,7 +2441,8 @@ def below_partition(workload: Workload, options: Options) -> str:
         # Such a Pod may have another template than the one that is asked about.
         status = dig(workload.obj, "status")
         is_split = kept and status.get("currentRevision") != status.get("updateRevision")
-        hint = "has Pods below its partition with another template; lower the partition"
+        text = "has Pods below its partition with another template"
+        hint = f"{text}; lower the partition, or omit --in-place"
         return hint if is_split else ""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
     is_kept = kept == len(workload.old_pods)
@@ -2465,8 +2494,9 @@ LEFT = {  # why Pods are not up to date, by the rule that leaves their workload 
     being_deleted: "being deleted",
     static_pod: "static Pod",
     without_controller: "not checked",
-    running_to_completion: "Pod of a Job",
 }
+# Of these, it is not known whether they are up to date, or they do not matter to an audit.
+NOT_AUDITED = ("not selected", "excluded", "being deleted", "Pod of a Job", "runs to completion")
 
 
 def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Rule]) -> None:
@@ -2476,15 +2506,22 @@ def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Ru
         raise SkipError(reason)
 
 
-def is_unfinished(workload: Workload, options: Options) -> bool:
-    """Return whether a rollout that this command began is not complete: it left older Pods."""
-    if reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected)):
-        return False
-    oldest = workload.oldest_pod.isoformat()[:19]  # in whole seconds
+def why_unfinished(workload: Workload, options: Options) -> str:
+    """Return what is wrong with the last rollout that this command began; empty: nothing.
+
+    It left older Pods, or, since the cutoff, new ones that do not run.
+    """
+    if reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected)) or not workload.pods:
+        return ""
     stamps = timestamps_of(workload.obj, options.annotation_prefix)
-    # Those of a person have another form.
-    is_ours = any(stamp.endswith("+00:00") and oldest < stamp[:19] for stamp in stamps)
-    return is_ours and bool(why_incomplete(workload))
+    # In whole seconds; those of a person have another form.
+    last = max((stamp[:19] for stamp in stamps if stamp.endswith("+00:00")), default="")
+    reason = why_incomplete(workload) if workload.oldest_pod.isoformat()[:19] < last else ""
+    unready = [pod for pod in workload.pods if not pod.is_ready]
+    if reason or not unready or last < options.cutoff.isoformat()[:19]:
+        return reason
+    problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
+    return f"not healthy since its rollout: {problem}"
 
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
@@ -2499,7 +2536,9 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
     return [
         value
         for key, value in template_annotations(workload).items()
-        if key.endswith(f"{prefix}.rollout.timestamp") or (key == RESTARTED_AT and is_controlled)
+        if key == f"{prefix}.rollout.timestamp"
+        or (key.endswith(".rollout.timestamp") and not prefix)
+        or (key == RESTARTED_AT and is_controlled)
     ]
 
 
@@ -2539,12 +2578,15 @@ def pods_below_partition(workload: Workload) -> list[str]:
 
 
 def kept_pods(workload: Workload) -> str:
-    """Return `1 of 3 Pods is below partition 1 and keeps the old sidecar`."""
-    count = len(pods_below_partition(workload))
+    """Return `1 of 3 Pods is below partition 1 and keeps the old sidecar`, or has no sidecar."""
+    kept = pods_below_partition(workload)
+    lacking = {pod.name for pod in workload.pods if not pod.sidecars}.union(workload.lacking)
+    lacking.intersection_update(kept)
+    count = len(lacking or kept)
     total = count_of(dig(workload.obj, "spec.replicas") or 0, "Pod")
-    be, keep = ("is", "keeps") if count == 1 else ("are", "keep")
-    partition = partition_of(workload.obj)
-    return f"{count} of {total} {be} below partition {partition} and {keep} the old sidecar"
+    be, keep, have = ("is", "keeps", "has") if count == 1 else ("are", "keep", "have")
+    what = f"{have} no sidecar" if lacking else f"{keep} the old sidecar"
+    return f"{count} of {total} {be} below partition {partition_of(workload.obj)} and {what}"
 
 
 def why_not_in_place(pod: Json, names: Names) -> str:
@@ -2594,7 +2636,7 @@ def failure_condition(workload: Json) -> str:
     """Return what a workload's conditions say about a failure, or an empty text."""
     conditions = conditions_of(workload)
     failed = conditions.get(("ReplicaFailure", "True")) or conditions.get(("Progressing", "False"))
-    return redact_text(failed.get("message", "")) if failed else ""
+    return message_text(failed.get("message", "")) if failed else ""
 
 
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
@@ -2659,7 +2701,7 @@ def read_lists(
                     scan.named.update(set(typed_names(ref)).intersection(options.workloads))
                 if ref in wanted:
                     objects[ref] = reduced(obj)
-                elif kind in options.kinds and is_without_pods(ref, obj, options):
+                elif is_without_pods(ref, obj, options):
                     without_pods.append(Workload(ref, stored=reduced(obj)))
         except ApiError as error:
             if error.status != 403 or kind in options.kinds:
@@ -2677,11 +2719,17 @@ def reduced(obj: Json) -> bytes:
 def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
     """Return whether a workload that this command has restarted wants Pods and has none.
 
-    No Pod leads to it. With a selector for Pods it is not known whether it is selected.
+    No Pod leads to it. With a selector for Pods it is not known whether it is selected, and nor is
+    it if the reason of its restart names other sidecars.
     """
     desired, _, current, _ = counts_of(ref, obj)
     is_ours = is_included(ref.namespace, options) and is_named(ref, options)
     is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
+    reason = template_annotations(obj).get(f"{options.annotation_prefix}.rollout.reason", "")
+    if reason.startswith(DEFAULT_REASON):
+        names = re.findall(r"[^\s,:]+", reason.removeprefix(DEFAULT_REASON))
+        found = itertools.product(names, options.sidecars)
+        is_ours &= any(matches(name, [other]) or matches(other, [name]) for name, other in found)
     return is_ours and not options.selector and is_observed(obj) and desired > current == 0
 
 
@@ -2846,10 +2894,15 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     for workload in planned:
         workload.left = "in the plan"
     left_out = [w for w in found if w.reason and not not_named(w, options)]
+    skips = [Skip(subject, w.reason) for w in left_out for subject in w.subjects]
+    reasons = {w: why_unfinished(w, options) for w in found if w not in planned}
+    unfinished = {workload: reason for workload, reason in reasons.items() if reason}
+    skips += [Skip(w.ref, reason) for w, reason in unfinished.items() if not w.reason]
     return Plan(
         workloads=planned,
         selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
-        skips=sorted(Skip(subject, w.reason) for w in left_out for subject in w.subjects),
+        skips=sorted(skips),
+        unfinished=unfinished,
         without_pods=sorted(Skip(w.ref, why_no_pods(w)) for w in found if not (w.pods or w.reason)),
         compared=in_rollout_order([w for w in taken if options.only_drifted and not w.reason]),
         found=[workload for workload in found if workload.pods],
@@ -2871,7 +2924,8 @@ def is_planned(workload: Workload, options: Options) -> bool:
     workload.reason = f"{workload.verdict.value}, but {reason}" if is_drifted and reason else reason
     if reason or not is_candidate:
         return False
-    return options.allow_removal or not removes_sidecar(workload, options.sidecars)
+    is_known = options.only_drifted and workload.view
+    return not (is_known and missing_sidecars(workload, unpacked(workload.view), options))
 
 
 def why_left(workload: Workload, options: Options) -> str:
@@ -2886,6 +2940,27 @@ def why_left(workload: Workload, options: Options) -> str:
     if workload.verdict in words:
         return words[workload.verdict]
     return next((word for rule, word in LEFT.items() if rule(workload, options)), "not checked")
+
+
+def lefts_of(
+    pods: Sequence[LivePod], workload: Workload
+) -> Mapping[str, tuple[str, Collection[str]]]:
+    """Return why Pods of a workload are not up to date, by name, and which of their containers."""
+    if workload.verdict in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
+        drifted = compare_pods(pods, workload)[0]
+        replaced: set[str] = set(workload.old_pods)
+        if workload.method is not Method.IN_PLACE:
+            replaced -= set(pods_below_partition(workload))
+        left = workload.left or "drifted"
+        lefts = {name: left for name in drifted if left != "in the plan" or name in replaced}
+        return {name: (lefts.get(name, "drifted"), drifted[name]) for name in drifted}
+    found = {}
+    for pod in pods if workload.left else ():
+        left = workload.left
+        if pod.ends and left not in NOT_AUDITED:
+            left = "Pod of a Job" if workload.ref.group == "batch" else "runs to completion"
+        found[pod.name] = left, {sidecar.name for sidecar in pod.sidecars}
+    return found
 
 
 def why_no_pods(workload: Workload) -> str:
@@ -3158,7 +3233,11 @@ def other_changes(live: Json, expected: Json, names: Names) -> Names:
     """
     before, after = other_parts(live, names), other_parts(expected, names)
     changed = [part for part in {**before, **after} if before.get(part) != after.get(part)]
-    added = annotations_of(expected).items() - annotations_of(live).items()
+    today, now = (  # Istio copies the containers of a gateway into one, with such a name
+        {key: re.sub(TOKEN_VOLUME, "", value) for key, value in annotations_of(pod).items()}
+        for pod in (expected, live)
+    )
+    added = today.items() - now.items()
     notes = [f"annotation {name}" for name, _ in added if not BOOKKEEPING.fullmatch(name)]
     return sorted(changed + notes)
 
@@ -3167,7 +3246,8 @@ CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each
 # What counts although only a live Pod has it; controllers and admission set the rest
 REMOVABLE = re.compile(
     r"(init )?container .*|label (?!topology\.kubernetes\.io/(region|zone)$).*|nodeSelector"
-    "|affinity|securityContext|serviceAccountName|priorityClassName|runtimeClassName|host(Network|PID|IPC)"
+    "|affinity|securityContext|serviceAccountName|priorityClassName|runtimeClassName"
+    "|host(Network|PID|IPC)"
 )
 
 
@@ -3313,24 +3393,26 @@ def sidecar_differences(
     }
 
 
-def compare_pods(pods: Sequence[LivePod], workload: Workload) -> tuple[Names, Sequence[Difference]]:
-    """Return the names of the Pods that differ from what would be created today, or are older than
-    its configuration, and all differences."""
-    drifted: set[str] = set()
+def compare_pods(
+    pods: Sequence[LivePod], workload: Workload
+) -> tuple[dict[str, Collection[str]], Sequence[Difference]]:
+    """Return the Pods that differ from what would be created today, or are older than its
+    configuration, by name with the names of their drifted containers, and all differences."""
+    drifted: dict[str, Collection[str]] = {}
     distinct: dict[str, Difference] = {}
     for pod in sorted(pods, key=lambda pod: pod.view):
         found = sidecar_differences(pod.view, workload.view, pod.resized, workload.ignored)
         distinct |= found
         if found:
-            drifted.add(pod.name)
+            drifted[pod.name] = {difference.path[0] for difference in found.values()}
     for config, changed in workload.config_changes.items():
-        older = {pod.name: pod.created for pod in pods if pod.created < changed and pod.sidecars}
+        older = [pod for pod in pods if pod.created < changed and pod.sidecars]
         if older:
-            age = (changed - min(older.values())).total_seconds()
+            age = (changed - min(pod.created for pod in older)).total_seconds()
             text = f"changed {human_duration(age)} after the oldest Pod was created"
             distinct[str(config)] = Difference((str(config),), None, text)
-            drifted |= older.keys()
-    return sorted(drifted), list(distinct.values())
+            drifted |= {pod.name: {found.name for found in pod.sidecars} for pod in older}
+    return dict(sorted(drifted.items())), list(distinct.values())
 
 
 def differences_of(
@@ -3340,20 +3422,6 @@ def differences_of(
     if not options.only_drifted:
         return ()
     return compare_pods([live_pod(pod, options) for pod in pods], workload)[1]
-
-
-def removes_sidecar(workload: Workload, patterns: Names) -> bool:
-    """Return whether Pods would lose a sidecar, or the last init container of a pattern.
-
-    With Istio CNI, istio-validation takes the place of istio-init: `istio-*` still has a match.
-    """
-    today = stored_object(workload.view)
-    return any(
-        difference.current["position"] != INIT or not fnmatch.filter(today, pattern)
-        for difference in workload.removed
-        for pattern in patterns
-        if fnmatch.fnmatchcase(difference.path[0], pattern)
-    )
 
 
 def only_images(differences: Sequence[Difference], view: bytes) -> bool:
@@ -3388,7 +3456,8 @@ def compare(
         workload.message, workload.causes = str(error), error.causes
         workload.differences = workload.drifted_pods = ()
         return
-    workload.drifted_pods, workload.differences = compare_pods(workload.pods, workload)
+    drifted, workload.differences = compare_pods(workload.pods, workload)
+    workload.drifted_pods = tuple(drifted)
     lacking = pods_lacking(workload, options)
     workload.lacking = [name for name in lacking if name in workload.drifted_pods]
     if workload.differences:
@@ -3438,10 +3507,16 @@ def compare_all(
     for workload in workloads:  # those that were not asked have the last error
         compare_or_not(workload, errors.get(workload, error), last_changes, options)
     drifted = [workload for workload in workloads if workload.differences]
-    groups = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
-    for group, error in in_parallel(groups.values(), partial(ask_twice, cluster, options)):
+    by_paths = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
+    # One is asked about again for all that differ in the same paths, unless its answers differ.
+    groups = [sorted(group, key=lambda w: -len(w.pods)) for group in by_paths.values()]
+    again = partial(ask_twice, cluster, options)
+    asked = dict(in_parallel((group[0] for group in groups), again))
+    others = [workload for group in groups if group[0].ignored for workload in group[1:]]
+    asked |= dict(in_parallel(others, again))
+    for group in groups:
         for workload in group:
-            compare_or_not(workload, error, last_changes, options)
+            compare_or_not(workload, asked.get(workload, asked[group[0]]), last_changes, options)
 
 
 def compare_or_not(workload: Workload, *parts: Any) -> None:
@@ -3453,32 +3528,43 @@ def compare_or_not(workload: Workload, *parts: Any) -> None:
         workload.verdict, workload.message = Verdict.UNKNOWN, f"unexpected error: {error!r}"
 
 
-def ask_twice(cluster: Cluster, options: Options, group: Sequence[Workload]) -> ApiError | None:
-    """Ask again what would be created, for one of the workloads that differ in the same paths.
+def ask_twice(cluster: Cluster, options: Options, workload: Workload) -> ApiError | None:
+    """Ask again what would be created for a workload, for another one of its Pods if it has any.
 
     Set the paths that have another value in each new Pod, or return why that is not known.
     """
-    first = group[0]
-    again = replace(first)
-    error = ask_today(cluster, options, again)
+    again = replace(workload)
+    sample = name_of(unpacked(workload.sample))
+    other = next((pod.name for pod in workload.pods if pod.name != sample), "")
+    error = ask_today(cluster, options, again, other)
     if error:
         return error
-    found = find_differences(unpacked(first.view), unpacked(again.view))
-    changing = frozenset(difference.path for difference in found)
-    always = {difference.path for difference in compare_pods(first.pods, again)[1]}
-    always &= {difference.path for difference in first.differences}
-    if not all({path, path[:1]} & always and CONSTANT.isdisjoint(path[1:2]) for path in changing):
-        return ApiError(200, "the injector gave two different answers; is it being upgraded?")
-    for workload in group:
-        workload.ignored = changing
+    found = find_differences(unpacked(workload.view), unpacked(again.view))
+    workload.ignored = frozenset(difference.path for difference in found)
+    always = {difference.path for difference in compare_pods(workload.pods, again)[1]}
+    always &= {difference.path for difference in workload.differences}
+    odd = [
+        f"{section_text(path[1:]) or 'container'} of {path[0]}"
+        for path in sorted(workload.ignored)
+        if not {path, path[:1]} & always or not CONSTANT.isdisjoint(path[1:2])
+    ]
+    if odd:
+        text = f"the injector gave two different answers ({join_words(odd)})"
+        return ApiError(200, f"{text}: a random value, or it is being upgraded")
     return None
 
 
-def ask_today(cluster: Cluster, options: Options, workload: Workload) -> ApiError | None:
-    """Set what would be created for a workload today, or return why that is not known."""
+def ask_today(
+    cluster: Cluster, options: Options, workload: Workload, other: str = ""
+) -> ApiError | None:
+    """Set what would be created for a workload today, or return why that is not known.
+
+    `other` is the name of a Pod to take as an example, in place of the first.
+    """
     names = options.sidecars
-    sample = unpacked(workload.sample)
     try:
+        live = cluster.pod_named(workload.ref.namespace, other) if other else {}
+        sample = live or unpacked(workload.sample)
         obj = with_template(cluster, workload)
         pod = cluster.pod_today(workload, obj, sample)
         workload.view = view_of(pod, names)
@@ -3517,9 +3603,11 @@ def with_template(cluster: Cluster, workload: Workload) -> Json:
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.2  # seconds until a signal is noticed
 SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the Pods
+RECREATED_WITHIN = 5.0  # seconds until a workload that was deleted is gone for good
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
+CHECK_INJECTOR = "check what injects it"
 TIME_IS_UP = "--max-duration reached"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
@@ -3542,6 +3630,7 @@ def follow(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "KUBERC": "off"},
             start_new_session=True,
         )
     except OSError as error:  # for example too many processes; the workload was patched
@@ -3687,9 +3776,10 @@ class Snapshot(NamedTuple):
     pods: list[Json]  # all, also those that a partition keeps
     old: list[Json]  # still to be replaced
     new: list[Json]
-    lacking: list[Json]  # of the new ones, those without the sidecar
-    missing: int  # how many it wants, but has not
-    counts: PodCounts
+    lacking: Sequence[Json] = ()  # of the new ones, those without a sidecar
+    missed: str = ""  # `sidecar`, or also which one
+    missing: int = 0  # how many it wants, but has not
+    counts: PodCounts = PodCounts(0)
 
 
 @dataclass(frozen=True)
@@ -3737,16 +3827,18 @@ class Rollout:
     def restart(self, workload: Workload, tell: Tell) -> Result:
         """Check and patch a workload, wait for its rollout, and verify its Pods."""
         attempt = self.patch(workload)
+        workload.is_begun = True
         code, error = self.wait(workload, tell)
         if code == 0:
             return self.verify(workload, attempt, tell)
         return self.explain(workload, attempt, error or f"kubectl exited with {code}")
 
-    def check(self, workload: Workload, obj: Json) -> None:
+    def check(self, workload: Workload, obj: Json, is_same: bool) -> None:
         """Compare a workload with the plan again, by what is in the cluster now.
 
-        SkipError if it is no longer to be restarted, UnsuccessfulError if its Pods would not come
-        back or would lose the sidecar.
+        `is_same`: its spec was checked already, and has not changed since. SkipError if it is no
+        longer to be restarted, UnsuccessfulError if its Pods would not come back or would lose the
+        sidecar.
         """
         options = self.options
         workload.obj = obj
@@ -3754,6 +3846,9 @@ class Rollout:
         require_not_skipped(workload, options, OBJECT_RULES)
         if set(timestamps_of(obj)) - set(workload.stamps):
             raise SkipError("already restarted by another run")
+        if is_same:
+            require_not_skipped(workload, options, ROLLOUT_RULES)
+            return
         expected = self.ask_again(workload, obj, unpacked(workload.sample))
         self.set_pods(workload, self.pods_of(workload), isinstance(expected, dict))
         require_not_skipped(workload, options, ROLLOUT_RULES)
@@ -3774,7 +3869,7 @@ class Rollout:
             workload.causes = error.causes
             require_not_skipped(workload, self.options, [being_deleted])
             return error
-        if not missing_sidecars(workload, expected, self.options):
+        if not missing_sidecars(workload, container_names(expected), self.options):
             workload.view = view_of(expected, self.options.sidecars)
         return expected
 
@@ -3786,10 +3881,10 @@ class Rollout:
                 return
             problem = f"cannot create its Pods: {short_reason(str(expected))}"
         else:
-            missing = missing_sidecars(workload, expected, self.options)
+            missing = missing_sidecars(workload, container_names(expected), self.options)
             if not missing:
                 return
-            hint = "check that the injector is healthy, or use --only-drifted --allow-removal"
+            hint = f"{CHECK_INJECTOR}, or use --only-drifted --allow-removal"
             problem = f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
             if self.options.only_drifted:  # since the plan
                 stop_reason = f"new Pods of {workload.ref} would not have the sidecar"
@@ -3804,7 +3899,7 @@ class Rollout:
         workload.pods = [live_pod(pod, options) for pod in pods]
         workload.lacking = pods_lacking(workload, options) if is_known else ()
         if options.only_drifted:
-            workload.drifted_pods, _ = compare_pods(workload.pods, workload)
+            workload.drifted_pods = tuple(compare_pods(workload.pods, workload)[0])
         set_old_pods(workload, options)
 
     def patch(self, workload: Workload) -> Attempt:
@@ -3815,11 +3910,14 @@ class Rollout:
         """
         ref = workload.ref
         stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        for _ in range(CONFLICTS):
+        checked = None  # its generation: the status changes, too
+        for pause in itertools.islice(growing(0.05), CONFLICTS):
             obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp)
-            self.check(workload, obj)
+            generation = dig(obj, "metadata.generation")
+            self.check(workload, obj, generation == checked)
+            checked = generation
             self.signals.require_running()
             version = obj["metadata"].get("resourceVersion", "")
             annotations = self.annotations(workload, stamp)
@@ -3827,17 +3925,21 @@ class Rollout:
                 return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
             except ApiError as error:
                 if error.status == 409:
+                    self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
                     continue
                 if error.status in (0, 404) or error.status >= 500:
                     with suppress(ApiError):  # then it is not known
                         obj = self.cluster.workload(ref)
                         if stamp in template_annotations(obj).values():
                             return patched_at(obj, stamp)
-                if error.status in (0, 502, 503, 504):  # it may yet be patched
-                    raise UnsuccessfulError(Outcome.FAILED, str(error), str(error)) from error
+                if error.status in (0, 502, 503, 504):
+                    workload.is_begun = True
+                    text = f"it may have been restarted: {error}"
+                    raise UnsuccessfulError(Outcome.FAILED, text, str(error)) from error
                 if obj:  # else it is gone
                     raise
-        raise SkipError(f"not patched: gave up after {CONFLICTS} update conflicts")
+        text = f"not patched: gave up after {CONFLICTS} update conflicts"
+        raise UnsuccessfulError(Outcome.FAILED, text)
 
     def annotations(self, workload: Workload, stamp: str) -> Labels:
         """Return the annotations that restart a workload.
@@ -3882,10 +3984,25 @@ class Rollout:
         return code, text
 
     def read_ended(self, workload: Workload, retries: int | None = 0) -> None:
-        """Read a workload after kubectl has ended. SkipError if it was deleted."""
-        workload.obj = self.cluster.workload(workload.ref, retries=retries)
+        """Read a workload after its rollout has begun. SkipError if it was deleted.
+
+        UnsuccessfulError if it was created again, for example by `kubectl replace --force`: it may
+        have adopted old Pods. That takes a moment.
+        """
+        uid = dig(workload.obj, "metadata.uid")
+        deadline = time.monotonic() + RECREATED_WITHIN
         # Not the others: the annotations of its template are our own by now.
-        require_not_skipped(workload, self.options, [gone, being_deleted])
+        rules: list[Rule] = [gone, being_deleted]
+        while True:
+            workload.obj = self.cluster.workload(workload.ref, retries=retries)
+            if uid and dig(workload.obj, "metadata.uid") not in (uid, {}):
+                text = "was deleted and recreated during its rollout"
+                raise UnsuccessfulError(Outcome.INCOMPLETE, text)
+            is_there = not reason_to_skip(workload, self.options, rules)
+            if is_there or time.monotonic() > deadline:
+                break
+            self.signals.wait(POLL)
+        require_not_skipped(workload, self.options, rules)
 
     def rollout_status(self, ref: ObjectRef, seconds: float, tell: Tell) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see follow."""
@@ -3930,7 +4047,9 @@ class Rollout:
         condition = failure_condition(obj)
         if not condition and snapshot.missing > 0:
             pods = list(filter(is_terminating, self.cluster.pods_of(workload.ref, obj)))
-            waiting = f"Pod {name_of(pods[0])} is still terminating" if pods else ""
+            waiting = ""
+            if pods:
+                waiting = f"Pod {name_of(pods[0])}{on_node(pods[0])} is still terminating"
             condition = self.cluster.latest_event(obj, "FailedCreate") or waiting
         return [*problems, *filter(None, [condition])]
 
@@ -3949,6 +4068,14 @@ class Rollout:
             )
         ]
 
+    def lacking(self, workload: Workload, pods: Sequence[Json]) -> tuple[list[Json], str]:
+        """Return the Pods without a sidecar that they should have, and what that is."""
+        missing = [missing_sidecars(workload, container_names(pod), self.options) for pod in pods]
+        names = sorted(set(itertools.chain(*missing)))
+        is_one = self.options.sidecars == names
+        lacking = list(itertools.compress(pods, missing))
+        return lacking, "sidecar" if is_one else f"sidecar {join_words(names, 'or')}"
+
     def snapshot(self, workload: Workload, attempt: Attempt) -> Snapshot:
         """Return the workload's Pods now. SkipError if it no longer exists."""
         pods = self.pods_of(workload)
@@ -3957,18 +4084,21 @@ class Rollout:
             self.read_ended(workload, retries=None)
             wanted = counts_of(workload.ref, workload.obj)[0]
         new = list(filter(attempt.is_new, pods))
-        lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
+        lacking, missed = self.lacking(workload, new)
         updated = [pod for pod in new if pod not in lacking]
         old = list(filter(attempt.is_old, pods))
         missing = max(wanted - len(pods), 0)
+        # During a rollout there may be more Pods than are wanted: old ones that are replaced.
+        kept = len(pods) - len(new) - len(old)
+        counted = old[: max(wanted - kept - len(new), 0)]
         counts = PodCounts(
-            matched=len(updated) + len(old),
+            matched=len(updated) + len(counted),
             updated=len(updated),
-            ready=sum(map(is_ready, [*updated, *old])),
+            ready=sum(map(is_ready, [*updated, *counted])),
             updated_and_ready=sum(map(is_ready, updated)),
             lost=len(lacking) + missing,
         )
-        return Snapshot(pods, old, new, lacking, missing, counts)
+        return Snapshot(pods, old, new, lacking, missed, missing, counts)
 
     def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
         """Return what the Pods say, and after --soak once more.
@@ -3979,18 +4109,21 @@ class Rollout:
         result, new = self.judge(workload, attempt, tell, cause, since)
         if result.outcome is not Outcome.SUCCEEDED or not self.options.soak:
             return result
+        began = time.monotonic()
+        outcome = Outcome.FAILED
         problem = self.soak(workload, attempt, new, tell)
-        is_cut = bool(self.signals.received)
+        problem = problem and f"failed during the soak: {problem}"
+        if self.signals.received and not problem:
+            outcome = Outcome.INCOMPLETE
+            duration = human_duration(self.options.soak)
+            problem = f"soaked {seconds_since(began)}s of {duration}; not repeated on resume"
         result, _ = self.judge(workload, attempt, tell, cause, since)
-        if problem:
-            result = replace(
-                result, outcome=Outcome.FAILED, message=f"failed during the soak: {problem}"
-            )
-        elif is_cut and result.outcome is Outcome.SUCCEEDED:
-            text = "the soak was interrupted"
-            text = f"{result.message}; {text}" if result.message else text
-            result = replace(result, message=text)
-        return result
+        if not problem:
+            return result
+        message = "; ".join(filter(None, (result.message, problem)))
+        if result.outcome not in (Outcome.SUCCEEDED, Outcome.INCOMPLETE):
+            outcome = result.outcome
+        return replace(result, outcome=outcome, message=message)
 
     def judge(
         self, workload: Workload, attempt: Attempt, tell: Tell, cause: str, since: datetime
@@ -4040,14 +4173,18 @@ class Rollout:
         """Watch the new Pods for --soak; return which one fails, or an empty text.
 
         That is one of which a container restarts, or that at two looks in a row is stuck or not
-        ready any more. Pods that are replaced or deleted do not fail. A signal ends it.
+        ready any more. Pods that are replaced or deleted do not fail. After the time, it looks once
+        more at one that was unready. A signal ends it.
         """
         deadline = time.monotonic() + (self.options.soak or 0)
         before = {uid_of(pod): pod for pod in verified}
         were_ready = {uid for uid, pod in before.items() if is_ready(pod)}
         unready: set[str] = set()
-        while time.monotonic() < deadline or unready:
+        left = math.inf
+        while left > 0:
             left = deadline - time.monotonic()
+            if left <= 0 and not unready:
+                break
             tell(f"soaking, {human_duration(left)} left")
             pause = min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY
             self.signals.wait(pause, until=lambda: self.signals.received)
@@ -4124,24 +4261,31 @@ def failure_of(workload: Workload, error: Exception) -> Result:
     return Result(workload, Outcome.FAILED, message)
 
 
-def missing_sidecars(workload: Workload, pod: Json, options: Options) -> list[str]:
-    """Return the sidecars, as the options name them, that a Pod should have and has not.
+def container_names(pod: Json) -> list[str]:
+    return [container["name"] for _, container in containers_of(pod)]
 
-    With --allow-removal, those that the plan said would be removed may be missing.
+
+def missing_sidecars(workload: Workload, names: Collection[str], options: Options) -> list[str]:
+    """Return the sidecars that a Pod with these containers should have and has not.
+
+    An init container may be replaced by another one that its pattern names: with Istio CNI,
+    istio-validation takes the place of istio-init. With --allow-removal, those that the plan said
+    would be removed may be missing.
     """
-    names = [container["name"] for _, container in containers_of(pod)]
-    allowed = [d.path[0] for d in workload.removed] if options.allow_removal else []
-    before = {*workload.added, *(sidecar.name for sidecar in workload.sidecars)}.difference(allowed)
-    return [
-        pattern
+    removed = [difference.path[0] for difference in workload.removed]
+    wanted = {*workload.added, *(found.name for found in workload.sidecars if not found.init)}
+    wanted |= {
+        found.name
+        for found in workload.sidecars
         for pattern in options.sidecars
-        if fnmatch.filter(before, pattern) and not fnmatch.filter(names, pattern)
-    ]
+        if fnmatch.fnmatchcase(found.name, pattern) and not fnmatch.filter(names, pattern)
+    }
+    return sorted(wanted.difference(names, removed if options.allow_removal else ()))
 
 
 REVERTED = (
-    "the rollout annotation was removed, perhaps by an operator or a GitOps tool; configure it to "
-    "ignore annotations of the Pod template"
+    "the rollout annotation was removed, for example by `kubectl rollout undo` or a GitOps tool; "
+    "configure such a tool to ignore annotations of the Pod template"
 )
 
 
@@ -4160,9 +4304,9 @@ def outcome_of(
     lost = len(snapshot.lacking)
     if lost:
         verb = "has" if lost == 1 else "have"
-        message = f"{lost} of {count_of(len(snapshot.new), 'new Pod')} {verb} no sidecar"
-        stop_reason = f"new Pods of {workload.ref} have no sidecar"
-        return Outcome.LOST_SIDECAR, f"{message}; check that the injector is healthy", stop_reason
+        message = f"{lost} of {count_of(len(snapshot.new), 'new Pod')} {verb} no {snapshot.missed}"
+        stop_reason = f"new Pods of {workload.ref} have no {snapshot.missed}"
+        return Outcome.LOST_SIDECAR, f"{message}; {CHECK_INJECTOR}", stop_reason
     if differences:
         texts = "; ".join(map(difference_text, differences))
         return Outcome.STILL_DRIFTED, f"the new Pods still differ: {texts}", ""
@@ -4181,6 +4325,12 @@ def outcome_of(
     return Outcome.SUCCEEDED, kept_pods(workload) if is_split else "", ""
 
 
+def on_node(pod: Json) -> str:
+    """Return ` on node x`: the node may be down. Empty if a Pod has none."""
+    node = pod["spec"].get("nodeName")
+    return f" on node {node}" if node else ""
+
+
 def pod_problem(pod: Json) -> str:
     """Return why a Pod is not ready, after its name; empty if it is."""
     if is_ready(pod):
@@ -4193,7 +4343,7 @@ def pod_problem(pod: Json) -> str:
     for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
         texts.append(conditions.get((kind, "False"), {}).get("message", ""))
     reason = next(filter(None, texts), "")
-    return f"{name_of(pod)}: {redact_text(reason)}" if reason else ""
+    return f"{name_of(pod)}: {message_text(reason)}" if reason else ""
 
 
 # 12. One Pod at a time ---------------------------------------------------------------------------
@@ -4293,6 +4443,12 @@ class OneByOne:
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
         return Result(self.workload, outcome, message, counts=counts, stop_reason=stop_reason)
 
+    def take(self, pod: Json, state: str) -> None:
+        """Note that a Pod may have been evicted or changed."""
+        self.workload.is_begun = True
+        self.taken.add(uid_of(pod))
+        self.state = state
+
     def is_wanted(self, pod: Json) -> bool:
         """Return whether a Pod is still to be taken, as it is now."""
         return uid_of(pod) in self.todo
@@ -4387,12 +4543,13 @@ class OneByOne:
         oldest = self.cluster.now() - timedelta(seconds=self.options.timeout)
         for other in self.pods:
             if is_terminating(other):
-                return f"waiting for Pod {name_of(other)} to terminate"
+                return f"waiting for Pod {name_of(other)}{on_node(other)} to terminate"
             uid = uid_of(other)
             is_recent = uid not in self.todo | self.taken and created_at(other) >= oldest
             must_be_ready = is_recent or uid not in self.unready or self.is_ordered()
             if other is not pod and must_be_ready and not is_ready(other):
-                return f"waiting for a Pod to be ready: {pod_problem(other) or name_of(other)}"
+                problem = pod_problem(other) or f"{name_of(other)}{on_node(other)}"
+                return f"waiting for a Pod to be ready: {problem}"
         missing = self.missing
         return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
 
@@ -4463,6 +4620,7 @@ class Eviction(OneByOne):
         template = dig(self.obj, "spec.template")
         if template != self.templates.get(self.owner, template):
             raise SkipError("its Pod template was changed; rerun this command")
+        name = name_of(pod)
         try:
             self.cluster.evict(pod)
         except ApiError as error:
@@ -4474,15 +4632,16 @@ class Eviction(OneByOne):
                 self.retry_after = error.retry_after
                 return cause or str(error)
             if error.status in UNAVAILABLE:
-                self.taken.add(uid_of(pod))  # it may have been evicted
+                self.take(pod, f"Pod {name} may have been evicted; ")
                 raise
             if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
                 if self.cluster.pod(pod):  # else it was evicted all the same
                     return str(error)
             elif error.status not in (404, 409):
-                message = f"cannot evict Pod {name_of(pod)}: {error}"
-                raise UnsuccessfulError(Outcome.FAILED, message) from None
-        self.taken.add(uid_of(pod))
+                raise UnsuccessfulError(
+                    Outcome.FAILED, f"cannot evict Pod {name}: {error}"
+                ) from None
+        self.take(pod, f"Pod {name} was evicted; ")
         return ""
 
     def look(self, pod: Json) -> str:
@@ -4499,13 +4658,12 @@ class Eviction(OneByOne):
         # New ones first: they say most
         self.pods = sorted(not_terminating(pods), key=self.attempt.is_new, reverse=True)
         new = list(filter(self.attempt.is_new, self.pods))
-        lacking = [pod for pod in new if missing_sidecars(workload, pod, self.options)]
-        snapshot = Snapshot(new, [], new, lacking, 0, PodCounts(len(new)))
+        snapshot = Snapshot(new, [], new, *self.rollout.lacking(workload, new))
         found = outcome_of(workload, snapshot, differences_of(workload, new, self.options))
         if found[0] is not Outcome.SUCCEEDED:
             raise UnsuccessfulError(*found)
         if uid_of(pod) in map(uid_of, pods):
-            return f"waiting for Pod {name_of(pod)} to terminate"
+            return f"waiting for Pod {name_of(pod)}{on_node(pod)} to terminate"
         return self.obstacle(pod)
 
     def give_up(self, pod: Json, problem: str) -> NoReturn:
@@ -4585,12 +4743,9 @@ class ImageChange(OneByOne):
             if (self.workload.ref.namespace, image) in self.rollout.not_pulled:
                 raise SkipError(f"{image} could not be pulled in this namespace before")
         try:
-            self.cluster.change_images(pod, images, dry_run=True)
-            self.require_running()
-            self.taken.add(uid_of(pod))
-            self.state = f"Pod {name_of(pod)}: may have the new image; "
+            self.take(pod, f"Pod {name_of(pod)}: may have the new image; ")
             self.tell(f"{self.progress}; {self.state}not restarted yet")
-            self.cluster.change_images(pod, images, dry_run=False)
+            self.cluster.change_images(pod, images)
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
@@ -4633,7 +4788,7 @@ class ImageChange(OneByOne):
         self.tell(f"{self.progress}; {self.state}")
         text = f"Pod {name}: {problem}; old image restored"
         try:
-            self.cluster.change_images(pod, old, dry_run=False)
+            self.cluster.change_images(pod, old)
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
@@ -4671,13 +4826,14 @@ def is_restarted(before: Json, pod: Json, names: Collection[str]) -> bool:
     the restart, and the Pod is ready before it, too. A Pod that was not ready before may stay so.
     """
     old = container_ids(before)
-    return (is_ready(pod) or not is_ready(before)) and all(
-        status.get("ready")
-        and "running" in status["state"]
-        and status.get("containerID") != old.get(status["name"])
+    restarted = {
+        status["name"]
         for status in container_statuses(pod)
-        if status["name"] in names
-    )
+        if status.get("ready")
+        and "running" in dig(status, "state")
+        and status.get("containerID") != old.get(status["name"])
+    }
+    return (is_ready(pod) or not is_ready(before)) and restarted.issuperset(names)
 
 
 def why_not_started(
@@ -4694,7 +4850,7 @@ def why_not_started(
     stuck_before = {name for name, _ in stuck_containers(before)}
     for name, waiting in stuck_containers(pod):
         is_crash = waiting["reason"] == "CrashLoopBackOff"
-        is_old = old[name] == now[name] and (is_crash or name in stuck_before)
+        is_old = old.get(name) == now[name] and (is_crash or name in stuck_before)
         if name in names and not is_old:
             words = (name, waiting["reason"], redact_text(waiting.get("message") or ""))
             return f"container {': '.join(filter(None, words))}"
@@ -4922,8 +5078,9 @@ VERDICT_MEANINGS = {
 PLURALS = {  # of what the census counts
     "static Pod": "static Pods",
     "Pod of a Job": "Pods of Jobs",
+    "runs to completion": "run to completion",
 }
-LEFT_ALONE = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)  # listed by reason
+LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)
 POSITIONS = {
     REGULAR: "a regular container",
     NATIVE: "a native sidecar",
@@ -4971,7 +5128,8 @@ def difference_text(difference: Difference) -> str:
         repository, _, tag = new.rpartition(":")
         new = tag if old.startswith(f"{repository}:") else new
     else:
-        old, new = shorten(old, 60), shorten(new, 60)
+        start = len(os.path.commonprefix([old, new]))
+        old, new = shorten_around(old, start), shorten_around(new, start)
     return f"{name}  {section_text(section)}  {old} -> {new}"
 
 
@@ -4992,6 +5150,19 @@ def difference_lines(workload: Workload) -> list[str]:
     if workload.other_changes:
         lines.append(f"  Other changes to the Pod: {', '.join(workload.other_changes)}")
     return lines
+
+
+def planned_counts(workload: Workload) -> PodCounts:
+    """Return the Pods of a workload that was not begun: those of the plan, as they were read last.
+
+    Others may have replaced some of them.
+    """
+    total = workload.pods_to_replace
+    kept = {*workload.old_pods, *workload.drifted_pods}
+    updated = [pod for pod in workload.pods if pod.sidecars and pod.name not in kept]
+    count = min(len(updated), max(total - len(workload.old_pods), 0))
+    ready = min(sum(pod.is_ready for pod in updated), count)
+    return PodCounts(total, count, max(workload.ready, ready), ready)
 
 
 class Report:
@@ -5015,7 +5186,8 @@ class Report:
         # Why Pods are not up to date (empty: they are), by name and image of their sidecars
         self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.leftovers: list[Skip] = []  # Pods that are not up to date
-        self.has_failed = False  # a rollout, to write the output, or to find a name of the options
+        self.failed: Counter[str] = Counter()  # what makes the exit code 1
+        self.unfinished: Sequence[Skip] = ()  # rollouts of earlier runs that have a problem
 
     def command(self, lost: Sequence[ObjectRef] = ()) -> str:
         """Return what a person runs next; see printed_command."""
@@ -5039,7 +5211,7 @@ class Report:
         except OSError as error:  # the rollouts matter more than the text
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):  # that is `| head`, which has read enough
-                self.has_failed = True
+                self.failed["output not written"] = 1
                 log.error("cannot write to standard output: %s", error.strerror)
         self.progress.draw()
 
@@ -5148,8 +5320,8 @@ class Report:
             meaning = "with these differences"
             if not group[0].place:
                 meaning = (
-                    "would lose the sidecar (not restarted without --allow-removal; check that "
-                    "the injector is healthy)"
+                    "would lose the sidecar (not restarted without --allow-removal; "
+                    f"{CHECK_INJECTOR})"
                 )
             self.print(
                 f"{count_of(len(group), 'workload')} {meaning}:",
@@ -5170,7 +5342,7 @@ class Report:
         plan = self.plan
         replaced = [workload.pods_to_replace for workload in plan.workloads]
         pods = count_of(sum(replaced), "Pod")
-        methods = Counter(workload.method for workload in plan.workloads)
+        methods = Counter(workload.method for workload in plan.workloads[: plan.selected])
         words = {Method.IN_PLACE: "change in place"}
         counts = [
             f"{methods[method]} to {words.get(method, method.value)}"
@@ -5238,18 +5410,16 @@ class Report:
         outcome = result.outcome
         self.outcomes[outcome] += 1
         workload.left = "drifted" if outcome in SUCCESSES else outcome.value
-        counts = result.counts
-        if counts or not (result.attempt or outcome is Outcome.INCOMPLETE):
-            # Those it has, and those of the plan that are gone; if it was not begun, as planned
-            counts = counts or PodCounts(workload.pods_to_replace, ready=workload.ready)
+        counts = result.counts or planned_counts(workload)
+        if result.counts or not workload.is_begun:
             self.pod_counts.update(counts._asdict())
         else:
             self.pod_counts["not verified"] += workload.pods_to_replace
+        if result.is_failure or result.stop_reason:
+            self.failed[outcome.value] += 1
         level = logging.INFO
         if outcome not in SUCCESSES:
             self.unsuccessful[outcome].append(result)
-            if outcome in FAILURES or result.stop_reason:
-                self.has_failed = True
             is_surprising = outcome is Outcome.FAILED and not workload.unhealthy_reason
             is_surprising |= outcome is Outcome.LOST_SIDECAR
             level = logging.ERROR if is_surprising else logging.WARNING
@@ -5264,7 +5434,7 @@ class Report:
             message=result.message,
         )
         text = f"{NOUNS[workload.method]} {outcome.value}"
-        if outcome not in LEFT_ALONE:
+        if outcome not in LISTED_BY_REASON:
             text += f" in {result.seconds}s"
         text += f": {result.message}" if result.message else ""
         log.log(level, "%s", text, extra={"workload": str(workload.ref)})
@@ -5281,18 +5451,15 @@ class Report:
         self.census.clear()
         self.leftovers = []
         for workload in workloads:
-            guess = workload.deployment
-            known = planned.get(workload.ref) or planned.get(guess)
-            reason = known.left if known else "not checked"
-            names = {pod.name for pod in workload.pods}  # of those that are not up to date
-            if known and known.verdict in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
-                reason = reason or "drifted"
-                names = set(compare_pods(workload.pods, known)[0])
+            # What is not known was created, or scaled up from 0, since: its Pods are new.
+            known = planned.get(workload.ref) or planned.get(workload.deployment)
+            found = lefts_of(workload.pods, known) if known and self.options.only_drifted else {}
             for pod in workload.pods:
-                left = reason if self.options.only_drifted and pod.name in names else ""
-                for found in pod.sidecars:
-                    self.census[found.name, found.image][left] += 1
-                if left and pod.sidecars:
+                left, names = found.get(pod.name, ("", ()))
+                for sidecar in pod.sidecars:
+                    reason = left if sidecar.name in names else ""
+                    self.census[sidecar.name, sidecar.image][reason] += 1
+                if left and left not in NOT_AUDITED:
                     ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
                     self.leftovers.append(Skip(ref, left))
 
@@ -5336,16 +5503,14 @@ class Report:
             for (name, image), lefts in sorted(self.census.items())
         ]
 
-    def not_up_to_date(self) -> dict[str, int]:
-        """Return how many workloads, or Pods of other owners, --fail-on-drift fails for, by why."""
-        found = self.plan.found
-        counts = Counter(workload.left for workload in found for _ in workload.subjects)
-        return {
-            "drifted": counts["drifted"] + counts["in the plan"],
-            "rejected": counts["rejected"],
-            "not checked": counts["not checked"] + counts["static Pod"],
-            "without Pods": len(self.plan.without_pods),
-        }
+    def not_up_to_date(self) -> str:
+        """Return what --fail-on-drift fails for; empty: nothing."""
+        words = {"in the plan": "drifted", "static Pod": "not checked"}
+        counts = Counter(words.get(skip.reason, skip.reason) for skip in self.leftovers)
+        texts = [f"{count_of(counts.total(), 'Pod')} ({count_words(counts)})"] * bool(counts)
+        missing = len(self.plan.without_pods)
+        texts += [f"{count_of(missing, 'workload')} without Pods"] * bool(missing)
+        return join_words(texts)
 
     # The summary
 
@@ -5358,6 +5523,7 @@ class Report:
         lost = [result.workload.ref for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
         if options.confirm:
             self.print_unsuccessful()
+            self.print_groups("Rollouts of earlier runs", self.unfinished)
             self.print_counts(seconds)
         else:
             self.print("", "This was a dry run; nothing was changed.")
@@ -5374,8 +5540,8 @@ class Report:
             )
         elif verb:
             self.print(f"To {verb}, run:", f"  {self.command()}")
-        if options.fail_on_drift and exit_code:
-            self.print(f"Not up to date: {count_words(self.not_up_to_date())}.")
+        if exit_code == 1:
+            self.print(*self.reasons_for_failure())
         self.record(
             "summary",
             context=self.connection.context,
@@ -5403,7 +5569,7 @@ class Report:
         command = self.connection.kubectl_command
         for outcome in Outcome:
             results = self.unsuccessful[outcome]
-            if outcome in LEFT_ALONE:
+            if outcome in LISTED_BY_REASON:
                 skips = [Skip(result.workload.ref, result.message) for result in results]
                 self.print_groups(outcome.value, skips)
                 continue
@@ -5438,25 +5604,22 @@ class Report:
             note = f" ({count_words(missing)})" if total > ready else ""
             self.print(f"Pods: {ready} of {total} updated and ready{note}.")
 
+    @property
     def exit_code(self) -> int:
-        options, plan = self.options, self.plan
-        is_left = plan.without_pods or any(
-            workload.left and not workload.place and not kind_not_selected(workload, options)
-            for workload in plan.compared
-        )
-        reasons = [
-            self.has_failed,
-            options.confirm and is_left,
-            options.confirm and any(is_unfinished(w, options) for w in plan.found if w.reason),
-            options.fail_on_drift and any(self.not_up_to_date().values()),
-        ]
-        return int(any(reasons))
+        return int(bool(self.reasons_for_failure()))
+
+    def reasons_for_failure(self) -> list[str]:
+        """Return what makes the exit code 1; empty: it is 0."""
+        failed = self.failed + Counter({"of an earlier run": len(self.unfinished)})
+        left = self.not_up_to_date() if self.options.fail_on_drift else ""
+        texts = {"Failed": count_words(failed), "Not up to date": left}
+        return [f"{title}: {text}." for title, text in texts.items() if text]
 
 
-def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
-    """Report names of options that match nothing; return whether the run fails for one of them.
+def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
+    """Report names of options that match nothing; return how many of them make the run fail.
 
-    It does if one does not exist, which is most often a typo. Other names that match nothing are
+    One does that does not exist, which is most often a typo. Other names that match nothing are
     only warned about: a namespace may be scaled to zero, and a sidecar may be gone everywhere.
     """
     scan = plan.scan
@@ -5489,7 +5652,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> bool:
             found[f"no workload or namespace matches --exclude-annotation={name}; check it"] = False
     for text, is_typo in found.items():
         log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
-    return any(found.values()) and (options.confirm or options.fail_on_drift)
+    return sum(found.values()) if options.confirm or options.fail_on_drift else 0
 
 
 def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
@@ -5531,9 +5694,13 @@ def is_typo_of(name: str, meant: str) -> bool:
     """Return whether a letter is missing, added or wrong, or two neighbors are swapped."""
     start = len(os.path.commonprefix([name, meant]))
     typed, right = name[start:], meant[start:]
-    is_swapped = typed[:2] == right[1::-1] and typed[2:] == right[2:]
-    is_other = typed[1:] == right[1:] or typed[1:] == right or typed == right[1:]
-    return name != meant and (is_swapped or is_other)
+    forms = (
+        right[1:],
+        typed[:1] + right,
+        typed[:1] + right[1:],
+        right[1:2] + right[:1] + right[2:],
+    )
+    return name != meant and typed in forms
 
 
 # 15. Main: the stages in their order -------------------------------------------------------------
@@ -5568,19 +5735,35 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
         report.finish(Result(workload, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
 
 
+def look_again(cluster: Cluster, plan: Plan, options: Options) -> tuple[list[Workload], list[Skip]]:
+    """Return the owners of Pods as they are now, and which rollouts of earlier runs have a problem.
+
+    ApiError if they cannot be read.
+    """
+    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+    owners, _ = read_pods(pods, options)
+    unfinished = []
+    for workload in plan.unfinished:
+        workload.obj = cluster.workload(workload.ref)
+        if workload.obj:
+            found = not_terminating(cluster.pods_of(workload.ref, workload.obj))
+            workload.pods = [live_pod(pod, options) for pod in found]
+        unfinished.append(Skip(workload.ref, why_unfinished(workload, options)))
+    return [*owners.values()], [skip for skip in unfinished if skip.reason]
+
+
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, until a second signal comes: the API server may be away."""
-    options = report.options
     cluster.retries = RETRIES
     report.take_census(())  # what it says of the time before is not true any more
-    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+    report.unfinished = [Skip(w.ref, reason) for w, reason in report.plan.unfinished.items()]
     with ThreadPool(1) as pool:
-        reading = pool.apply_async(read_pods, [pods, options])
+        reading = pool.apply_async(look_again, [cluster, report.plan, report.options])
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            owners, _ = reading.get(0)
-            report.take_census(owners.values())
+            owners, report.unfinished = reading.get(0)
+            report.take_census(owners)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
         except TimeoutError:  # the second signal
@@ -5639,7 +5822,7 @@ def main(argv: Sequence[str]) -> int:
         report = Report(connection, options, progress)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
-        report.has_failed |= check_names(cluster, options, plan)
+        report.failed["not found"] = check_names(cluster, options, plan)
         report.show_plan(plan)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
@@ -5647,9 +5830,9 @@ def main(argv: Sequence[str]) -> int:
             has_begun = True
             roll_out(plan, rollout, report)
             count_again(cluster, report, signals)
-        exit_code = signals.exit_code or report.exit_code()
+        exit_code = signals.exit_code or report.exit_code
         report.show_summary(exit_code)
-        return exit_code or report.exit_code()  # the summary may not have been written
+        return exit_code or report.exit_code  # the summary may not have been written
     except (Exception, Interrupted) as error:
         return exit_code_for(error, signals, has_begun)
     finally:

@@ -171,8 +171,8 @@ MUTATIONS = (
     Mutation(
         "comparison: changed configuration is no drift",
         "configuration",
-        "older = {pod.name: pod.created for pod in pods if pod.created < changed and pod.sidecars}",
-        "older: dict[str, datetime] = {}",
+        "older = [pod for pod in pods if pod.created < changed and pod.sidecars]",
+        "older: list[LivePod] = []",
     ),
     Mutation(
         "comparison: every error of a dry run is a rejection",
@@ -183,8 +183,8 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "options.allow_removal or not removes_sidecar(workload, options.sidecars)",
-        "True",
+        "return not (is_known and missing_sidecars(workload, unpacked(workload.view), options))",
+        "return True",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
@@ -221,7 +221,7 @@ MUTATIONS = (
     Mutation(
         "verification: a lost sidecar does not stop the run",
         "lost_sidecars",
-        '        stop_reason = f"new Pods of {workload.ref} have no sidecar"\n',
+        '        stop_reason = f"new Pods of {workload.ref} have no {snapshot.missed}"\n',
         '        stop_reason = ""\n',
     ),
     Mutation(
@@ -318,15 +318,9 @@ MUTATIONS = (
     ),
     # In place
     Mutation(
-        "in place: no dry run comes first",
-        "in_place",
-        "            self.cluster.change_images(pod, images, dry_run=True)\n",
-        "",
-    ),
-    Mutation(
         "in place: the old image is not restored",
         "in_place image_changes",
-        "            self.cluster.change_images(pod, old, dry_run=False)\n",
+        "            self.cluster.change_images(pod, old)\n",
         "            pass\n",
     ),
     Mutation(
@@ -364,27 +358,27 @@ MUTATIONS = (
     Mutation(
         "exit codes: a failed rollout is a success",
         "rolling_out",
-        "if outcome in FAILURES or result.stop_reason:",
+        "if result.is_failure or result.stop_reason:",
         "if result.stop_reason:",
     ),
     Mutation(
-        "exit codes: a rejected workload is a success",
-        "verdicts",
-        "            options.confirm and is_left,\n",
-        "",
+        "exit codes: what was unhealthy before is a failure",
+        "exit_codes failure_limits",
+        "if result.is_failure or result.stop_reason:",
+        "if outcome in FAILURES or result.stop_reason:",
     ),
     Mutation(
         "exit codes: drift is a success for an audit",
         "fail_on_drift",
-        "            options.fail_on_drift and any(self.not_up_to_date().values()),\n",
-        "",
+        "self.not_up_to_date() if self.options.fail_on_drift else",
+        "self.not_up_to_date() if not self.options.fail_on_drift else",
     ),
     # The census
     Mutation(
         "census: an audit passes with Pods that were not checked",
         "census",
-        ' + counts["static Pod"],',
-        ",",
+        '"static Pod": "not checked"}',
+        '"static Pod": "not checked"}\n        self.leftovers = [s for s in self.leftovers if s.reason != "static Pod"]',
     ),
     Mutation(
         "census: it is not taken again after a run",
@@ -426,8 +420,8 @@ MUTATIONS = (
     Mutation(
         "seen: --allow-removal allows every removal",
         "seen",
-        "allowed = [d.path[0] for d in workload.removed] if options.allow_removal else []",
-        "allowed = [s.name for s in workload.sidecars] if options.allow_removal else []",
+        "names, removed if options.allow_removal",
+        "names, wanted if options.allow_removal",
     ),
     # Pods that lack the sidecar beside Pods that have it
     Mutation(
@@ -502,14 +496,14 @@ MUTATIONS = (
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
         "concurrent_runs",
-        "    return is_ours and bool(why_incomplete(workload))\n",
-        "    return False\n",
+        "reason = why_incomplete(workload) if workload.oldest_pod",
+        "reason = '' if workload.oldest_pod",
     ),
     Mutation(
         "exit codes: an own rollout that its sidecar blocks is a success",
         "concurrent_runs",
-        "    return is_ours and bool(why_incomplete(workload))\n",
-        "    return is_ours and bool(incomplete_rollout(workload, options))\n",
+        "reason = why_incomplete(workload) if workload.oldest_pod",
+        "reason = incomplete_rollout(workload, options) if workload.oldest_pod",
     ),
     Mutation(
         "reruns: a sidecar that got stuck after the cutoff is not repaired",
@@ -527,14 +521,14 @@ MUTATIONS = (
     Mutation(
         "changing values: any change is ignored",
         "changing_values",
-        "all({path, path[:1]} & always and STATED",
-        "all(STATED",
+        "        if not {path, path[:1]} & always or not CONSTANT",
+        "        if not CONSTANT",
     ),
     Mutation(
         "changing values: changing images are ignored",
         "changing_values",
-        "& always and STATED.isdisjoint(path[1:2]) for path",
-        "& always for path",
+        "& always or not CONSTANT.isdisjoint(path[1:2])\n",
+        "& always\n",
     ),
     Mutation(
         "exit codes: that of the last signal",

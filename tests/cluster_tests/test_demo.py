@@ -165,7 +165,7 @@ def test_the_sample_company_has_drifted_in_half(run):
             "--parallel-rollouts=5",
             "--timeout=3s",
         )
-        assert done.code == 1
+        assert done.code == 0  # what did not succeed was unhealthy before
         assert done.outcomes == dict.fromkeys(ended.planned, "succeeded") | {
             "shop/search": "timed_out"
         }

@@ -32,7 +32,7 @@ def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, 
     (record,) = [r for r in dry.of("drift") if r["name"] == "bomb"]
     assert 'is forbidden: violates PodSecurity "restricted:latest"' in record["message"]
     done = run(mesh, DRIFTED, CONFIRM, TEXT)
-    assert done.code == 1
+    assert done.code == 0
     assert "bomb" not in patched(mesh)
     assert sorted(patched(mesh)) == ["native", "web"]
     meaning = "rejected: new Pods cannot be created (running Pods are not affected until they are replaced)"
@@ -63,7 +63,7 @@ def test_a_missing_service_account_or_priority_class_is_rejected(cluster, run, s
         spec={k: v for k, v in found["spec"].items() if k != "paused"},
     )
     ended = run(cluster, DRIFTED, CONFIRM)
-    assert (ended.code, verdicts(ended)) == (1, {"shop/web": "rejected"})
+    assert (ended.code, verdicts(ended)) == (0, {"shop/web": "rejected"})
     assert message in ended.of("drift")[0]["message"]
 
 
@@ -89,7 +89,7 @@ def test_an_injector_in_trouble(mesh, run, state, verdict, message):
     dry, done = run(mesh, DRIFTED), run(mesh, DRIFTED, CONFIRM)
     assert verdicts(dry) == verdicts(done) == dict.fromkeys(COMPANY, verdict)
     assert message in dry.of("drift")[0]["message"]
-    assert (dry.code, done.code) == (0, 1)
+    assert (dry.code, done.code) == (0, 0)
     assert patched(mesh) == []
     assert done.planned == []
     assert len(mesh.injector.seen) == 8  # a webhook in trouble is not asked again

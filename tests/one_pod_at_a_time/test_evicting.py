@@ -52,7 +52,7 @@ def test_each_owner(cluster, run, owner, options):
         (drift,) = ended.of("drift")
         message = "the Pod template of CloneSet (apps.kruise.io) cannot be read"
         assert (drift["verdict"], drift["message"]) == ("unknown", message)
-        assert (ended.code, evictions(cluster)) == (1, [])
+        assert (ended.code, evictions(cluster)) == (0, [])
         return
     assert ended.code == 0, ended.stderr
     (plan,) = ended.of("plan")

@@ -31,7 +31,7 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     first, second = ended.of("result")
     assert (first["outcome"], second["outcome"]) == ("lost_sidecar", "not_started")
     assert first["message"] == (
-        "1 of 3 Pods replaced; 1 of 2 new Pods has no sidecar; check that the injector is healthy"
+        "1 of 3 Pods replaced; 1 of 2 new Pods has no sidecar; check what injects it"
     )
     assert len(evictions(cluster)) == 2
     assert ended.summary["pods"] == {
@@ -90,9 +90,11 @@ def test_a_timeout_tells_that_the_old_pod_is_still_there(cluster, run):
     cluster.create("shop", workload("StatefulSet", "x", APP, **ON_DELETE))
     cluster.settle()
     cluster.kubelet.gone_after = 60
+    node = cluster.get("Pod", "shop", "x-0")["spec"]["nodeName"]
     ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "timed_out",
-        "0 of 1 Pod replaced; Pod x-0 was evicted; still waiting for Pod x-0 to terminate",
+        "0 of 1 Pod replaced; Pod x-0 was evicted; still waiting for Pod x-0 on "
+        f"node {node} to terminate",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 
@@ -45,10 +46,12 @@ def test_the_second_signal_stops_waiting(slow, start):
     running.signal(signal.SIGINT)
     ended = running.finish()
     assert ended.code == 130
-    assert (
-        "interrupted: ReplicaSet shop/a: 0 of 3 Pods replaced; stopped waiting; check with: "
-        f"KUBECONFIG={slow.kubeconfig} kubectl describe replicaset/a --namespace shop"
-    ) in ended.stdout
+    assert re.search(
+        r"interrupted: ReplicaSet shop/a: 0 of 3 Pods replaced; Pod a-\S+ was evicted; stopped "
+        rf"waiting; check with: KUBECONFIG={slow.kubeconfig} kubectl describe replicaset/a "
+        "--namespace shop",
+        ended.stdout,
+    )
     assert "To resume, run:" in ended.stdout
 
 

@@ -63,7 +63,6 @@ class Cluster:
         self.acted: dict[str, float] = {}  # by Pod: when its image was changed
         self.ids = 100
         self.was_ready = {name: tool.is_ready(pod) for name, pod in self.pods.items()}
-        self.dry_runs: list[str] = []
         self.missing, self.complete_at = missing, clock.now + missing_for
 
     def step(self, name: str = "") -> None:
@@ -142,18 +141,14 @@ class Cluster:
         fresh["spec"]["containers"][1]["image"] = NEW
         return fresh
 
-    def change_images(self, pod, images, dry_run):
+    def change_images(self, pod, images):
         name = pod["metadata"]["name"]
         self.step(name)
         found = self.pods.get(name)
         if not found:
             raise self.tool.ApiError(404, "404 not found")
-        if dry_run:
-            self.dry_runs.append(name)
-            return
         assert images in ({"agent": NEW}, {"agent": OLD})
         if images == {"agent": NEW}:
-            assert name in self.dry_runs, "no dry run before the change"
             others = [n for n, p in self.pods.items() if n != name and not self.tool.is_ready(p)]
             caused = [n for n in others if self.was_ready[n]]
             assert not caused, f"{caused} are not ready because of the tool, and {name} is next"

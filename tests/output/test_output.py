@@ -130,7 +130,8 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     ended = run(unchecked(cluster), TEXT, CONFIRM)
     _, summary = ended.stdout.split("Scanned 4 Pods.\n\n")
     flags = "--namespace shop --context embedded"
-    *failures, counts, pods, census = summary.splitlines()
+    *failures, counts, pods, census, last = summary.splitlines()
+    assert last == "Failed: 2 failed."
     (reason,) = [line for line in failures if line.startswith("failed: Deployment shop/d: ")]
     assert 'error: deployment "d" exceeded its progress deadline' in reason
     kubectl = failures[1].partition(" kubectl ")[0] + " kubectl"
@@ -171,9 +172,8 @@ def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
 
 def test_what_could_not_be_verified_is_neither_updated_nor_not_updated(a_report, tool, capsys):
     report = a_report(CONFIRM)
-    report.finish(
-        tool.Result(a_workload(tool), tool.Outcome.INCOMPLETE, "could not verify its Pods")
-    )
+    begun = a_workload(tool, is_begun=True)
+    report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, "could not verify its Pods"))
     report.print_counts(1.0)
     shown = capsys.readouterr().out
     assert shown.endswith("\nPods: 0 of 1 updated and ready (1 not verified).\n")

@@ -11,7 +11,7 @@ from support import CONFIRM, DRIFTED, messages, patched, unchecked
 pytestmark = pytest.mark.both
 
 MISSING = (
-    "new Pods would not have the sidecar istio-proxy; check that the injector is healthy, or use "
+    "new Pods would not have the sidecar istio-proxy; check what injects it, or use "
     "--only-drifted --allow-removal"
 )
 

@@ -339,4 +339,4 @@ def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
         "spec": {"template": template},
         "status": {"replicas": 3, "updatedReplicas": 1},
     }
-    assert tool.is_unfinished(found, options_of(tool)) == is_ours
+    assert bool(tool.why_unfinished(found, options_of(tool))) == is_ours

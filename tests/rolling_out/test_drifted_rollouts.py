@@ -50,9 +50,7 @@ def test_pods_that_come_without_the_sidecar_have_lost_it(dying_injector, run):
     assert ended.code == 1
     assert ended.outcomes == {"shop/web": "not_started", "shop/native": "lost_sidecar"}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
-    assert (
-        messages["native"] == "2 of 2 new Pods have no sidecar; check that the injector is healthy"
-    )
+    assert messages["native"] == "2 of 2 new Pods have no sidecar; check what injects it"
 
 
 def test_pods_that_come_without_the_sidecar_have_lost_it_where_nothing_is_compared(
@@ -62,7 +60,7 @@ def test_pods_that_come_without_the_sidecar_have_lost_it_where_nothing_is_compar
     assert ended.code == 1
     assert ended.outcomes == {"shop/web": "lost_sidecar", "shop/native": "lost_sidecar"}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
-    assert messages["web"] == "3 of 3 new Pods have no sidecar; check that the injector is healthy"
+    assert messages["web"] == "3 of 3 new Pods have no sidecar; check what injects it"
     assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=5)
 
 

@@ -67,7 +67,7 @@ def test_an_operator_that_removes_it_all_the_same_is_named(cluster, operated, ru
     assert ended.outcomes == {"shop/main": "incomplete"}
     (message,) = [r["message"] for r in ended.of("result")]
     assert message.startswith(
-        "1 of 1 Pod not updated: the rollout annotation was removed, perhaps by an operator or a GitOps"
+        "1 of 1 Pod not updated: the rollout annotation was removed, for example by "
     )
 
 

@@ -81,7 +81,15 @@ def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run
 
 
 def test_a_pod_below_the_partition_that_is_up_to_date_is_no_failure(partitioned, run):
+    before = partitioned.get("Pod", "shop", "db-0")["metadata"]["uid"]
     partitioned.delete("Pod", "shop", "db-0")  # comes back with the new sidecar
+
+    def is_back() -> bool:
+        pod = partitioned.get("Pod", "shop", "db-0")
+        status = partitioned.get("StatefulSet", "shop", "db")["status"]
+        return bool(pod) and pod["metadata"]["uid"] != before and status["availableReplicas"] == 3
+
+    partitioned.wait_for(is_back)
     partitioned.settle()
     ended = run(partitioned, CONFIRM, "--include-statefulset", DRIFTED)
     assert (ended.code, ended.outcomes["shop/db"]) == (0, "succeeded")

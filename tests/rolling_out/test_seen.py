@@ -75,7 +75,7 @@ def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(c
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.injector.container["image"] = NEW
-    held = cluster.fault(method="PATCH", path="dryRun=All", release=threading.Event())
+    held = cluster.fault(method="PATCH", path="/pods/", release=threading.Event())
     running = start(cluster, CONFIRM, DRIFTED, "--in-place")
     assert held.reached.wait(20)
     cluster.injector.state = "ignored"

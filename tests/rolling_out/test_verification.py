@@ -44,8 +44,9 @@ def test_an_annotation_that_is_taken_away_is_told(cluster, start):
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     assert (
         result["message"]
-        == "2 of 2 Pods not updated: the rollout annotation was removed, perhaps by an operator or a "
-        "GitOps tool; configure it to ignore annotations of the Pod template"
+        == "2 of 2 Pods not updated: the rollout annotation was removed, for example by "
+        "`kubectl rollout undo` or a GitOps tool; configure such a tool to ignore annotations of the Pod "
+        "template"
     )
 
 
@@ -117,7 +118,7 @@ def test_completed_late_is_verified_as_well(cluster, start):
     take_away(cluster, "web", "flux")
     ended = running.finish()
     assert ended.of("result")[0]["outcome"] == "incomplete"
-    assert "the rollout annotation was removed, perhaps" in ended.of("result")[0]["message"]
+    assert "the rollout annotation was removed, for example by" in ended.of("result")[0]["message"]
 
 
 def test_the_numbers_count_all_of_the_plan(letters, run):

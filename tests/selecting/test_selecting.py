@@ -265,7 +265,8 @@ def test_what_cannot_be_rolled_out_is_reported_with_its_reason(cluster, run):
         "bare": None,
     }
     for name, owner in owners.items():
-        cluster.create("shop", pod(name, spec, owner))
+        policy = "Never" if name == "of-a-job" else "Always"
+        cluster.create("shop", pod(name, {**spec, "restartPolicy": policy}, owner))
     orphans = workload("Deployment", "orphans")
     cluster.create("shop", orphans)
     cluster.settle()

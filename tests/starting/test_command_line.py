@@ -123,10 +123,6 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
             "--fail-on-drift requires --only-drifted",
         ),
         (
-            [NAME, "--only-drifted", "--fail-on-drift", "--confirm"],
-            "--fail-on-drift cannot be used with --confirm",
-        ),
-        (
             [NAME, "--confirm-each", "--confirm=false"],
             "--confirm-each cannot be used with --confirm=false",
         ),

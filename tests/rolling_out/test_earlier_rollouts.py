@@ -1,0 +1,97 @@
+"""A rollout that an earlier run began, and that has a problem, is not forgotten."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+from cluster.manifests import workload
+from support import CONFIRM, DRIFTED, TEXT, let_ready, upgrade
+
+
+@pytest.fixture
+def rolled_out(cluster, run):
+    """Deployments a and b, which a run has restarted, and the cutoff of that run."""
+    for name in "ab":
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    upgrade(cluster)
+    ended = run(cluster, DRIFTED, CONFIRM)
+    assert ended.code == 0
+    return cluster, f"--only-started-before={ended.summary['started_before']}"
+
+
+def crash(cluster, app: str) -> str:
+    (pod,) = cluster.pods("shop", app)
+    name = pod["metadata"]["name"]
+    cluster.kubelet.crash("shop", name, "istio-proxy")
+    cluster.kubelet.set_ready("shop", name, False)
+    return name
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("options", [(DRIFTED,), ()], ids=["drifted", "all"])
+def test_a_new_pod_that_does_not_run_fails_the_same_command(rolled_out, run, options):
+    cluster, cutoff = rolled_out
+    name = crash(cluster, "a")
+    ended = run(cluster, *options, CONFIRM, cutoff, TEXT)
+    problem = f"not healthy since its rollout: {name}: not ready"
+    assert ended.code == 1
+    assert f"\nRollouts of earlier runs:\n  {problem}:\n    Deployment shop/a\n" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "Failed: 1 of an earlier run."
+    shown = run(cluster, *options, cutoff)
+    assert (shown.code, shown.skipped) == (0, {"Deployment shop/a": problem})
+
+
+def test_one_of_before_the_cutoff_is_not_its_business(rolled_out, run):
+    cluster, _ = rolled_out
+    crash(cluster, "a")
+    ended = run(cluster, DRIFTED, CONFIRM)
+    assert (ended.code, ended.skipped) == (0, {})
+
+
+def test_it_is_looked_at_again_at_the_end(rolled_out, start):
+    """What was unready when the run began, and is well when it ends, is no failure."""
+    cluster, cutoff = rolled_out
+    name = crash(cluster, "a")
+    cluster.create("shop", workload("Deployment", "c"))
+    cluster.settle()
+    (pod,) = cluster.pods("shop", "c")
+    cluster.backdate(pod, 3600)
+    held = cluster.fault(method="PATCH", path="deployments/c", release=threading.Event())
+    running = start(cluster, CONFIRM, cutoff)
+    assert held.reached.wait(20)
+    cluster.kubelet.set_ready("shop", name, True)
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/c": "succeeded"})
+
+
+def test_a_rollout_that_completes_meanwhile_is_no_failure(cluster, start, run):
+    cluster.create("shop", workload("Deployment", "a", replicas=4))
+    cluster.create("shop", workload("Deployment", "b"))
+    cluster.settle()
+    for pod in cluster.pods("shop"):
+        cluster.backdate(pod, 3600)
+    cluster.kubelet.ready_after = 60
+    first = run(cluster, CONFIRM, "deployment/a", "--timeout=1s", TEXT)
+    assert first.code == 1
+    held = cluster.fault(method="PATCH", path="deployments/b", release=threading.Event())
+    running = start(cluster, CONFIRM, "--timeout=20s")
+    assert held.reached.wait(20)
+    let_ready(cluster)
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    reason = ended.skipped["Deployment shop/a"]
+    assert re.match(r"its rollout is not complete: \d of \d Pods updated", reason)
+    assert (ended.code, ended.outcomes) == (0, {"shop/b": "succeeded"})
+
+
+def test_the_prefix_must_be_ours(tool):
+    """An annotation of a prefix that ends in ours is of somebody else."""
+    notes = {"xteam.rollout.timestamp": "a", "team.rollout.timestamp": "b"}
+    obj = {"metadata": {}, "spec": {"template": {"metadata": {"annotations": notes}}}}
+    assert tool.timestamps_of(obj, "team") == ["b"]
+    assert tool.timestamps_of(obj) == ["a", "b"]

@@ -1,0 +1,124 @@
+"""What makes the exit code 1, and that the last line says it."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.manifests import container, pod_spec, replicated, workload
+from support import CONFIRM, DRIFTED, TEXT, upgrade
+
+pytestmark = pytest.mark.both
+AUDIT = (DRIFTED, "--fail-on-drift")
+
+
+def last_line(ended) -> str:
+    return ended.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def fleet(cluster):
+    """Workloads of which some are always rejected, broken before, paused or not known."""
+    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "gone"}})
+    cluster.create("shop", workload("Deployment", "well"))
+    cluster.create("shop", workload("Deployment", "broken", pod_spec(container("app", "broken:1"))))
+    cluster.create("shop", workload("Deployment", "paused"))
+    rejected = pod_spec(container("app"), serviceAccountName="gone")
+    cluster.create("shop", workload("Deployment", "rejected", rejected))
+    cluster.create("shop", replicated("CloneSet", "unknown"))
+    cluster.settle()
+    cluster.delete("ServiceAccount", "shop", "gone")
+    cluster.change("Deployment", "shop", "paused", {"spec": {"paused": True}})
+    upgrade(cluster)
+    return cluster
+
+
+@pytest.mark.embedded("it has a CloneSet")
+def test_what_cannot_be_rolled_out_is_listed_and_no_failure(fleet, run):
+    ended = run(fleet, DRIFTED, CONFIRM, "--timeout=1s")
+    assert ended.outcomes == {"shop/well": "succeeded", "shop/broken": "timed_out"}
+    assert ended.summary["verdicts"] == {"drifted": 2, "rejected": 1, "unknown": 1}
+    assert "Deployment shop/paused" in ended.skipped
+    assert (ended.code, ended.summary["exit_code"]) == (0, 0)
+    left = {r["reason"] for r in ended.summary["leftovers"]}
+    assert left == {"timed out", "drifted", "rejected", "not checked"}
+
+
+@pytest.mark.embedded("it has a CloneSet")
+def test_with_fail_on_drift_a_run_fails_for_whatever_is_left(fleet, run):
+    ended = run(fleet, *AUDIT, CONFIRM, "--timeout=1s", TEXT)
+    counts = "1 drifted, 1 not checked, 1 rejected, 1 timed out"
+    assert ended.code == 1
+    assert sorted(last_line(ended).removesuffix(").").partition(" (")[2].split(", ")) == (
+        counts.split(", ")
+    )
+    for name in ("broken", "paused", "rejected"):
+        fleet.delete("Deployment", "shop", name)
+    fleet.delete("CloneSet", "shop", "unknown")
+    fleet.wait_for(lambda: len(fleet.store.list("pods", "shop")) == 1)
+    fleet.injector.container["image"] = "istio/proxyv2:1.28.0"
+    ended = run(fleet, *AUDIT, CONFIRM)
+    assert (ended.code, ended.outcomes) == (0, {"shop/well": "succeeded"})
+
+
+def test_what_max_rollouts_leaves_out_counts_and_what_is_excluded_does_not(cluster, run):
+    for name in "ab":
+        cluster.create("shop", workload("Deployment", name))
+    cluster.create("shop", workload("Deployment", "c", annotations={"team/no": "1"}))
+    cluster.settle()
+    upgrade(cluster)
+    options = (*AUDIT, CONFIRM, "--exclude-annotation=team/no", "--max-rollouts=1")
+    first = run(cluster, *options, TEXT)
+    assert (first.code, last_line(first)) == (1, "Not up to date: 1 Pod (1 not started).")
+    second = run(cluster, *options)
+    assert (second.code, second.outcomes) == (0, {"shop/b": "succeeded"})
+
+
+@pytest.mark.parametrize("option", ["--gate=false", "--max-duration=1ms"])
+def test_what_was_not_started_is_no_failure(cluster, run, option):
+    cluster.create("shop", workload("Deployment", "a"))
+    cluster.settle()
+    upgrade(cluster)
+    duration = () if "duration" in option else ("--max-duration=1s",)
+    ended = run(cluster, DRIFTED, CONFIRM, option, *duration)
+    assert (ended.code, ended.outcomes) == (0, {"shop/a": "not_started"})
+    assert run(cluster, *AUDIT, CONFIRM, option, *duration).code == 1
+
+
+def test_the_last_line_says_what_failed(cluster, run):
+    for name in "ab":
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    cluster.kubelet.ready_after = 60
+    ended = run(cluster, CONFIRM, "--timeout=1s", TEXT, "deploy/*", "deploy/nope", "-n=shop")
+    assert (ended.code, last_line(ended)) == (1, "Failed: 1 not found, 2 timed out.")
+
+
+def test_a_custom_resource_that_cannot_be_compared_fails_an_audit(cluster, run):
+    cluster.create("shop", replicated("CloneSet", "x", replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    for more in ((), ("--in-place",), ("--in-place", CONFIRM), (CONFIRM,)):
+        ended = run(cluster, *AUDIT, *more, TEXT)
+        assert (ended.code, last_line(ended)) == (1, "Not up to date: 2 Pods (2 not checked).")
+
+
+def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(cluster, run):
+    """Whatever kinds are selected; a restart for another sidecar does not concern this one."""
+    spec = pod_spec(container("app"), serviceAccountName="gone")
+    for name, reason in (("a", "Update sidecars istio-proxy and x"), ("b", "CVE 1")):
+        notes = {
+            "sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00+00:00",
+            "sidecarRollout.rollout.reason": reason,
+        }
+        cluster.create("shop", workload("StatefulSet", name, spec, annotations=notes))
+    cluster.wait_for(
+        lambda: all(
+            (cluster.get("StatefulSet", "shop", name).get("status") or {}).get("observedGeneration")
+            for name in "ab"
+        )
+    )
+    ended = run(cluster, *AUDIT, TEXT)
+    assert (ended.code, last_line(ended)) == (1, "Not up to date: 2 workloads without Pods.")
+    for name in ("istio-*", "*"):
+        assert run(cluster, *AUDIT, f"--sidecar-container-name={name}").summary["without_pods"] == 2
+    other = run(cluster, *AUDIT, "--sidecar-container-name=vault-agent")
+    assert other.skipped.keys() == {"StatefulSet shop/b"}  # a person's reason names none
