@@ -318,3 +318,22 @@ def test_which_containers_were_changed_in_place(tool, position):
         "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
     }
     assert tool.live_pod(live, options_of(tool, DRIFTED)).resized == ("mesh-proxy",)
+
+
+def test_long_values_are_cut_around_the_first_difference(tool):
+    """OTEL_CONFIG and others differ far from their start."""
+    start, end = "a" * 100, "z" * 100
+    difference = tool.Difference(("x", "env", "OTEL"), f"{start}OLD{end}", f"{start}NEW{end}")
+    text = tool.difference_text(difference)
+    assert text.startswith("x  env OTEL  ...")
+    old, new = text.partition("OTEL  ")[2].split(" -> ")
+    assert ("OLD" in old, "NEW" in new, len(old), len(new)) == (True, True, 60, 60)
+    short = tool.difference_text(tool.Difference(("x", "env", "A"), "b" * 30, "c" * 70))
+    assert short == f"x  env A  {'b' * 30} -> {'c' * 57}..."
+
+
+def test_a_value_that_only_got_longer_shows_its_end(tool):
+    text = tool.difference_text(tool.Difference(("x", "env", "A"), "a" * 100, "a" * 100 + "more"))
+    old, new = text.partition("A  ")[2].split(" -> ")
+    assert old != new
+    assert new.endswith("more")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import string
+import time
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
@@ -370,3 +372,48 @@ def test_a_gate_in_the_printed_command_is_redacted(tool):
     options = options_of(tool)
     words = ["--gate=check --token hunter2hunter2 --url http://a:hunter2@b"]
     assert "hunter2" not in tool.printed_command(words, options, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "AccountName=a;AccountKey=hunter2hunter2==;End=x",
+            "AccountName=a;AccountKey=<redacted>;End=x",
+        ),
+        ("root:hunter2@x@tcp(db:3306)/shop", "root:<redacted>@tcp(db:3306)/shop"),
+        ("app:hunter2@unix(/run/db.sock)/x", "app:<redacted>@unix(/run/db.sock)/x"),
+    ],
+)
+def test_other_forms_of_secrets(tool, text, shown):
+    assert tool.redact_setting(text) == shown
+
+
+def test_a_name_that_ends_in_pw_is_a_secret(tool):
+    assert all(map(tool.is_secret, ("DB_PW", "pw", "db.pw", "appPw")))
+    assert not any(map(tool.is_secret, ("PWA", "UPWARD", "SPW")))
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        """sh -c 'curl -H "Authorization: Bearer hunter2hunter2" http://x'""",
+        """sh -c "check --token=hunter2" """,
+        """sh -c 'check token=hunter2'""",
+        """sh -c 'curl -u x --password "hunter2 3" y'""",
+        """check 'http://a:hunter2@b/'""",
+        """sh -c "curl -H 'Authorization: Bearer hunter2hunter2'" """,
+    ],
+)
+def test_a_gate_that_was_redacted_can_still_be_parsed(tool, gate):
+    printed = tool.printed_command([f"--gate={gate}"], options_of(tool), "")
+    assert "hunter2" not in printed
+    (word,) = [word for word in shlex.split(printed) if word.startswith("--gate=")]
+    assert len(shlex.split(word.partition("=")[2])) == len(shlex.split(gate))
+
+
+def test_redaction_of_a_long_text_is_fast(tool):
+    began = time.monotonic()
+    for text in ('token="' + '"' * 50_000, "token=" + "a" * 100_000, ":" * 50_000 + "@tcp("):
+        tool.redact_text(text)
+    assert time.monotonic() - began < 5

@@ -233,3 +233,46 @@ def test_recorded_rejections(tool, exchange, verdict):
 )
 def test_other_rejections(tool, status, message, verdict):
     assert tool.verdict_on(tool.ApiError(status, message)) is tool.Verdict[verdict]
+
+
+def test_a_page_of_html_in_a_condition_or_an_event_is_cut(tool):
+    page = 'failed calling webhook "x": <!DOCTYPE html><html><body>sorry</body></html>'
+    failed = {"type": "ReplicaFailure", "status": "True", "message": page}
+    assert tool.failure_condition({"status": {"conditions": [failed]}}).endswith('webhook "x":')
+    unready = {"type": "Ready", "status": "False", "message": page}
+    pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [unready]}}
+    assert tool.pod_problem(pod) == 'p: failed calling webhook "x":'
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            {"lastTimestamp": "2026-01-01T00:00:00Z", "message": "old"},
+            {"eventTime": "2026-01-02T00:00:00.5Z"},
+        ],
+        [
+            {"eventTime": "2026-01-02T00:00:00.5Z"},
+            {"eventTime": "2026-01-01T00:00:00.5Z", "message": "old"},
+        ],
+        [
+            {
+                "eventTime": "2026-01-01T00:00:00Z",
+                "series": {"lastObservedTime": "2026-01-03T00:00:00Z"},
+            },
+            {"lastTimestamp": "2026-01-02T00:00:00Z", "message": "old"},
+        ],
+    ],
+)
+def test_the_latest_event_is_by_whatever_time_it_has(tool, events):
+    class Cluster(tool.Cluster):
+        def __init__(self) -> None:
+            pass
+
+        def find(self, path, **parts):
+            return {
+                "items": [{"lastTimestamp": None, "message": "new"} | event for event in events]
+            }
+
+    found = Cluster().latest_event({"metadata": {"uid": "u", "namespace": "shop"}})
+    assert found == "new"

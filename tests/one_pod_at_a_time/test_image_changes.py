@@ -363,3 +363,15 @@ def test_a_crash_loop_of_the_old_container_says_nothing_about_the_new_image(tool
     assert tool.why_not_started(before, after, ["agent"]) == ""
     after["status"]["containerStatuses"][1]["containerID"] = "new"
     assert tool.why_not_started(before, after, ["agent"]) == "container agent: CrashLoopBackOff"
+
+
+def test_a_container_without_a_status_is_neither_restarted_nor_stuck(tool):
+    """For example one that the kubelet has not seen yet."""
+    before = a_pod(0, True)
+    without = copy.deepcopy(before)
+    without["status"]["containerStatuses"] = []
+    assert not tool.is_restarted(before, without, ["agent"])
+    waiting = {"waiting": {"reason": "ErrImagePull"}}
+    stuck = copy.deepcopy(before)
+    stuck["status"]["containerStatuses"] = [{"name": "agent", "state": waiting}]
+    assert tool.why_not_started(without, stuck, ["agent"]) == "container agent: ErrImagePull"

@@ -120,3 +120,20 @@ def test_which_pods_are_below_a_partition(tool, spec, below):
     }
     names = ["db-0", "db-5", "db-6", "db-7", "db-10", "db-debug"]
     assert [name for name in names if tool.is_below_partition(obj, name)] == below
+
+
+def test_a_pod_below_the_partition_without_the_sidecar_is_told(partitioned, run):
+    before = partitioned.get("Pod", "shop", "db-0")["metadata"]["uid"]
+    partitioned.injector.state = "ignored"
+    partitioned.delete("Pod", "shop", "db-0")
+
+    def is_back() -> bool:
+        pod = partitioned.get("Pod", "shop", "db-0")
+        status = partitioned.get("StatefulSet", "shop", "db")["status"]
+        return bool(pod) and pod["metadata"]["uid"] != before and status["availableReplicas"] == 3
+
+    partitioned.wait_for(is_back)
+    partitioned.injector.state = "works"
+    ended = run(partitioned, CONFIRM, "--include-statefulset", "statefulset/db")
+    assert ended.outcomes == {"shop/db": "succeeded"}
+    assert messages(ended)["db"] == "1 of 3 Pods is below partition 1 and has no sidecar"

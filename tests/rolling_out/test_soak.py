@@ -317,3 +317,36 @@ def test_without_it_all_is_read_once_after_the_last_eviction(cluster, run):
     assert verified == "/api/v1/namespaces/shop/pods"
     assert owner == "/apis/apps/v1/namespaces/shop/replicasets/lone"
     assert census == "/api/v1/pods"
+
+
+def test_pods_that_become_unready_in_turn_do_not_prolong_it(tool):
+    """After the time, it looks once more, and stops."""
+    pods = [ready_pod(name=name) for name in ("web-0", "web-1")]
+    cluster = FakeCluster(*pods)
+    for look in range(1, 100):
+        odd = look % 2
+        cluster.then[look] = [
+            ready_pod(name="web-0", ready=not odd),
+            ready_pod(name="web-1", ready=bool(odd)),
+        ]
+    assert watch(tool, cluster, "--soak=12s") == ""
+    assert cluster.looks == [1005, 1010, 1012, 1017]
+
+
+def test_a_soak_that_fails_does_not_hide_a_lost_sidecar(cluster, start):
+    cluster.create("shop", workload("Deployment", "a", replicas=2))
+    cluster.create("shop", workload("Deployment", "b", replicas=3))
+    cluster.settle()
+    running = soaking(cluster, start)
+    first, second = (p["metadata"]["name"] for p in cluster.pods("shop", "a"))
+    cluster.injector.state = "ignored"
+    cluster.delete("Pod", "shop", first)
+    cluster.wait_for(
+        lambda: first not in [p["metadata"]["name"] for p in cluster.pods("shop", "a")]
+    )
+    cluster.kubelet.crash("shop", second, "istio-proxy")
+    ended = running.finish()
+    assert ended.outcomes == {"shop/a": "lost_sidecar", "shop/b": "not_started"}
+    crash = f"failed during the soak: {second}: container istio-proxy restarted: OOMKilled"
+    text = f"1 of 2 new Pods has no sidecar; check what injects it; {crash}"
+    assert message_of(ended, "a") == text

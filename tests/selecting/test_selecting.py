@@ -13,7 +13,7 @@ import pytest
 from cluster.manifests import container, native, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BOTH, exchanges, options_of, printed_command
+from support import BOTH, CONFIRM, exchanges, options_of, printed_command
 
 pytestmark = pytest.mark.both
 
@@ -551,3 +551,17 @@ def test_a_cutoff_in_the_future_logs_a_warning(cluster, run):
     warning = "--only-started-before is in the future"
     assert warning in run(cluster, f"--only-started-before={there:%Y-%m-%dT%H:%M:%SZ}").stderr
     assert warning not in run(cluster).stderr
+
+
+def test_a_strategy_that_kubectl_cannot_wait_for_is_skipped(cluster, run):
+    """Kubernetes 1.37 has Recreate for StatefulSets, as an alpha feature."""
+    cluster.create("shop", workload("StatefulSet", "db"))
+    cluster.settle()
+    with cluster.store.lock:
+        found = cluster.get("StatefulSet", "shop", "db")
+        spec = {**found["spec"], "updateStrategy": {"type": "Recreate"}}
+        cluster.store.change("statefulsets", found, spec=spec)
+    ended = run(cluster, "--include-statefulset", CONFIRM)
+    hint = "which `kubectl rollout status` does not support; restart it manually"
+    reason = f"updateStrategy is Recreate, {hint}"
+    assert (ended.code, ended.skipped) == (0, {"StatefulSet shop/db": reason})

@@ -235,10 +235,29 @@ def test_plural_spellings_work_too(tool):
         ("20220501T130000Z", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
         ("2022-05-01 13:00 +02:00", datetime(2022, 5, 1, 11, tzinfo=timezone.utc)),
         ("1 May 2022 1pm", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
+        ("13/05/2022", datetime(2022, 5, 13, tzinfo=timezone.utc)),
+        ("2022-02-03", datetime(2022, 2, 3, tzinfo=timezone.utc)),
     ],
 )
 def test_times(tool, text, moment):
     assert tool.point_in_time(text) == moment
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "05/01/2026",  # in May or in January
+        "5.1.2026 12:00",
+        "01-05-26",
+        "9999-12-31",
+        "9999-12-31T23:59:59.5Z",
+    ],
+)
+def test_times_that_read_differently_elsewhere_are_refused(run, text):
+    ended = run(None, f"--only-started-before={text}")
+    message = "must be a date and time such as 2026-05-01T13:00:00Z"
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f'invalid value "{text}": {message}' in ended.stderr
 
 
 OFFSETS = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))

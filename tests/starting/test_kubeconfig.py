@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 from cluster.manifests import workload
-from support import CONFIRM, KUBECTL
+from support import CONFIRM, KUBECTL, TEXT
 
 
 @pytest.fixture
@@ -249,3 +249,15 @@ def test_kubectl_is_asked_once_for_the_kubeconfig(shop, run, tmp_path):
     kubectl.chmod(0o755)
     assert run(shop, f"--kubectl={kubectl}").code == 0
     assert log.read_text().splitlines() == ["config view"]
+
+
+@pytest.mark.parametrize("proxy", ["http://proxy:99999", "http://proxy:x", "http://proxy:0"])
+def test_a_proxy_with_a_bad_port_is_named(shop, run, tmp_path, proxy):
+    config = json.loads(Path(shop.kubeconfig).read_text())
+    config["clusters"][0]["cluster"]["proxy-url"] = proxy
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    ended = run(str(path), TEXT)
+    assert (ended.code, ended.stdout) == (3, "")
+    assert "unexpected error" not in ended.stderr
+    assert f"invalid proxy URL {proxy}" in ended.stderr or "invalid port" in ended.stderr

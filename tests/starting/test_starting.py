@@ -515,3 +515,16 @@ def test_a_slow_server_is_waited_for(cluster, start):
     assert held.reached.wait(20)
     held.release.set()
     assert running.finish().outcomes == {"shop/web": "succeeded"}
+
+
+def test_a_persons_kuberc_has_no_say(cluster, start, tmp_path):
+    """It may change the defaults of kubectl's options."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    seen = tmp_path / "seen"
+    script = tmp_path / "kubectl"
+    script.write_text(f'#!/bin/sh\necho "$KUBERC" >>{seen}\nexec {KUBECTL} "$@"\n')
+    script.chmod(0o755)
+    running = start(cluster, CONFIRM, f"--kubectl={script}", KUBERC="/nowhere/kuberc")
+    assert running.finish().outcomes == {"shop/web": "succeeded"}
+    assert set(seen.read_text().split()) == {"off"}

@@ -1,0 +1,190 @@
+"""Each number is counted from Pods that were read; the plan, the results and the last count agree."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+from cluster.manifests import replicated, workload
+from support import (
+    APP,
+    CONFIRM,
+    DRIFTED,
+    ON_DELETE,
+    TEXT,
+    counts,
+    evictions,
+    partition,
+    upgrade,
+)
+
+
+def census(ended) -> str:
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("istio-proxy in ")]
+    return line
+
+
+def pods_line(ended) -> str:
+    return next(line for line in ended.stdout.splitlines() if line.startswith("Pods: "))
+
+
+def test_a_rollout_that_was_interrupted_twice_is_not_verified(cluster, start):
+    cluster.create("shop", workload("Deployment", "web", replicas=4))
+    cluster.create("shop", workload("Deployment", "zoo", replicas=5))
+    cluster.settle()
+    cluster.kubelet.ready_after = 60
+    running = start(cluster, CONFIRM, TEXT, "--log-level=debug")
+    running.wait_for_log("Waiting for deployment")
+    running.signal(signal.SIGINT)
+    running.wait_for_log("interrupted: no new rollouts will start")
+    running.signal(signal.SIGINT)
+    ended = running.finish()
+    assert pods_line(ended) == "Pods: 0 of 9 updated and ready (5 not updated, 4 not verified)."
+
+
+def test_the_surge_of_a_stuck_deployment_is_not_counted_twice(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=4))
+    cluster.settle()
+    cluster.kubelet.ready_after = 60
+    ended = run(cluster, CONFIRM, "--timeout=1s")
+    assert len(cluster.store.list("pods", "shop")) == 5
+    pods = ended.summary["pods"]
+    assert (pods["matched"] + pods["lost"], pods["updated_and_ready"]) == (4, 0)
+
+
+def test_what_others_have_updated_counts_as_updated(cluster, start, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    held = cluster.fault(
+        method="GET",
+        path="shop/deployments/web",
+        user_agent="sidecar-rollout",
+        release=threading.Event(),
+    )
+    running = start(cluster, DRIFTED, CONFIRM)
+    assert held.reached.wait(20)
+    other = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": other}})
+    cluster.wait_for(
+        lambda: all(
+            p["metadata"].get("annotations", {}).get("kubectl.kubernetes.io/restartedAt")
+            for p in cluster.store.list("pods", "shop")
+        )
+    )
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"]) == ("skipped", "already up to date")
+    assert ended.summary["pods"] == counts(2, 2, 2, 2)
+
+
+@pytest.mark.both
+def test_in_the_plan_are_the_pods_that_the_plan_replaces(cluster, run):
+    """Not those that a partition keeps."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, **partition(2)))
+    cluster.settle()
+    upgrade(cluster)
+    ended = run(cluster, DRIFTED, "--include-statefulset", TEXT)
+    assert census(ended).endswith("(2 drifted, 1 in the plan)")
+    after = run(cluster, DRIFTED, "--include-statefulset", CONFIRM, TEXT)
+    assert census(after).endswith("(2 drifted)")
+
+
+def test_nor_those_after_the_cutoff(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    old, _ = cluster.pods("shop")
+    cluster.backdate(old, 3600)
+    upgrade(cluster)
+    cutoff = "--only-started-before=" + cluster.get("Pod", "shop", old["metadata"]["name"])[
+        "metadata"
+    ]["creationTimestamp"].replace("Z", ".5Z")
+    ended = run(cluster, DRIFTED, TEXT, cutoff)
+    assert census(ended).endswith("(1 drifted, 1 in the plan)")
+
+
+def test_a_run_for_one_workload_lists_no_pods_of_others(cluster, run):
+    cluster.create("shop", replicated("ReplicaSet", "lone", replicas=2))
+    for name in ("web", "api"):
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    ended = run(cluster, DRIFTED, CONFIRM, "deployment/web")
+    assert ended.summary["leftovers"] == []
+    (old,) = [r for r in ended.summary["sidecars"] if "1.26" in r["image"]]
+    assert old["not_up_to_date"] == {"not_selected": 4}
+
+
+def test_workloads_that_are_created_during_the_run_are_new(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", workload("Deployment", "zero", replicas=0))
+    cluster.settle()
+    upgrade(cluster)
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, DRIFTED, CONFIRM, "--fail-on-drift")
+    assert held.reached.wait(20)
+    cluster.create("shop", workload("Deployment", "late", replicas=2))
+    cluster.create("shop", replicated("CloneSet", "clones"))
+    cluster.change("Deployment", "shop", "zero", {"spec": {"replicas": 2}})
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["leftovers"]) == (0, [])
+    (sidecar,) = ended.summary["sidecars"]
+    assert (sidecar["pods"], sidecar["not_up_to_date"]) == (6, {})
+
+
+def test_pods_that_drift_after_the_plan_are_in_the_last_count(cluster, start):
+    """A Pod of a workload that was up to date comes back without what is injected now."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    upgrade(cluster)
+    cluster.create("shop", workload("Deployment", "well"))
+    cluster.settle()
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, DRIFTED, CONFIRM, "--fail-on-drift")
+    assert held.reached.wait(20)
+    (pod,) = cluster.pods("shop", "well")
+    newest, cluster.injector.container["image"] = cluster.injector.container["image"], "old:1"
+    cluster.delete("Pod", "shop", pod["metadata"]["name"])
+    uid = pod["metadata"]["uid"]
+    cluster.wait_for(
+        lambda: (
+            cluster.pods("shop", "well")[:1]
+            and cluster.pods("shop", "well")[0]["metadata"]["uid"] != uid
+        )
+    )
+    cluster.injector.container["image"] = newest
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    (left,) = ended.summary["leftovers"]
+    assert (left["name"][:5], left["reason"], ended.code) == ("well-", "drifted", 1)
+
+
+def test_the_methods_are_of_what_is_selected(cluster, run):
+    cluster.create("shop", workload("Deployment", "a"))
+    cluster.create("shop", workload("StatefulSet", "b", APP, replicas=2, **ON_DELETE))
+    cluster.settle()
+    options = ("--evict", "--include-statefulset", TEXT)
+    assert (
+        "To roll out: 2 workloads (3 Pods), 1 to restart and 1 to evict."
+        in run(cluster, *options).stdout
+    )
+    shown = run(cluster, *options, "--max-rollouts=1").stdout
+    assert "To roll out: 1 of 2 workloads (1 of 3 Pods; --max-rollouts).\n" in shown
+
+
+def test_an_eviction_that_is_skipped_before_its_first_write_counts_as_planned(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "b", APP, replicas=2, **ON_DELETE))
+    cluster.settle()
+    upgrade(cluster)
+    image = {"containers": [{"name": "app", "image": "app:2"}]}
+    cluster.change("StatefulSet", "shop", "b", {"spec": {"template": {"spec": image}}})
+    cluster.settle()
+    ended = run(cluster, "--evict", "--include-statefulset", CONFIRM)
+    assert (ended.outcomes, evictions(cluster)) == ({"shop/b": "skipped"}, [])
+    assert ended.summary["pods"] == counts(2, 0, 2, 0)

@@ -1,0 +1,152 @@
+"""A write whose answer is lost, or that conflicts with another, and a workload that is recreated."""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import datetime, timezone
+
+import pytest
+from cluster.manifests import container, pod_spec, replicated, workload
+from support import APP, CONFIRM, EVICT, a_rollout, a_workload, messages, patched
+
+PATCH = {"method": "PATCH", "path": "deployments/web"}
+
+
+@pytest.fixture
+def web(cluster):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize("status", [0, 502, 503, 504])
+def test_a_patch_without_an_answer_may_have_restarted_it(tool, a_report, capsys, status):
+    """Nobody can look whether it was stored: nothing else starts, and its Pods are not verified."""
+
+    class Lost:
+        def now(self):
+            return datetime.now(timezone.utc)
+
+        def workload(self, ref):
+            if self.patched:
+                raise tool.ApiError(status, "away")
+            return {"metadata": {"generation": 1}}
+
+        def patch_template(self, *parts):
+            self.patched = True
+            raise tool.ApiError(status, "away")
+
+        patched = False
+
+    found = a_workload(tool)
+    rollout = a_rollout(tool, Lost())
+    object.__setattr__(rollout, "check", lambda *parts: None)
+    result = rollout.carry_out(found, str)
+    assert (result.outcome, result.message, result.stop_reason) == (
+        tool.Outcome.FAILED,
+        "it may have been restarted: away",
+        "away",
+    )
+    report = a_report(CONFIRM)
+    report.finish(result)
+    report.print_counts(1.0)
+    assert capsys.readouterr().out.endswith("Pods: 0 of 1 updated and ready (1 not verified).\n")
+
+
+def test_a_stored_patch_is_recognized_by_the_conflict_of_its_repetition(web, run):
+    lost = web.fault(**PATCH, drop="after")
+    ended = run(web, CONFIRM)
+    assert (ended.code, ended.outcomes, lost.times) == (0, {"shop/web": "succeeded"}, 0)
+    assert web.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
+
+
+def test_a_stored_patch_that_is_answered_with_500_is_recognized(web, run):
+    web.fault(**PATCH, drop="after")
+    web.fault(**PATCH, status=500, body={"message": "oops"})
+    ended = run(web, CONFIRM)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert web.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
+
+
+def test_an_evicted_pod_is_named_if_the_api_server_goes_away(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    cluster.settle()
+    cluster.kubelet.ready_after = 60
+    running = start(cluster, CONFIRM, *EVICT)
+    cluster.wait_for(cluster.kubelet.starting)
+    cluster.fault(user_agent="sidecar-rollout", times=9999, status=401, body={"message": "no"})
+    ended = running.finish()
+    text = r"0 of 2 Pods replaced; Pod x-\S+ was evicted; 401 Unauthorized"
+    assert re.match(text, messages(ended)["x"])
+
+
+@pytest.mark.parametrize("times", [3, 20])
+def test_update_conflicts_pause_and_fail_in_the_end(web, run, times):
+    conflict = {"kind": "Status", "message": "the object has been modified", "reason": "Conflict"}
+    web.fault(**PATCH, times=times, status=409, body=conflict)
+    ended = run(web, CONFIRM)
+    if times == 3:
+        assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    else:
+        text = "not patched: gave up after 20 update conflicts"
+        assert (ended.code, messages(ended)) == (1, {"web": text})
+        assert ended.of("result")[0]["seconds"] > 5
+    dry_runs = [r for r in web.server.requests if "dryRun" in r.path or r.query.get("dryRun")]
+    assert len(dry_runs) == 1  # the spec is the same
+    reads = [r for r in web.server.requests if r.method == "GET" and "deployments/web" in r.path]
+    assert len(reads) >= times
+
+
+def test_after_a_conflict_a_changed_spec_is_checked_anew(web, start):
+    held = web.fault(**PATCH, release=threading.Event())
+    running = start(web, CONFIRM)
+    assert held.reached.wait(20)
+    web.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    held.release.set()
+    ended = running.finish()
+    assert messages(ended)["web"].startswith("paused; run `kubectl rollout resume` first")
+    assert patched(web) == ["web"]
+
+
+def test_a_signal_ends_the_pause_after_a_conflict(tool):
+    rollout = a_rollout(tool, None)
+    rollout.signals.received.append(2)
+
+    class Cluster:
+        def now(self):
+            return tool.datetime.now(tool.timezone.utc)
+
+        def workload(self, ref):
+            return {"metadata": {"generation": 1}}
+
+    object.__setattr__(rollout, "cluster", Cluster())
+    object.__setattr__(rollout, "check", lambda *parts: None)
+    with pytest.raises(tool.UnsuccessfulError) as caught:
+        rollout.patch(a_workload(tool))
+    assert caught.value.args == (tool.Outcome.NOT_STARTED, "interrupted")
+
+
+def test_a_workload_that_was_recreated_during_its_rollout_is_incomplete(web, start):
+    """It keeps its Pods, as with `kubectl delete --cascade=orphan` and a new manifest."""
+    web.kubelet.ready_after = 60
+    running = start(web, CONFIRM, "--timeout=20s", "--log-level=debug")
+    running.wait_for_log("Waiting for deployment")
+    web.delete("Deployment", "shop", "web", orphan=True)
+    running.wait_for_log("kubectl ended without a result")
+    changed = pod_spec(container("app", "app:2"))  # else it would adopt its ReplicaSet, too
+    web.create("shop", workload("Deployment", "web", changed, replicas=2))
+    ended = running.finish()
+    assert messages(ended) == {"web": "was deleted and recreated during its rollout"}
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "incomplete"})
+
+
+def test_the_pods_of_a_workload_that_was_deleted_during_its_rollout_are_not_verified(web, start):
+    web.kubelet.ready_after = 60
+    running = start(web, CONFIRM, "--timeout=30s", "--log-level=debug", "--log-format=text")
+    running.wait_for_log("Waiting for deployment")
+    web.delete("Deployment", "shop", "web")
+    ended = running.finish()
+    assert ended.code == 0
+    assert "\n  no longer exists:\n    Deployment shop/web\n" in ended.stdout
+    assert "\nPods: 0 of 2 updated and ready (2 not verified).\n" in ended.stdout
