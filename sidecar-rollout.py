@@ -41,11 +41,12 @@ Options marked * can be repeated and accept shell wildcards. A switch without a
 value means true; =false is the opposite.
 
 Exit codes:
-  0         done, or nothing to do
-  1         at least one workload failed, timed out, was incomplete, rejected,
-            unknown or not up to date, or has had no Pods since a rollout (in a
-            dry run only with --fail-on-drift), or the API server was
-            unavailable
+  0         nothing failed; what is left (rejected, unknown, skipped, unhealthy
+            before, not started) is listed
+  1         something failed: a rollout of a workload that was healthy before,
+            also one of an earlier run since --only-started-before; a name does
+            not exist; the API server became unavailable; with --fail-on-drift,
+            selected Pods are not up to date
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl; nothing was
             changed
@@ -1010,7 +1011,7 @@ OPTIONS = {
         ),
         Option(
             "--fail-on-drift",
-            "Exit with 1 if selected Pods are not up to date, with --confirm at the end of the run",
+            "Exit with 1 if selected Pods are not up to date; with --confirm, after the run",
             requires="--only-drifted",
         ),
     ),
