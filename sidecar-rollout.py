@@ -2518,7 +2518,8 @@ def why_unfinished(workload: Workload, options: Options) -> str:
     # In whole seconds; those of a person have another form.
     last = max((stamp[:19] for stamp in stamps if stamp.endswith("+00:00")), default="")
     reason = why_incomplete(workload) if workload.oldest_pod.isoformat()[:19] < last else ""
-    unready = [pod for pod in workload.pods if not pod.is_ready]
+    new = [pod for pod in workload.pods if pod.created.isoformat()[:19] >= last]
+    unready = [pod for pod in new if not pod.is_ready]
     if reason or not unready or last < options.cutoff.isoformat()[:19]:
         return reason
     problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
@@ -5562,6 +5563,7 @@ class Report:
             skipped=len(plan.skips),
             seconds=seconds,
             exit_code=exit_code,
+            failed=+self.failed,
         )
 
     def print_unsuccessful(self) -> None:
@@ -5767,6 +5769,8 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
             report.take_census(owners)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
+            if report.options.fail_on_drift or error.status in UNAVAILABLE:
+                report.failed["list of Pods"] = 1
         except TimeoutError:  # the second signal
             pass
 

@@ -214,6 +214,19 @@ def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
     assert "cannot list Pods again, to count their sidecars: 403 no" in ended.stderr
 
 
+@pytest.mark.parametrize(("status", "options"), [(401, ()), (403, ("--fail-on-drift", DRIFTED))])
+def test_a_run_whose_pods_cannot_be_listed_again_fails(company, start, status, options):
+    """Nobody knows what runs now."""
+    held = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(company, CONFIRM, *options)
+    assert held.reached.wait(20)
+    for _ in range(3):
+        company.fault(path=r"/api/v1/pods\?", status=status, body={"message": "no"})
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["failed"]) == (1, {"list of Pods": 1})
+
+
 def test_the_second_signal_ends_a_list_of_pods_that_hangs(company, start):
     patched = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
     running = start(company, CONFIRM)

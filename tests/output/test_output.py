@@ -249,6 +249,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "without_pods": 0,
         "seconds": summary["seconds"],
         "exit_code": 0,
+        "failed": {},
     }
     assert all(
         re.fullmatch(r"[\d-]+T[\d:]+Z", text)

@@ -43,6 +43,7 @@ def test_a_dry_run_changes_nothing(cluster, run):
         "planned": 1,
         "skipped": 0,
         "exit_code": 0,
+        "failed": {},
     }
     assert {
         r.method for r in cluster.server.requests if "selfsubjectaccessreviews" not in r.path
