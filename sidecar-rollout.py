@@ -4441,7 +4441,7 @@ class OneByOne:
         counts = None
         message = self.form.format(progress=self.progress, message=message)
         if self.taken and not (stop_reason and outcome is Outcome.FAILED):  # unavailable
-            with suppress(ApiError, SkipError):
+            with suppress(ApiError, SkipError, UnsuccessfulError):
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
         return Result(self.workload, outcome, message, counts=counts, stop_reason=stop_reason)
 

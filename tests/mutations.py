@@ -685,12 +685,6 @@ MUTATIONS = (
         "",
     ),
     Mutation(
-        "patch: a changed spec is not checked again",
-        "lost_answers",
-        "self.check(workload, obj, generation == checked)",
-        "self.check(workload, obj, checked is not None)",
-    ),
-    Mutation(
         "verification: a recreated workload is the same",
         "lost_answers",
         '            if uid and dig(workload.obj, "metadata.uid") not in (uid, {}):',
@@ -784,7 +778,7 @@ MUTATIONS = (
     # Answers of an injector
     Mutation(
         "changing values: what one tells is true of all",
-        "answers_by_pod",
+        "answers_by_pod changing_values",
         "for group in groups if group[0].ignored for workload in group[1:]",
         "for group in groups if False for workload in group[1:]",
     ),
@@ -839,13 +833,13 @@ MUTATIONS = (
     ),
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
-        "evicting_meanwhile evicting_replacements",
+        "scheduler",
         "        wanted = workload.total_pods  # of an owner that states no number, as before\n        if has_template(workload.ref):",
         "        wanted = 0\n        if has_template(workload.ref):",
     ),
     Mutation(
         "in place: the Pod need not be ready",
-        "image_changes in_place",
+        "image_changes",
         "    return (is_ready(pod) or not is_ready(before)) and restarted",
         "    return restarted",
     ),
@@ -875,7 +869,7 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
-        "rolling_out faults",
+        "scheduler",
         "            if attempts > RETRIES or is_paused(workload.obj):",
         "            if is_paused(workload.obj):",
     ),

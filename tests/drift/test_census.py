@@ -251,3 +251,16 @@ def test_versions_of_several_containers(cluster, run):
     lines = run(cluster, TEXT, *names, *BOTH).stdout.splitlines()
     assert "agent in 2 Pods: 7 in 2" in lines
     assert "istio-proxy in 2 Pods: 1.26.2 in 2" in lines
+
+
+def test_what_an_annotation_does_not_include_is_excluded(company, run):
+    ended = run(
+        company,
+        *AUDIT,
+        TEXT,
+        "--include-annotation=team/roll=out",
+        "-n=shop",
+        "-l=app in (web,well)",
+    )
+    assert ended.code == 0
+    assert census(ended).endswith("(5 excluded)")

@@ -82,3 +82,16 @@ def test_a_value_that_only_some_answers_have_is_not_ignored(cluster, run):
     cluster.injector.upgraded = cluster.injector.container
     cluster.injector.container = container("istio-proxy", image, env=[{"name": "X", "value": "2"}])
     assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "unknown"}
+
+
+def test_a_value_that_only_the_second_answer_has_is_not_ignored(cluster, run):
+    """The live Pod has the value of the first one, and something else drifted."""
+    image = "docker.io/istio/proxyv2:1.26.2"
+    cluster.injector.container = container("istio-proxy", image, env=[{"name": "X", "value": "1"}])
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container = container("istio-proxy", NEW, env=[{"name": "X", "value": "1"}])
+    cluster.injector.upgraded = container("istio-proxy", NEW, env=[{"name": "X", "value": "2"}])
+    (drift,) = run(cluster, DRIFTED).of("drift")
+    assert drift["verdict"] == "unknown"
+    assert "(env X of istio-proxy)" in drift["message"]

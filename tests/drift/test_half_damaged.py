@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 from cluster.manifests import container, workload
-from support import BOTH, CONFIRM, DRIFTED, TEXT, lines, patched, unchecked, verdicts
+from support import (
+    BOTH,
+    CONFIRM,
+    DRIFTED,
+    TEXT,
+    a_workload,
+    lines,
+    options_of,
+    patched,
+    unchecked,
+    verdicts,
+)
 
 pytestmark = pytest.mark.both
 
@@ -150,3 +161,16 @@ def test_a_workload_of_which_no_pod_has_it_is_left_alone(cluster, run):
     cluster.settle()
     assert run(cluster).planned == ["shop/web"]
     assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
+
+
+def test_pods_of_custom_resources_lack_nothing(tool):
+    """Their controller may have several templates, such as a leader's."""
+    sidecars = [tool.Sidecar(name, "x:1", False) for name in ("x", "y")]
+    for kind, group, lacking in (("ReplicaSet", "apps", ("b",)), ("Foo", "example.com", ())):
+        found = a_workload(tool, ref=tool.ObjectRef(kind, "shop", "web", group))
+        created = found.pods[0].created
+        found.pods = [
+            tool.LivePod("a", created, True, frozenset(sidecars)),
+            tool.LivePod("b", created, True, frozenset(sidecars[:1])),
+        ]
+        assert tool.pods_lacking(found, options_of(tool, sidecars=["x", "y"])) == lacking

@@ -375,3 +375,15 @@ def test_a_container_without_a_status_is_neither_restarted_nor_stuck(tool):
     stuck = copy.deepcopy(before)
     stuck["status"]["containerStatuses"] = [{"name": "agent", "state": waiting}]
     assert tool.why_not_started(without, stuck, ["agent"]) == "container agent: ErrImagePull"
+
+
+def test_the_pod_must_be_ready_as_well_as_its_container(tool):
+    """Another container may have become unready by the restart."""
+    before = a_pod(0, True)
+    after = copy.deepcopy(before)
+    status = {"name": "agent", "ready": True, "state": {"running": {}}, "containerID": "other"}
+    after["status"]["containerStatuses"] = [status]
+    assert tool.is_restarted(before, after, ["agent"])
+    after["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    assert not tool.is_restarted(before, after, ["agent"])
+    assert tool.is_restarted(a_pod(0, False), after, ["agent"])

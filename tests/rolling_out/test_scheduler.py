@@ -222,3 +222,90 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
     assert count(tool.Outcome.FAILED) == ""
     assert count(tool.Outcome.FAILED) == "5 rollouts failed in a row"
     assert count(tool.Outcome.SUCCEEDED) == "5 rollouts failed in a row"
+
+
+class Results:
+    """A Report that keeps what is finished."""
+
+    def __init__(self) -> None:
+        self.results = []
+        self.finish = self.results.append
+
+
+@pytest.fixture
+def idle(tool):
+    """idle(*options): a Scheduler without workers, whose slots and events a test fills."""
+
+    def make(*options: str):
+        rollout = a_rollout(tool, FakeCluster(), *options)
+        found = tool.Scheduler(rollout, Results(), 0)
+        found.workers = 2
+        return found
+
+    return make
+
+
+def test_a_recheck_that_is_abandoned_keeps_its_result(tool, idle):
+    earlier = tool.Result(a_workload(tool), tool.Outcome.TIMED_OUT, "late")
+    scheduler = idle()
+    assert scheduler.abandoned(tool.Task(earlier.workload, earlier)) is earlier
+    begun = scheduler.abandoned(tool.Task(earlier.workload))
+    assert begun.outcome is tool.Outcome.INTERRUPTED
+
+
+def test_what_ends_while_a_question_is_open_may_stop_the_run(tool, idle):
+    """The answer is yes, but the failure limit was reached meanwhile."""
+    scheduler = idle("--max-failures=1")
+    running = tool.Task(a_workload(tool, "a"))
+    scheduler.in_progress[running.workload.ref] = running
+    scheduler.ask = True
+
+    def answer(workload) -> str:
+        scheduler.tell(running, tool.Result(running.workload, tool.Outcome.FAILED, "no"))
+        return "yes"
+
+    scheduler.ask_about = answer
+    waiting = tool.deque([tool.Task(a_workload(tool, "b"))])
+    scheduler.fill_slots(waiting)
+    assert (len(waiting), scheduler.in_progress) == (1, {})
+    assert scheduler.signals.reason_to_stop() == "--max-failures=1 reached"
+
+
+def test_a_failed_recheck_is_no_second_failure(tool, idle):
+    scheduler = idle("--max-failures=2")
+    found = a_workload(tool)
+    late = tool.Result(found, tool.Outcome.TIMED_OUT, "late")
+    for task in (tool.Task(found), tool.Task(found, late)):
+        scheduler.in_progress[found.ref] = task
+        scheduler.tell(task, late)
+        scheduler.handle_event(1)
+    assert scheduler.failures == 1
+    assert scheduler.signals.reason_to_stop() == ""
+
+
+def test_a_kubectl_that_keeps_failing_is_given_up(tool):
+    """Although the API server answers, and the timeout is far away."""
+    rollout = a_rollout(tool, FakeCluster(), "--timeout=10h")
+    rollout.signals.wait = lambda *parts: None
+    calls = []
+
+    def fail(ref, seconds, tell) -> tuple[int, str]:
+        calls.append(ref)
+        assert len(calls) < 50, "it is run forever"
+        return 1, "error: flag provided but not defined"
+
+    object.__setattr__(rollout, "rollout_status", fail)
+    ended = rollout.wait(a_workload(tool), str)
+    assert ended == (1, "error: flag provided but not defined")
+    assert len(calls) == tool.RETRIES + 1
+
+
+def test_a_custom_resource_is_to_have_as_many_pods_as_before_at_the_end(tool):
+    """It states no number."""
+    ref = tool.ObjectRef("CloneSet", "shop", "web", "apps.kruise.io")
+    found = a_workload(tool, ref=ref, total_pods=3)
+    rollout = a_rollout(tool, FakeCluster())
+    object.__setattr__(rollout, "pods_of", lambda workload: FakeCluster().pods_of(ref, {}))
+    attempt = tool.Attempt(is_old=lambda pod: False, is_new=lambda pod: True)
+    snapshot = rollout.snapshot(found, attempt)
+    assert (snapshot.missing, snapshot.counts.lost) == (2, 2)
