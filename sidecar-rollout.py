@@ -572,7 +572,7 @@ BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+?(?=[\"']{0,3}(?:[\s;&]|$)))"
 SECRET_TEXTS = (  # what looks like a secret, and what is shown
     (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
-    (r"(:)[^\s:]{1,500}@(?=(?:tcp|unix)\()", rf"\1{REDACTED}@"),  # a DSN of Go's MySQL driver
+    (r"(\b[\w.-]+:)\S{1,500}@(?=(?:tcp|unix)\()", rf"\1{REDACTED}@"),  # of Go's MySQL driver
     (r"(?i)\b(bearer|basic)\s+[^\s\"']{8,}", rf"\1 {REDACTED}"),
     (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
     (r"(?i)(authorization[\"'\\]*\s*[:=]\s*[\"']?(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
@@ -805,16 +805,13 @@ def file_path(text: str) -> str:
     return os.path.expanduser(non_empty(text))
 
 
-SHELL_OPERATORS = {"&&", "||", "|", ";", "&", "<", ">"}
-
-
 def command(text: str) -> list[str]:
     """Return the words of a command, split as a shell does, but none of its other features."""
     try:
         program, *words = shlex.split(non_empty(text))
     except ValueError:
         raise invalid(text, "a command, with matching quotes") from None
-    if SHELL_OPERATORS.intersection(words):
+    if any(re.fullmatch("[&|;<>]+|.*;", word) for word in words):
         raise invalid(text, "a command without shell operators; use sh -c '...'")
     program = os.path.expanduser(program)
     if not shutil.which(program):
@@ -857,7 +854,7 @@ def point_in_time(text: str) -> datetime:
         warnings.simplefilter("error")  # it would ignore an unknown zone such as CEST
         first, second = (parser.parse(text, default=default) for default in defaults)
         # 05/01/2026 is in May or in January
-        is_clear = re.match(r"\d{4}", text) or first == parser.parse(
+        is_clear = re.search(r"(^|\D)\d{4}[-/]?\d\d", text) or first == parser.parse(
             text, dayfirst=True, default=defaults[0]
         )
         if first.date() == second.date() and is_clear and first.year < 9999:
@@ -1236,9 +1233,11 @@ def printed_command(
     settings = {"--only-started-before": format_time(options.cutoff), "--context": context}
     if lost:
         dropped += ["", "--include-namespace", "--all-namespaces", "--max-rollouts", "--in-place"]
-        dropped += ["--only-started-before", "--skip-unhealthy"]
+        dropped += ["--only-started-before", "--skip-unhealthy", "--only-drifted"]
+        dropped += ["--include-missing"]
         added += ["--only-drifted", "--include-missing", *dict.fromkeys(r.argument for r in lost)]
         if any(ref.kind == "StatefulSet" for ref in lost):  # a restart waits for its broken Pod
+            dropped.append("--evict")
             added.append("--evict")
         settings = {"--include-namespace": lost[0].namespace, "--context": context}
     kept: list[str] = []
@@ -1247,7 +1246,7 @@ def printed_command(
             kept += map(redact_setting, words) if flag == "--gate" else words
             settings.pop(flag, None)
     added += [f"{flag}={value}" for flag, value in settings.items() if value]
-    return shlex.join([*program_words(), *kept, *(word for word in added if word not in kept)])
+    return shlex.join([*program_words(), *kept, *added])
 
 
 # 4. Logging --------------------------------------------------------------------------------------
@@ -2248,9 +2247,8 @@ def controller_of(obj: Json) -> ObjectRef | None:
     for reference in dig(obj, "metadata.ownerReferences"):
         if reference.get("controller"):
             group = reference["apiVersion"].rpartition("/")[0]
-            return ObjectRef(
-                reference["kind"], obj["metadata"]["namespace"], reference["name"], group
-            )
+            namespace = obj["metadata"].get("namespace", "")  # a template has none
+            return ObjectRef(reference["kind"], namespace, reference["name"], group)
     return None
 
 
@@ -2599,7 +2597,8 @@ def why_not_in_place(pod: Json, names: Names) -> str:
     """
     managers = parsed_json(annotations_of(pod).get("kruise.io/sidecarset-hash", ""))
     for manager, entry in managers.items() if isinstance(managers, dict) else ():
-        if isinstance(entry, dict) and set(names).intersection(dig(entry, "sidecarList")):
+        listed = dig(entry, "sidecarList") if isinstance(entry, dict) else ()
+        if isinstance(listed, list) and any(name in listed for name in names):
             return f"managed by SidecarSet {manager}; change its images there"
     for _, container in named_containers(pod, names):
         actions = [rule.get("action") for rule in dig(container, "restartPolicyRules")]
@@ -2729,9 +2728,11 @@ def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
     is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
     reason = template_annotations(obj).get(f"{options.annotation_prefix}.rollout.reason", "")
     if reason.startswith(DEFAULT_REASON):
-        names = re.findall(r"[^\s,:]+", reason.removeprefix(DEFAULT_REASON))
+        names = re.split(", | and ", reason.removeprefix(DEFAULT_REASON).strip())
         found = itertools.product(names, options.sidecars)
-        is_ours &= any(matches(name, [other]) or matches(other, [name]) for name, other in found)
+        is_ours &= any(
+            " " in name or matches(name, [other]) or matches(other, [name]) for name, other in found
+        )
     return is_ours and not options.selector and is_observed(obj) and desired > current == 0
 
 
@@ -2897,7 +2898,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         workload.left = "in the plan"
     left_out = [w for w in found if w.reason and not not_named(w, options)]
     skips = [Skip(subject, w.reason) for w in left_out for subject in w.subjects]
-    reasons = {w: why_unfinished(w, options) for w in found if w not in planned}
+    reasons = {w: why_unfinished(w, options) for w in found if w.left != "in the plan"}
     unfinished = {workload: reason for workload, reason in reasons.items() if reason}
     skips += [Skip(w.ref, reason) for w, reason in unfinished.items() if not w.reason]
     return Plan(
@@ -2954,8 +2955,10 @@ def lefts_of(
         if workload.method is not Method.IN_PLACE:
             replaced -= set(pods_below_partition(workload))
         left = workload.left or "drifted"
-        lefts = {name: left for name in drifted if left != "in the plan" or name in replaced}
-        return {name: (lefts.get(name, "drifted"), drifted[name]) for name in drifted}
+        return {
+            name: ("drifted" if left == "in the plan" and name not in replaced else left, names)
+            for name, names in drifted.items()
+        }
     found = {}
     for pod in pods if workload.left else ():
         left = workload.left
@@ -3245,11 +3248,10 @@ def other_changes(live: Json, expected: Json, names: Names) -> Names:
 
 
 CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each Pod the same
-# What counts although only a live Pod has it; controllers and admission set the rest
-REMOVABLE = re.compile(
-    r"(init )?container .*|label (?!topology\.kubernetes\.io/(region|zone)$).*|nodeSelector"
-    "|affinity|securityContext|serviceAccountName|priorityClassName|runtimeClassName"
-    "|host(Network|PID|IPC)"
+# What a live Pod may have besides: of people and controllers, or set after admission
+SET_LATER = re.compile(
+    r"annotation .*|volume .*|toleration node\.kubernetes\.io/.*|label topology\.kubernetes\.io/.*"
+    "|ephemeralContainers|priority|preemptionPolicy|resources"
 )
 
 
@@ -3260,11 +3262,12 @@ def template_parts(pod: Json, names: Names) -> Json:
     template at once.
     """
     parts = other_parts(pod, names)
-    pod = json.loads(plain_json(pod), object_hook=without_empty)
     spec = without(pod["spec"], "containers", "initContainers", "volumes", "tolerations")
     owner = controller_of(pod)
-    if owner and owner.kind == "DaemonSet" and "affinity" in spec:
-        spec["affinity"] = without(spec["affinity"], "nodeAffinity") or None
+    if owner and owner.kind == "DaemonSet":
+        spec["affinity"] = without(dig(spec, "affinity"), "nodeAffinity")
+    if owner and owner.kind == "StatefulSet":  # its controller sets both
+        spec = without(spec, "hostname", "subdomain")
     for found in dig(pod, "spec.tolerations"):
         parts[f"toleration {found.get('key', '*')} {found.get('effect', '')}".strip()] = found
     for key, value in dig(pod, "metadata.labels").items():
@@ -3272,9 +3275,8 @@ def template_parts(pod: Json, names: Names) -> Json:
     for key, value in annotations_of(pod).items():
         if not BOOKKEEPING.fullmatch(key):
             parts[f"annotation {key}"] = value
-    # Without what controllers and the scheduler set, and the old name of serviceAccountName
-    others = ("nodeName", "schedulingGates", "hostname", "subdomain", "serviceAccount")
-    return without_empty(parts | without(spec, *others))
+    # Without what the scheduler sets, and the old name of serviceAccountName
+    return without_empty(parts | without(spec, "nodeName", "schedulingGates", "serviceAccount"))
 
 
 def template_change(live: Json, today: Json, template: Json, names: Names) -> str:
@@ -3284,14 +3286,18 @@ def template_change(live: Json, today: Json, template: Json, names: Names) -> st
     """
     before, after, stated = (template_parts(found, names) for found in (live, today, template))
     for name in resized_containers(live):
-        part = f"container {name}"
-        if part in before and part in after:
-            before[part]["resources"] = after[part]["resources"]
+        for part in (f"container {name}", f"init container {name}"):
+            if part in before and part in after:
+                before[part]["resources"] = after[part]["resources"]
     # These have a default, so that they are never absent.
     stated = only(after, ("serviceAccountName", "priorityClassName")) | stated
     path = min(pending_paths(before, after, stated), default=())
     if not path:
-        return ""
+        orders = [
+            [part for part in parts if part.startswith("init container ") and part in stated]
+            for parts in (before, stated)
+        ]
+        return "a change of the order of init containers" if orders[0] != orders[1] else ""
     part, *field = path
     if part not in before:
         field = []
@@ -3317,7 +3323,7 @@ def pending_paths(
         elif before not in (after, form):
             yield (*path, key)
     for key in live.keys() - today.keys() - stated.keys():
-        if path or REMOVABLE.fullmatch(key):
+        if path or not SET_LATER.fullmatch(key):
             yield (*path, key)
 
 
@@ -3605,10 +3611,10 @@ def with_template(cluster: Cluster, workload: Workload) -> Json:
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.2  # seconds until a signal is noticed
 SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the Pods
-RECREATED_WITHIN = 5.0  # seconds until a workload that was deleted is gone for good
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
+RECREATED = "was deleted and recreated during its rollout"
 CHECK_INJECTOR = "check what injects it"
 TIME_IS_UP = "--max-duration reached"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
@@ -3616,7 +3622,11 @@ DEADLINE_TEXT = "exceeded its progress deadline"
 
 
 def follow(
-    command: Sequence[str], seconds: float, stop: Callable[[], object], tell: Tell
+    command: Sequence[str],
+    seconds: float,
+    stop: Callable[[], object],
+    tell: Tell,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code (None: it took too long) and its last line of output.
 
@@ -3632,7 +3642,7 @@ def follow(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "KUBERC": "off"},
+            env=environment,
             start_new_session=True,
         )
     except OSError as error:  # for example too many processes; the workload was patched
@@ -3912,20 +3922,22 @@ class Rollout:
         """
         ref = workload.ref
         stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        checked = None  # its generation: the status changes, too
+        checked: Json = {"": "none"}  # identifies its spec: the status changes, too
         for pause in itertools.islice(growing(0.05), CONFLICTS):
             obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp)
-            generation = dig(obj, "metadata.generation")
-            self.check(workload, obj, generation == checked)
-            checked = generation
+            spec = only(dig(obj, "metadata"), ("uid", "generation"))
+            self.check(workload, obj, spec == checked)
+            checked = spec
             self.signals.require_running()
             version = obj["metadata"].get("resourceVersion", "")
             annotations = self.annotations(workload, stamp)
+            workload.is_begun = True
             try:
                 return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
             except ApiError as error:
+                workload.is_begun = error.status in (0, 502, 503, 504)
                 if error.status == 409:
                     self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
                     continue
@@ -3935,7 +3947,6 @@ class Rollout:
                         if stamp in template_annotations(obj).values():
                             return patched_at(obj, stamp)
                 if error.status in (0, 502, 503, 504):
-                    workload.is_begun = True
                     text = f"it may have been restarted: {error}"
                     raise UnsuccessfulError(Outcome.FAILED, text, str(error)) from error
                 if obj:  # else it is gone
@@ -3992,17 +4003,14 @@ class Rollout:
         have adopted old Pods. That takes a moment.
         """
         uid = dig(workload.obj, "metadata.uid")
-        deadline = time.monotonic() + RECREATED_WITHIN
         # Not the others: the annotations of its template are our own by now.
         rules: list[Rule] = [gone, being_deleted]
-        while True:
+        for _ in range(25):  # 5 seconds
             workload.obj = self.cluster.workload(workload.ref, retries=retries)
             if uid and dig(workload.obj, "metadata.uid") not in (uid, {}):
-                text = "was deleted and recreated during its rollout"
-                raise UnsuccessfulError(Outcome.INCOMPLETE, text)
-            is_there = not reason_to_skip(workload, self.options, rules)
-            if is_there or time.monotonic() > deadline:
-                break
+                raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
+            if not reason_to_skip(workload, self.options, rules):
+                return
             self.signals.wait(POLL)
         require_not_skipped(workload, self.options, rules)
 
@@ -4010,7 +4018,8 @@ class Rollout:
         """Run `kubectl rollout status`; see follow."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        return follow(command, seconds + KUBECTL_GRACE, self.signals.is_second, tell)
+        environment = {**os.environ, "KUBERC": "off"}
+        return follow(command, seconds + KUBECTL_GRACE, self.signals.is_second, tell, environment)
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
@@ -4275,13 +4284,13 @@ def missing_sidecars(workload: Workload, names: Collection[str], options: Option
     would be removed may be missing.
     """
     removed = [difference.path[0] for difference in workload.removed]
-    wanted = {*workload.added, *(found.name for found in workload.sidecars if not found.init)}
-    wanted |= {
+    wanted = {
         found.name
         for found in workload.sidecars
         for pattern in options.sidecars
-        if fnmatch.fnmatchcase(found.name, pattern) and not fnmatch.filter(names, pattern)
-    }
+        if fnmatch.fnmatchcase(found.name, pattern)
+        and not (found.init and fnmatch.filter(names, pattern))
+    }.union(workload.added)
     return sorted(wanted.difference(names, removed if options.allow_removal else ()))
 
 
@@ -4366,6 +4375,7 @@ class OneByOne:
     known: set[str] = field(default_factory=set)  # UIDs at the start, without those that are done
     unready: set[str] = field(default_factory=set)  # UIDs of those that were not ready then
     taken: set[str] = field(default_factory=set)  # UIDs of the Pods that were acted upon
+    uids: dict[ObjectRef, str] = field(default_factory=dict)  # of the owners
     done: int = 0
     state: str = ""  # of the Pod in progress, for a person
     why_left: str = ""  # why Pods that were to be taken are left; empty if it is not known
@@ -4412,7 +4422,7 @@ class OneByOne:
                     self.tell(self.progress)
             return self.rollout.verify(workload, self.attempt, self.tell, self.why_left)
         except SkipError as reason:
-            if not self.done:
+            if not self.taken:
                 raise
             return self.unsuccessful(Outcome.INCOMPLETE, str(reason))
         except UnsuccessfulError as error:
@@ -4493,6 +4503,9 @@ class OneByOne:
         """Read the owner and its Pods. SkipError if they are no longer to be taken."""
         workload = self.workload
         self.obj = self.cluster.owner(self.owner, unpacked(workload.sample))
+        uid = dig(self.obj, "metadata.uid")
+        if self.obj and self.uids.setdefault(self.owner, uid) != uid:
+            raise SkipError(RECREATED)
         workload.obj = self.obj
         if is_workload(workload.ref) and workload.ref != self.owner:  # a paused Deployment
             workload.obj = self.cluster.workload(workload.ref)
@@ -5190,6 +5203,7 @@ class Report:
         self.leftovers: list[Skip] = []  # Pods that are not up to date
         self.failed: Counter[str] = Counter()  # what makes the exit code 1
         self.unfinished: Sequence[Skip] = ()  # rollouts of earlier runs that have a problem
+        self.without_pods: Sequence[Skip] = ()  # as in the plan, then as they were read last
 
     def command(self, lost: Sequence[ObjectRef] = ()) -> str:
         """Return what a person runs next; see printed_command."""
@@ -5234,6 +5248,7 @@ class Report:
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.plan = plan
+        self.without_pods = plan.without_pods
         self.take_census(plan.found)
         for workload in plan.compared:
             if workload.verdict is Verdict.NOT_INJECTED:
@@ -5453,11 +5468,14 @@ class Report:
         self.census.clear()
         self.leftovers = []
         for workload in workloads:
-            # What is not known was created, or scaled up from 0, since: its Pods are new.
             known = planned.get(workload.ref) or planned.get(workload.deployment)
             found = lefts_of(workload.pods, known) if known and self.options.only_drifted else {}
             for pod in workload.pods:
-                left, names = found.get(pod.name, ("", ()))
+                # What is not known was created, or scaled up from 0, since; or it lost its owner.
+                is_lost = not known and self.options.only_drifted
+                is_lost &= pod.created < self.options.cutoff
+                unknown = "not checked", {sidecar.name for sidecar in pod.sidecars}
+                left, names = found.get(pod.name, unknown if is_lost else ("", set()))
                 for sidecar in pod.sidecars:
                     reason = left if sidecar.name in names else ""
                     self.census[sidecar.name, sidecar.image][reason] += 1
@@ -5510,7 +5528,7 @@ class Report:
         words = {"in the plan": "drifted", "static Pod": "not checked"}
         counts = Counter(words.get(skip.reason, skip.reason) for skip in self.leftovers)
         texts = [f"{count_of(counts.total(), 'Pod')} ({count_words(counts)})"] * bool(counts)
-        missing = len(self.plan.without_pods)
+        missing = len(self.without_pods)
         texts += [f"{count_of(missing, 'workload')} without Pods"] * bool(missing)
         return join_words(texts)
 
@@ -5644,15 +5662,20 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
             text = f"no Pods {selected}in namespace {pattern}; check the name"
             is_exact = pattern in options.include_namespace and not is_pattern(pattern)
             found[text] = is_exact and is_absent(cluster, pattern)
-            if options.confirm and pattern in excluded:
-                require_no_typo(cluster, pattern, scan.namespaces.difference(excluded))
+            others = scan.namespaces.difference(excluded, options.include_namespace)
+            meant = [name for name in sorted(others) if is_typo_of(pattern, name)]
+            is_exact = pattern in excluded and not is_pattern(pattern)
+            if options.confirm and is_exact and meant and is_absent(cluster, pattern):
+                text = f"namespace {pattern} of --exclude-namespace does not exist"
+                raise StartError(f"{text}; did you mean {join_words(meant, 'or')}?")
     for wanted in options.exclude_annotation:
         notes = [
             n for w in plan.found for n in (*annotations_to_match(w), annotations_of(w.namespace))
         ]
         if not has_any([wanted], *notes):
             name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
-            found[f"no workload or namespace matches --exclude-annotation={name}; check it"] = False
+            text = "no workload with the sidecar, and none of their namespaces, matches"
+            found[f"{text} --exclude-annotation={name}; check it"] = False
     for text, is_typo in found.items():
         log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
     return sum(found.values()) if options.confirm or options.fail_on_drift else 0
@@ -5675,14 +5698,6 @@ def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
             hint = "check the name, the namespace and the cutoff"
             found[f"no Pods of {pattern} have the sidecar; {hint}"] = False
     return found
-
-
-def require_no_typo(cluster: Cluster, name: str, namespaces: Iterable[str]) -> None:
-    """Raise StartError if a namespace does not exist, and is almost called as one of others."""
-    meant = [namespace for namespace in sorted(namespaces) if is_typo_of(name, namespace)]
-    if meant and is_absent(cluster, name):
-        text = f"namespace {name} of --exclude-namespace does not exist"
-        raise StartError(f"{text}; did you mean {join_words(meant, 'or')}?")
 
 
 def is_absent(cluster: Cluster, namespace: str) -> bool:
@@ -5738,10 +5753,11 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
         report.finish(Result(workload, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
 
 
-def look_again(cluster: Cluster, plan: Plan, options: Options) -> tuple[list[Workload], list[Skip]]:
-    """Return the owners of Pods as they are now, and which rollouts of earlier runs have a problem.
-
-    ApiError if they cannot be read.
+def look_again(
+    cluster: Cluster, plan: Plan, options: Options
+) -> tuple[list[Workload], list[Skip], list[Skip]]:
+    """Return the owners of Pods as they are now, which rollouts of earlier runs have a problem, and
+    which workloads still have no Pods. ApiError if they cannot be read.
     """
     pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
     owners, _ = read_pods(pods, options)
@@ -5752,7 +5768,12 @@ def look_again(cluster: Cluster, plan: Plan, options: Options) -> tuple[list[Wor
             found = not_terminating(cluster.pods_of(workload.ref, workload.obj))
             workload.pods = [live_pod(pod, options) for pod in found]
         unfinished.append(Skip(workload.ref, why_unfinished(workload, options)))
-    return [*owners.values()], [skip for skip in unfinished if skip.reason]
+    without_pods = [
+        skip
+        for skip in plan.without_pods
+        if is_without_pods(skip.subject, cluster.workload(skip.subject), options)
+    ]
+    return [*owners.values()], [skip for skip in unfinished if skip.reason], without_pods
 
 
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
@@ -5765,7 +5786,7 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            owners, report.unfinished = reading.get(0)
+            owners, report.unfinished, report.without_pods = reading.get(0)
             report.take_census(owners)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)

@@ -558,25 +558,25 @@ MUTATIONS = (
     Mutation(
         "harm: a typo in an excluded namespace is a warning",
         "mistyped_names",
-        "                require_no_typo(cluster, pattern, scan.namespaces.difference(excluded))\n",
-        "                pass\n",
+        "if options.confirm and is_exact and meant and is_absent(cluster, pattern):",
+        "if False:",
     ),
     Mutation(
         "harm: a namespace that exists is a typo",
         "mistyped_names",
-        "    if meant and is_absent(cluster, name):",
-        "    if meant:",
+        "and meant and is_absent(cluster, pattern):",
+        "and meant:",
     ),
     Mutation(
         "harm: operators of a shell are words of a gate",
         "gate",
-        "    if SHELL_OPERATORS.intersection(words):",
+        '    if any(re.fullmatch("[&|;<>]+|.*;", word) for word in words):',
         "    if False:",
     ),
     Mutation(
         "harm: containers of a SidecarSet are changed in place",
         "in_place_managed",
-        'set(names).intersection(dig(entry, "sidecarList"))',
+        "isinstance(listed, list) and any(name in listed for name in names)",
         "False",
     ),
     Mutation(
@@ -595,7 +595,7 @@ MUTATIONS = (
     Mutation(
         "pending: what a live Pod alone has does not count",
         "evicting_pending evicting_templates",
-        "        if path or REMOVABLE.fullmatch(key):",
+        "        if path or not SET_LATER.fullmatch(key):",
         "        if False:",
     ),
     Mutation(
@@ -625,7 +625,7 @@ MUTATIONS = (
     Mutation(
         "pending: the affinity of the DaemonSet controller counts",
         "evicting_templates evicting_pending",
-        '    if owner and owner.kind == "DaemonSet" and "affinity" in spec:',
+        '    if owner and owner.kind == "DaemonSet":',
         "    if False:",
     ),
     # The command that replaces Pods after a lost sidecar
@@ -644,7 +644,7 @@ MUTATIONS = (
     Mutation(
         "recovery: the cutoff is kept",
         "lost_sidecars",
-        'dropped += ["--only-started-before", "--skip-unhealthy"]',
+        'dropped += ["--only-started-before", "--skip-unhealthy", "--only-drifted"]',
         "pass",
     ),
     Mutation(
@@ -663,8 +663,8 @@ MUTATIONS = (
     Mutation(
         "patch: a repetition is not recognized",
         "lost_answers",
-        "            if stamp in template_annotations(obj).values():\n                return patched_at(obj, stamp)\n            generation",
-        "            generation",
+        "            if stamp in template_annotations(obj).values():\n                return patched_at(obj, stamp)\n            spec",
+        "            spec",
     ),
     Mutation(
         "patch: one that was answered with 500 is not recognized",
@@ -724,8 +724,8 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
         "numbers",
-        'if left != "in the plan" or name in replaced}',
-        "}",
+        '"drifted" if left == "in the plan" and name not in replaced else left, names',
+        "left, names",
     ),
     Mutation(
         "numbers: all containers of a drifted Pod are in the plan",

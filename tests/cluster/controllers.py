@@ -776,10 +776,11 @@ class Controllers:
         labels = {"controller-revision-hash": revision, "pod-template-generation": generation}
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        own = daemon_set["spec"]["template"]["spec"].get("tolerations", ())
         spec = {
             "affinity": {"nodeAffinity": required},
             "nodeName": node,
-            "tolerations": copy.deepcopy(DAEMON_TOLERATIONS),
+            "tolerations": copy.deepcopy([*own, *DAEMON_TOLERATIONS]),
         }
         return self._create_pod(
             daemon_set, "DaemonSet", daemon_set["spec"]["template"], {"labels": labels}, spec

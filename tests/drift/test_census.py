@@ -168,6 +168,7 @@ def test_kinds_that_may_not_be_read_are_not_checked(company, run):
     assert ended.stdout.splitlines()[-1] == "Not up to date: 6 Pods (3 not checked, 3 drifted)."
 
 
+@pytest.mark.embedded("its garbage collector removes Pods of a Job that does not exist")
 @pytest.mark.parametrize(
     "owner", [None, ("batch/v1", "Job", "x"), ("kubeflow.org/v1", "TFJob", "x")]
 )

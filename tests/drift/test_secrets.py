@@ -382,6 +382,7 @@ def test_a_gate_in_the_printed_command_is_redacted(tool):
             "AccountName=a;AccountKey=<redacted>;End=x",
         ),
         ("root:hunter2@x@tcp(db:3306)/shop", "root:<redacted>@tcp(db:3306)/shop"),
+        ("root:hunter2:x@tcp(db:3306)/shop", "root:<redacted>@tcp(db:3306)/shop"),
         ("app:hunter2@unix(/run/db.sock)/x", "app:<redacted>@unix(/run/db.sock)/x"),
     ],
 )

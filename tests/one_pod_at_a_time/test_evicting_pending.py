@@ -44,7 +44,10 @@ CHANGES = {  # of the template, and what the reason names
         "volume data (configMap.name)",
     ),
     "node-selector": ({"spec": {"nodeSelector": {"disk": "ssd"}}}, "nodeSelector"),
-    "toleration": ({"spec": {"tolerations": [{"key": "gpu"}]}}, "toleration gpu"),
+    "toleration": (
+        {"spec": {"tolerations": [{"key": "db", "effect": "NoSchedule"}, {"key": "gpu"}]}},
+        "toleration gpu",
+    ),
     "security": ({"spec": {"securityContext": {"runAsUser": 7}}}, "securityContext"),
     "account": ({"spec": {"serviceAccountName": "other"}}, "serviceAccountName"),
     "account-removed": (
@@ -61,6 +64,8 @@ CHANGES = {  # of the template, and what the reason names
     "label-removed": ({"metadata": {"labels": {"team": None}}}, "label team"),
     "annotation": ({"metadata": {"annotations": {"team/config": "2"}}}, "annotation team/config"),
     "container": ({"spec": {"containers": [container("helper")]}}, "container helper"),
+    "tolerations-removed": ({"spec": {"tolerations": None}}, "toleration db NoSchedule"),
+    "aliases-removed": ({"spec": {"hostAliases": None}}, "hostAliases"),
 }
 KINDS = ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
 
@@ -71,6 +76,9 @@ def manifest(kind: str, name: str) -> dict:
         volumes=[{"name": "data", "configMap": {"name": "x", "optional": True}}],
         securityContext={"fsGroup": 5},
         serviceAccountName="own",
+        tolerations=[{"key": "db", "effect": "NoSchedule"}],
+        hostAliases=[{"ip": "10.0.0.1", "hostnames": ["x"]}],
+        init=(container("first"), container("second")),
     )
     notes = {"team/config": "1"}
     if kind in ("ReplicaSet", "ReplicationController"):
@@ -110,7 +118,10 @@ def test_a_pending_change_is_a_reason_to_skip(filled, run, kind):
     before = uids(cluster)
     text = "replacing its Pods would also roll out a change of"
     expected = {f"{kind} shop/{name}": f"{text} {what}" for name, (_, what) in changes.items()}
-    expected[f"{kind} shop/label-removed"] = text.replace("a change", "the removal") + " label team"
+    for name in CHANGES:
+        if name in ("label-removed", "aliases-removed", "tolerations-removed"):
+            subject = f"{kind} shop/{name}"
+            expected[subject] = expected[subject].replace("a change of", "the removal of")
     planned = run(cluster, DRIFTED, *EVICT)
     assert planned.planned == ["shop/same"]
     told = {
@@ -157,4 +168,5 @@ def test_what_is_no_pending_change(cluster, run, kind):
     upgrade(cluster)
     cluster.settle()
     ended = run(cluster, DRIFTED, *EVICT, CONFIRM)
+    assert ended.skipped == {}
     assert ended.outcomes == dict.fromkeys([f"shop/{name}" for name in NOT_PENDING], "succeeded")

@@ -247,3 +247,45 @@ def test_a_container_that_was_removed_from_a_template_is_noticed(tool):
     found = tool.template_change(live, today, a_template(), ["istio-proxy"])
     hint = "if it is injected, specify it with --sidecar-container-name, too"
     assert found == f"the removal of container helper; {hint}"
+
+
+def test_a_resized_native_sidecar_is_no_change(tool):
+    helper = container(
+        "helper", "x:1", restartPolicy="Always", resources={"requests": {"cpu": "1m"}}
+    )
+    live, today = (a_template(init=(dict(helper),)) for _ in "12")
+    live["spec"]["initContainers"][0]["resources"] = {"requests": {"cpu": "9m"}}
+    entry = {"subresource": "resize", "fieldsV1": {'k:{"name":"helper"}': {}}}
+    live["metadata"]["managedFields"] = [entry]
+    assert tool.template_change(live, today, today, ["istio-proxy"]) == ""
+    live["metadata"]["managedFields"] = []
+    assert tool.template_change(live, today, today, ["istio-proxy"])
+
+
+def test_a_template_may_have_owner_references(tool):
+    """The API server accepts them; they mean nothing."""
+    reference = {"apiVersion": "v1", "kind": "Foo", "name": "x", "uid": "u", "controller": True}
+    template = a_template()
+    template["metadata"]["ownerReferences"] = [reference]
+    assert tool.template_change(a_template(), a_template(), template, ["istio-proxy"]) == ""
+
+
+def test_a_host_name_of_a_template_counts_unless_a_stateful_set_sets_it(tool):
+    changed = a_template(hostname="x", subdomain="y")
+    found = tool.template_change(a_template(), changed, changed, ["istio-proxy"])
+    assert found == "a change of hostname"
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "controller": True}
+    live, today = a_template(hostname="x-1", subdomain="z"), a_template(hostname="x-0")
+    for pod in (live, today):
+        pod["metadata"] |= {"ownerReferences": [reference], "namespace": "shop"}
+    assert tool.template_change(live, today, a_template(), ["istio-proxy"]) == ""
+
+
+def test_the_order_of_init_containers_counts(tool):
+    """Those that webhooks add do not."""
+    first, second = container("first"), container("second")
+    live, changed = a_template(init=(first, second)), a_template(init=(second, first))
+    found = tool.template_change(live, changed, changed, ["istio-proxy"])
+    assert found == "a change of the order of init containers"
+    today = a_template(init=(container("added"), first, second))
+    assert tool.template_change(live, today, live, ["istio-proxy"]) == ""

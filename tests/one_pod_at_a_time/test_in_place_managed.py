@@ -45,7 +45,13 @@ def test_a_container_of_a_sidecar_set_is_left_to_it(agents, run):
     assert changes(cluster) == 0
 
 
-@pytest.mark.parametrize("value", ["", "{", "[]", '{"a": 1}', '{"a": {"sidecarList": null}}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "{", "[]", '{"a": 1}', '{"a": {"sidecarList": null}}', '{"a": {"sidecarList": 5}}'),
+        *('{"a": {"sidecarList": [{"b": 1}]}}', '{"a": {"sidecarList": "agent"}}'),
+    ],
+)
 def test_another_annotation_does_not_matter(agents, run, value):
     cluster = agents({"kruise.io/sidecarset-hash": value})
     assert run(cluster, *IN_PLACE).outcomes == {"shop/web": "succeeded"}

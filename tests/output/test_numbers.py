@@ -137,6 +137,25 @@ def test_workloads_that_are_created_during_the_run_are_new(cluster, start):
     assert (sidecar["pods"], sidecar["not_up_to_date"]) == (6, {})
 
 
+def test_pods_that_lost_their_owner_are_not_new(cluster, start):
+    """Its owner was deleted with --cascade=orphan after the first eviction."""
+    cluster.create("shop", workload("StatefulSet", "db", APP, replicas=2, **ON_DELETE))
+    cluster.settle()
+    for pod in cluster.pods("shop"):
+        cluster.backdate(pod, 3600)
+    upgrade(cluster)
+    cluster.kubelet.ready_after = 60
+    options = ("--evict", "--include-statefulset", "--fail-on-drift")
+    running = start(cluster, DRIFTED, CONFIRM, *options)
+    cluster.wait_for(lambda: evictions(cluster) and cluster.kubelet.starting())
+    cluster.delete("StatefulSet", "shop", "db", orphan=True)
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert result["message"].endswith("no longer exists")
+    assert [left["reason"] for left in ended.summary["leftovers"]] == ["not checked"]
+
+
 def test_pods_that_drift_after_the_plan_are_in_the_last_count(cluster, start):
     """A Pod of a workload that was up to date comes back without what is injected now."""
     cluster.create("shop", workload("Deployment", "web"))

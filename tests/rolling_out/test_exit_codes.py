@@ -104,7 +104,10 @@ def test_a_custom_resource_that_cannot_be_compared_fails_an_audit(cluster, run):
 def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(cluster, run):
     """Whatever kinds are selected; a restart for another sidecar does not concern this one."""
     spec = pod_spec(container("app"), serviceAccountName="gone")
-    for name, reason in (("a", "Update sidecars istio-proxy and x"), ("b", "CVE 1")):
+    for name, reason in (
+        ("a", "Update sidecars istio-proxy and x"),
+        ("b", "Update sidecars to 1.27"),
+    ):
         notes = {
             "sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00+00:00",
             "sidecarRollout.rollout.reason": reason,

@@ -256,7 +256,7 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
         ("/", "must be a command that exists and is executable"),
         *(
             (f"true {word} false", "must be a command without shell operators; use sh -c '...'")
-            for word in ("&&", "||", "|", ";", "&", "<", ">")
+            for word in ("&&", "||", "|", ";", "&", "<", ">", ">>", "|&", "x; test")
         ),
     ],
 )

@@ -99,11 +99,12 @@ def test_the_command_that_replaces_pods_has_the_options_that_were_given(tool, mo
             "--in-place",
             "deployment/web",
         ),
-        *("--confirm", "true", "--only-drifted", "--skip-unhealthy", "sts/db", "--", "ds/agent"),
+        *("--confirm", "true", "--only-drifted", "--skip-unhealthy", "sts/db"),
+        *("--include-missing", "false", "--", "ds/agent"),
     ]
     lost = ["bank/StatefulSet/db", "shop/Deployment/web", "shop/Deployment/api"]
     bank, shop = replacing_commands(tool, monkeypatch, lost, *words, *gone)
-    common = ["python3", "x.py", *words, "--only-drifted", "--confirm=true", "--include-missing"]
+    common = ["python3", "x.py", *words, "--confirm=true", "--only-drifted", "--include-missing"]
     assert bank == [
         *(*common, "statefulset/db", "--evict", "--include-namespace=bank", "--context=prod")
     ]

@@ -37,6 +37,8 @@ def test_a_typo_in_an_excluded_namespace_is_an_error(mesh_and_shop, run, name):
         ["--exclude-namespace=kube-sytem"],  # no Pods in it
         ["--exclude-namespace=istio-sytem*"],
         ["--exclude-namespace=istio-sytem", "--exclude-namespace=istio-system"],
+        ["--exclude-namespace=istio-syste?x"],
+        ["--exclude-namespace=istio-systemm", "-n=istio-system", "-n=sho*"],
     ],
 )
 def test_everything_else_is_a_warning(mesh_and_shop, run, options):
@@ -74,7 +76,8 @@ def test_an_exclude_annotation_that_matches_nothing_is_a_warning(cluster, run):
     for found in ("team/restart=never", "team/keep", "team/here=1"):
         assert "WARNING" not in run(cluster, TEXT, f"--exclude-annotation={found}").stderr
     for absent in ("team/restrat", "team/restart=often"):
-        text = f"no workload or namespace matches --exclude-annotation={absent}"
+        text = "no workload with the sidecar, and none of their namespaces, matches "
+        text += f"--exclude-annotation={absent}"
         ended = run(cluster, TEXT, f"--exclude-annotation={absent}")
         assert f"WARNING {text}; check it" in ended.stderr
         assert ended.code == 0

@@ -78,7 +78,7 @@ def told(ended) -> list[str]:
 def test_what_matches_nothing_is_a_warning(shop, run):
     hint = "have the sidecar; check the name, the namespace and the cutoff"
     shop.create("shop", workload("Deployment", "none", replicas=0))
-    ended = run(shop, "deploy/none", "sts/x-*", "-n=sho*", TEXT, "--confirm=true")
+    ended = run(shop, "deploy/none", "sts/x-*", "-n=shop", TEXT, "--confirm=true")
     assert ended.code == 0
     found = [line for line in told(ended) if " in namespace " not in line]  # a real one has others
     assert found == [

@@ -553,6 +553,7 @@ def test_a_cutoff_in_the_future_logs_a_warning(cluster, run):
     assert warning not in run(cluster).stderr
 
 
+@pytest.mark.embedded("without the feature gate, the API server refuses it")
 def test_a_strategy_that_kubectl_cannot_wait_for_is_skipped(cluster, run):
     """Kubernetes 1.37 has Recreate for StatefulSets, as an alpha feature."""
     cluster.create("shop", workload("StatefulSet", "db"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, unchecked
@@ -90,3 +92,22 @@ def test_a_broken_workload_with_another_reason_to_skip_is_no_failure(cluster, ru
     ended = run(cluster, CONFIRM, "--exclude-annotation=team/no")
     assert ended.code == 0
     assert ended.skipped == {"Deployment shop/web": "matches --exclude-annotation"}
+
+
+def test_one_that_gets_its_pods_during_the_run_is_no_failure(cluster, start):
+    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00+00:00"}
+    spec = pod_spec(container("app"), serviceAccountName="gone")
+    cluster.create("shop", workload("Deployment", "web", spec, annotations=stamp))
+    cluster.create("shop", workload("Deployment", "api"))
+    cluster.settle()
+    cluster.injector.container["image"] = "istio/proxyv2:2"
+    held = cluster.fault(method="PATCH", path="deployments/api", release=threading.Event())
+    running = start(cluster, DRIFTED, CONFIRM, "--fail-on-drift")
+    assert held.reached.wait(20)
+    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "gone"}})
+    cluster.change("Deployment", "shop", "web", {"metadata": {"labels": {"a": "b"}}})
+    cluster.wait_for(lambda: cluster.pods("shop", "web"))
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["failed"]) == (0, {})

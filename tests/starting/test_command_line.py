@@ -235,6 +235,8 @@ def test_plural_spellings_work_too(tool):
         ("20220501T130000Z", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
         ("2022-05-01 13:00 +02:00", datetime(2022, 5, 1, 11, tzinfo=timezone.utc)),
         ("1 May 2022 1pm", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
+        ("Fri 2022-05-06 13:00 UTC", datetime(2022, 5, 6, 13, tzinfo=timezone.utc)),
+        ("13:00 2022-05-01", datetime(2022, 5, 1, 13, tzinfo=timezone.utc)),
         ("13/05/2022", datetime(2022, 5, 13, tzinfo=timezone.utc)),
         ("2022-02-03", datetime(2022, 2, 3, tzinfo=timezone.utc)),
     ],
