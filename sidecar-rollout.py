@@ -1487,15 +1487,12 @@ class Cluster:
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
-        `path` is not quoted; an empty one leads to no object, see path_of. Everything sent is safe
-        to repeat. Expired credentials are renewed, once. The client's own retries have no deadline,
-        and follow a Retry-After of hours.
+        Everything sent is safe to repeat. The client's own retries have no deadline.
         """
         import urllib3
 
-        if not path:
+        if not path:  # see path_of
             raise ApiError(404, "no object can have this name")
-        path = urllib.parse.quote(path)
         deadline = time.monotonic() + self.patience
         retry_on = RETRY_ON if method == "GET" else retry_on
         rejected = None
@@ -1504,7 +1501,7 @@ class Cluster:
             try:
                 response = self.pool.request_encode_url(
                     method,
-                    self.connection.configuration.host + path,
+                    self.connection.configuration.host + urllib.parse.quote(path),
                     query,
                     self.headers(method, token, accept),
                     body=json.dumps(body) if body else None,
@@ -3622,11 +3619,7 @@ DEADLINE_TEXT = "exceeded its progress deadline"
 
 
 def follow(
-    command: Sequence[str],
-    seconds: float,
-    stop: Callable[[], object],
-    tell: Tell,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], seconds: float, stop: Callable[[], Any], tell: Tell, env: Any = None
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code (None: it took too long) and its last line of output.
 
@@ -3642,7 +3635,7 @@ def follow(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=env,
             start_new_session=True,
         )
     except OSError as error:  # for example too many processes; the workload was patched
@@ -4018,8 +4011,8 @@ class Rollout:
         """Run `kubectl rollout status`; see follow."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        environment = {**os.environ, "KUBERC": "off"}
-        return follow(command, seconds + KUBECTL_GRACE, self.signals.is_second, tell, environment)
+        env = {**os.environ, "KUBERC": "off"}  # which may change the defaults of options
+        return follow(command, seconds + KUBECTL_GRACE, self.signals.is_second, tell, env)
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
@@ -5472,8 +5465,8 @@ class Report:
             found = lefts_of(workload.pods, known) if known and self.options.only_drifted else {}
             for pod in workload.pods:
                 # What is not known was created, or scaled up from 0, since; or it lost its owner.
-                is_lost = not known and self.options.only_drifted
-                is_lost &= pod.created < self.options.cutoff
+                is_old = self.options.only_drifted and pod.created < self.options.cutoff
+                is_lost = is_old and pod.sidecars and not known
                 unknown = "not checked", {sidecar.name for sidecar in pod.sidecars}
                 left, names = found.get(pod.name, unknown if is_lost else ("", set()))
                 for sidecar in pod.sidecars:

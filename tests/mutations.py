@@ -552,8 +552,8 @@ MUTATIONS = (
     Mutation(
         "harm: paths are not quoted",
         "owner_references",
-        "        path = urllib.parse.quote(path)\n",
-        "",
+        "configuration.host + urllib.parse.quote(path)",
+        "configuration.host + path",
     ),
     Mutation(
         "harm: a typo in an excluded namespace is a warning",

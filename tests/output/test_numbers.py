@@ -207,3 +207,16 @@ def test_an_eviction_that_is_skipped_before_its_first_write_counts_as_planned(cl
     ended = run(cluster, "--evict", "--include-statefulset", CONFIRM)
     assert (ended.outcomes, evictions(cluster)) == ({"shop/b": "skipped"}, [])
     assert ended.summary["pods"] == counts(2, 0, 2, 0)
+
+
+def test_pods_without_a_sidecar_are_none_of_its_business(cluster, run):
+    """Also old ones, beside others that drifted."""
+    cluster.namespace("legacy")
+    cluster.create("legacy", workload("Deployment", "intranet", replicas=2))
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    for pod in cluster.pods("legacy"):
+        cluster.backdate(pod, 3600)
+    upgrade(cluster)
+    ended = run(cluster, DRIFTED, CONFIRM, "--fail-on-drift")
+    assert (ended.code, ended.summary["leftovers"]) == (0, [])
