@@ -572,7 +572,7 @@ BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+?(?=[\"']{0,3}(?:[\s;&]|$)))"
 SECRET_TEXTS = (  # what looks like a secret, and what is shown
     (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
-    (r"(\b[\w.-]+:)\S{1,500}@(?=(?:tcp|unix)\()", rf"\1{REDACTED}@"),  # of Go's MySQL driver
+    (r"((?<![\w.-])[\w.-]{1,99}:)\S{1,500}@(?=(tcp|unix)\()", rf"\1{REDACTED}@"),  # Go's MySQL
     (r"(?i)\b(bearer|basic)\s+[^\s\"']{8,}", rf"\1 {REDACTED}"),
     (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
     (r"(?i)(authorization[\"'\\]*\s*[:=]\s*[\"']?(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
@@ -4415,7 +4415,7 @@ class OneByOne:
                     self.tell(self.progress)
             return self.rollout.verify(workload, self.attempt, self.tell, self.why_left)
         except SkipError as reason:
-            if not self.taken:
+            if not self.done:
                 raise
             return self.unsuccessful(Outcome.INCOMPLETE, str(reason))
         except UnsuccessfulError as error:
@@ -4498,6 +4498,8 @@ class OneByOne:
         self.obj = self.cluster.owner(self.owner, unpacked(workload.sample))
         uid = dig(self.obj, "metadata.uid")
         if self.obj and self.uids.setdefault(self.owner, uid) != uid:
+            if self.taken:
+                raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
             raise SkipError(RECREATED)
         workload.obj = self.obj
         if is_workload(workload.ref) and workload.ref != self.owner:  # a paused Deployment

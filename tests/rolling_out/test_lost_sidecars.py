@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import threading
 
@@ -129,7 +130,8 @@ def test_workloads_that_opted_out_are_not_replaced(outdated, run):
     options = (opt_out, "--parallel-rollouts=2", "--annotation-prefix=team")
     shown = run(outdated, TEXT, CONFIRM, *options, "deployment/a", "deployment/b").stdout
     lines = shown.splitlines()
-    commands = lines[lines.index("  2. Replace these Pods:") + 1 : lines.index("  3. Resume:")]
+    following = lines[lines.index("  2. Replace these Pods:") + 1 :]
+    commands = list(itertools.takewhile(lambda line: line.startswith("     "), following))
     outdated.injector.breaks_after, outdated.injector.state = None, "works"
     replaced = {}
     for command in commands:
