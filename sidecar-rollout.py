@@ -2121,7 +2121,8 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
 def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, Workload], Scan]:
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
-    Pods without a sidecar count if they are replaceable. ApiError for an odd Pod.
+    Pods without a sidecar count if others of their owner have it, or if they are replaceable.
+    ApiError for an odd Pod.
     """
     owners: dict[ObjectRef, Workload] = {}
     scan = Scan()
@@ -2135,7 +2136,7 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
                 continue
             live = live_pod(pod, options)
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
-            if live.sidecars or has_template(owner):
+            if live.sidecars or has_template(owner) or "." in owner.group:
                 scan.after_cutoff += bool(live.sidecars) and live.created >= options.cutoff
                 labels = dig(pod, "metadata.labels")
                 workload = owners.get(owner) or Workload(owner, labels, owners=[owner])
@@ -2148,7 +2149,8 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
-    return owners, scan
+    found = {ref: w for ref, w in owners.items() if w.sidecars or has_template(ref)}
+    return found, scan
 
 
 def live_pod(pod: Json, options: Options) -> LivePod:
@@ -3379,23 +3381,29 @@ def config_references(value: Any) -> Iterator[tuple[str, Json]]:
             yield from config_references(inner)
 
 
+GENERATED = "<different in each Pod>"
+
+
 @functools.lru_cache(maxsize=4096)
 def sidecar_differences(
     live: bytes, expected: bytes, resized: Names, ignored: Collection[Names]
 ) -> dict[str, Difference]:
-    """Return what differs between two views by its JSON, except ignored paths, and resources that
-    were changed in place.
+    """Return what differs between two views by its JSON, except values at ignored paths, and
+    resources that were changed in place.
 
     Cached: many workloads have the same views.
     """
     if live == expected:
         return {}
-    return {
-        json.dumps(difference): difference
-        for difference in find_differences(unpacked(live), unpacked(expected))
-        if difference.path not in ignored
-        and (difference.path[0] not in resized or difference.path[1:2] != ("resources",))
-    }
+    found = {}
+    for path, *values in find_differences(unpacked(live), unpacked(expected)):
+        if path in ignored:  # if it is in both, only its value differs
+            values = [value and GENERATED for value in values]
+        is_resized = path[0] in resized and path[1:2] == ("resources",)
+        if not is_resized and values[0] != values[1]:
+            difference = Difference(path, *values)
+            found[json.dumps(difference)] = difference
+    return found
 
 
 def compare_pods(
@@ -3677,6 +3685,8 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        show = sys.unraisablehook  # where nothing can be raised, as in the end of an object
+        sys.unraisablehook = lambda error: error.exc_type is Interrupted or show(error)
         self.stop_reason = ""  # why nothing else may start; set by the main thread
         self.ends_at = math.inf  # monotonic; of --max-duration
         self.may_interrupt = True
@@ -4159,8 +4169,10 @@ class Rollout:
     def recheck(self, earlier: Result, tell: Tell) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         workload = earlier.workload
-        code, _ = self.rollout_status(workload.ref, 1.0, tell)
+        code, error = self.rollout_status(workload.ref, 1.0, tell)
         self.read_ended(workload, retries=None)
+        if earlier.attempt and (TIMEOUT_TEXT in error or DEADLINE_TEXT in error):
+            return self.explain(workload, earlier.attempt, error)  # as it is now
         if code != 0 or not earlier.attempt:
             return earlier
         late = self.verify(workload, earlier.attempt, tell)
@@ -5545,14 +5557,8 @@ class Report:
             verb = "apply" if plan.workloads else ""
         self.print_census()
         if lost:
-            by_namespace = group_by(sorted(lost), lambda ref: ref.namespace).values()
-            self.print(
-                f"New Pods of {join_words(list(map(str, lost)))} have no sidecar.",
-                "  1. Repair the injector.",
-                "  2. Replace these Pods:",
-                *(f"     {self.command(refs)}" for refs in by_namespace),
-                *["  3. Resume:", f"     {self.command()}"] * bool(verb),
-            )
+            resume = ["  3. Resume:", f"     {self.command()}"] * bool(verb)
+            self.print(*self.steps_to_replace(lost), *resume)
         elif verb:
             self.print(f"To {verb}, run:", f"  {self.command()}")
         if exit_code == 1:
@@ -5578,6 +5584,21 @@ class Report:
             exit_code=exit_code,
             failed=+self.failed,
         )
+
+    def steps_to_replace(self, lost: Sequence[ObjectRef]) -> list[str]:
+        """Return what to do about new Pods without the sidecar."""
+        # Of others, no dry run tells what is lost.
+        known, others = (
+            [ref for ref in sorted(lost) if has_template(ref) == wanted] for wanted in (True, False)
+        )
+        by_namespace = group_by(known, lambda ref: ref.namespace).values()
+        return [
+            f"New Pods of {join_words(list(map(str, lost)))} have no sidecar.",
+            "  1. Repair the injector.",
+            "  2. Replace these Pods:",
+            *(f"     {self.command(refs)}" for refs in by_namespace),
+            *(f"     delete new Pods of {ref} manually, one at a time" for ref in others),
+        ]
 
     def print_unsuccessful(self) -> None:
         """Print what did not succeed, by outcome; failures with the commands to run next."""

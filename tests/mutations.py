@@ -165,8 +165,38 @@ MUTATIONS = (
     Mutation(
         "comparison: resources that were changed in place are drift",
         "differences",
-        'and (difference.path[0] not in resized or difference.path[1:2] != ("resources",))',
-        "",
+        'is_resized = path[0] in resized and path[1:2] == ("resources",)',
+        "is_resized = False",
+    ),
+    Mutation(
+        "comparison: a variable that is different in each new Pod is no drift if others lack it",
+        "changing_values",
+        "values = [value and GENERATED for value in values]",
+        "continue",
+    ),
+    Mutation(
+        "numbers: Pods of a custom resource count only with the sidecar",
+        "numbers",
+        ' or "." in owner.group:',
+        ":",
+    ),
+    Mutation(
+        "numbers: a rollout that timed out is counted as it was then",
+        "numbers",
+        "if earlier.attempt and (TIMEOUT_TEXT in error or DEADLINE_TEXT in error):",
+        "if False:",
+    ),
+    Mutation(
+        "lost sidecar: a command is printed that cannot replace Pods of a custom resource",
+        "lost_sidecars",
+        "[ref for ref in sorted(lost) if has_template(ref) == wanted]",
+        "[ref for ref in sorted(lost) if wanted]",
+    ),
+    Mutation(
+        "signals: one in the end of an object shows a traceback",
+        "interrupting",
+        "error.exc_type is Interrupted or show(error)",
+        "show(error)",
     ),
     Mutation(
         "comparison: changed configuration is no drift",

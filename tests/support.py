@@ -77,7 +77,9 @@ class Finished:
         return found
 
 
-def run_here(tool: ModuleType, words: list[str], environment: dict[str, str]) -> Finished:
+def run_here(
+    tool: ModuleType, words: list[str], environment: dict[str, str], stdin: str = os.devnull
+) -> Finished:
     """Run the tool's main() with a command line. A process of its own would cost 0.7 s more.
 
     Streams, signals and the settings of the log are those of a new process, and are put back.
@@ -90,7 +92,7 @@ def run_here(tool: ModuleType, words: list[str], environment: dict[str, str]) ->
     saved = root.handlers[:], root.filters[:], root.level, logging.raiseExceptions
     with (
         pytest.MonkeyPatch.context() as patch,
-        open(os.devnull) as nothing,
+        open(stdin) as typed,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("default")
@@ -99,7 +101,8 @@ def run_here(tool: ModuleType, words: list[str], environment: dict[str, str]) ->
                 patch.setenv(name, value)
         patch.setattr(sys, "argv", words[1:])
         patch.setattr(sys, "orig_argv", words)
-        for name, stream in zip(("stdin", "stdout", "stderr"), (nothing, *streams), strict=True):
+        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
+        for name, stream in zip(("stdin", "stdout", "stderr"), (typed, *streams), strict=True):
             patch.setattr(sys, name, stream)
         try:
             code = tool.main(words[2:])

@@ -95,3 +95,19 @@ def test_a_value_that_only_the_second_answer_has_is_not_ignored(cluster, run):
     (drift,) = run(cluster, DRIFTED).of("drift")
     assert drift["verdict"] == "unknown"
     assert "(env X of istio-proxy)" in drift["message"]
+
+
+def test_a_variable_that_running_pods_do_not_have_at_all_is_a_difference(cluster, run):
+    """Only its value is ignored. Found by a random history (a variable with the Pod's name)."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", workload("Deployment", "zoo"))
+    cluster.settle()
+    cluster.injector.stamps = True
+    ended = run(cluster, DRIFTED, TEXT)
+    assert "istio-proxy  env START_TIME  <none> -> <different in each Pod>" in ended.stdout
+    assert "2 workloads with these differences:" in ended.stdout
+    done = run(cluster, DRIFTED, CONFIRM)
+    assert set(done.outcomes.values()) == {"succeeded"}
+    assert set(verdicts(run(cluster, DRIFTED)).values()) == {"up_to_date"}
+    cluster.injector.stamps = False  # and back
+    assert set(verdicts(run(cluster, DRIFTED)).values()) == {"drifted"}

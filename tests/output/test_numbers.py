@@ -219,3 +219,30 @@ def test_pods_without_a_sidecar_are_none_of_its_business(cluster, run):
     upgrade(cluster)
     ended = run(cluster, DRIFTED, CONFIRM, "--fail-on-drift")
     assert (ended.code, ended.summary["leftovers"]) == (0, [])
+
+
+def test_pods_of_a_custom_resource_count_with_and_without_the_sidecar(cluster, run):
+    cluster.create("shop", replicated("CloneSet", "clones", replicas=3))
+    cluster.settle()
+    cluster.injector.state = "ignored"
+    cluster.create("shop", replicated("CloneSet", "plain", replicas=2))  # none of them has it
+    cluster.delete("Pod", "shop", cluster.pods("shop", "clones")[0]["metadata"]["name"])
+    cluster.wait_for(lambda: len(cluster.pods("shop", "clones")) == 3)
+    cluster.settle()
+    (planned,) = run(cluster, "--evict").of("plan")
+    assert (planned["name"], planned["pods_to_replace"], planned["pods"]) == ("clones", 2, 3)
+
+
+def test_a_rollout_that_timed_out_is_counted_as_it_is_at_the_end(cluster, start):
+    """Found by a random history: it had gone on meanwhile."""
+    for name in ("db", "zoo"):
+        cluster.create("shop", workload("StatefulSet", name, replicas=2))
+    cluster.settle()
+    cluster.kubelet.ready_after = 60
+    running = start(cluster, CONFIRM, TEXT, "--include-statefulset", "--timeout=2s")
+    running.wait_for_log("StatefulSet shop/db: rollout not complete after 2s")
+    cluster.kubelet.start("shop", "db-1")
+    ended = running.finish()
+    message = "timed out: StatefulSet shop/db: error: timed out waiting for the condition\n"
+    assert message in ended.stdout
+    assert pods_line(ended) == "Pods: 1 of 4 updated and ready (1 not updated, 2 not ready)."

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from datetime import datetime, timezone
 
@@ -244,3 +245,30 @@ def test_ctrl_c_twice_while_the_cluster_is_read(three, start):
     assert ended.code == 130
     assert len(said) == 2
     assert said[1].endswith("interrupted; nothing was changed")
+
+
+def test_a_signal_in_the_end_of_an_object_shows_no_traceback(tool, monkeypatch, capfd):
+    """Python cannot raise there what the handler of the signal raises: it shows a traceback and goes on."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    handlers = {number: signal.getsignal(number) for number in (1, 2, 15)}
+    try:
+        signals = tool.Signals()
+
+        class Ends:
+            def __init__(self, error: type) -> None:
+                self.error = error
+
+            def __del__(self) -> None:
+                if self.error is tool.Interrupted:
+                    os.kill(os.getpid(), signal.SIGINT)
+                else:
+                    raise self.error
+
+        Ends(tool.Interrupted)
+        assert signals.exit_code == 130
+        assert capfd.readouterr().err == ""
+        Ends(KeyError)
+        assert "KeyError" in capfd.readouterr().err
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -7,7 +7,7 @@ import shlex
 import threading
 
 import pytest
-from cluster.manifests import workload
+from cluster.manifests import replicated, workload
 from support import (
     CONFIRM,
     DRIFTED,
@@ -197,3 +197,15 @@ def test_pods_that_were_scaled_down_are_not_lost(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "succeeded"}
     assert ended.summary["pods"]["lost"] == 0
+
+
+@pytest.mark.embedded("a custom resource that owns Pods")
+def test_no_command_is_printed_that_cannot_replace_the_pods(cluster, run):
+    """The Pod template of a custom resource cannot be read, so that nothing tells what is lost."""
+    cluster.create("shop", replicated("CloneSet", "clones", replicas=2))
+    cluster.settle()
+    cluster.injector.breaks_after = 0
+    shown = run(cluster, TEXT, CONFIRM, "--evict").stdout
+    text = "  2. Replace these Pods:\n     delete new Pods of CloneSet shop/clones manually, one at a time\n"
+    assert text in shown
+    assert "--include-missing" not in shown
