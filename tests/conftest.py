@@ -62,6 +62,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)"
     )
+    parser.addoption(
+        "--histories", type=int, default=40, help="how many random histories (default: 40)"
+    )
     parser.addoption("--workloads", type=int, default=100, help="of the long run (default: 100)")
     parser.addoption(
         "--kills", type=int, default=3, help="how many runs to interrupt at random (default: 3)"

@@ -237,6 +237,8 @@ class EmbeddedCluster(Cluster):
             "compressed",
             "unexpected",
             "image_policy",
+            "after",
+            "begin",
         ):
             setattr(new, field, getattr(old, field))
         self.server = new

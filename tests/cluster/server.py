@@ -169,8 +169,13 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.compressed: list[str] = []  # the paths of answers that were
         self.unexpected: list[str] = []
         self.image_policy: Callable[[dict], None] = lambda pod: None  # may raise Refused
+        # Called when a request has been acted on, before its answer is sent
+        self.after: Callable[[Request, int, bytes], None] = lambda request, code, content: None
+        # Called before a request is acted on; with its method, target and user agent
+        self.begin: Callable[[str, str, str], None] = lambda method, target, agent: None
         self.connections: set[socket.socket] = set()
         self.stopping = threading.Event()
+        self.is_cut = False
 
     def get_request(self):
         connection, address = super().get_request()
@@ -189,10 +194,11 @@ class ApiServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def handle_error(self, request, client_address) -> None:
         """A client that hangs up, or a fault that cut the connection, is nothing to report; a bug is."""
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if not isinstance(error, OSError) and not self.is_cut:
             self.unexpected.append(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
     def cut_connections(self) -> None:
+        self.is_cut = True  # a connection that is being read goes on without TLS
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -258,6 +264,12 @@ class Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else b""
+        if len(body) < length or self.server.is_cut:  # the client has ended, or TLS has
+            self.close_connection = True
+        else:
+            self._serve_request(body)
+
+    def _serve_request(self, body: bytes) -> None:
         path, _, query = self.path.partition("?")
         # A line for each value: that of a header that is repeated must be told from one with commas.
         values = {name.lower(): self.headers.get_all(name) for name in self.headers}
@@ -280,19 +292,22 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.requests.append(request)
                 self._send(fault.status, content, repeat=fault.repeat, **fault.headers)
                 return
+        retry_after = None
+        self.server.begin(self.command, self.path, headers.get("user-agent", ""))
         try:
             request = request._replace(user=self.server.user_of(headers))
             self.server.requests.append(request)
             answer = self._answer(request)
         except Refused as refused:
             answer = (refused.code, status_body(refused))
-            if getattr(refused, "retry_after", None):
-                self._send(*answer, **{"Retry-After": str(refused.retry_after)})
-                return
+            retry_after = getattr(refused, "retry_after", None)
         if answer is None:
             return  # a watch, which has sent its answer
         code, content = answer
-        if fault and fault.drop == "after":
+        self.server.after(request, code, content)
+        if retry_after:
+            self._send(code, content, **{"Retry-After": str(retry_after)})
+        elif fault and fault.drop == "after":
             self._cut()
         elif fault and fault.truncate:
             self._send(code, content, cut_at=len(content) // 2)

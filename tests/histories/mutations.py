@@ -1,0 +1,106 @@
+"""Mutations of the script that histories notice by themselves, at least two for each of the seven points."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    point: int  # the one that a history violates
+    name: str
+    old: str  # occurs once in the script
+    new: str
+
+
+SEEN = (
+    Seen(
+        1,
+        "new Pods that still differ are a success",
+        "                differences = differences_of(workload, new, self.options)\n",
+        "                differences = ()\n",
+    ),
+    Seen(
+        1,
+        "new Pods without the sidecar are a success",
+        "        lacking = list(itertools.compress(pods, missing))\n",
+        "        lacking = []\n",
+    ),
+    Seen(
+        2,
+        "Pods below a partition count as to be replaced",
+        "    workload.pods_to_replace = len(workload.old_pods) - kept\n",
+        "    workload.pods_to_replace = len(workload.old_pods)\n",
+    ),
+    Seen(
+        2,
+        "the last count is that of the plan",
+        "            report.take_census(owners)\n",
+        "            report.take_census(report.plan.found)\n",
+    ),
+    Seen(
+        3,
+        "what failed does not change the exit code",
+        "        if result.is_failure or result.stop_reason:\n",
+        "        if result.stop_reason:\n",
+    ),
+    Seen(
+        3,
+        "--fail-on-drift does not count Pods",
+        "        texts = [f\"{count_of(counts.total(), 'Pod')} ({count_words(counts)})\"] * bool(counts)\n",
+        "        texts: list[str] = []\n",
+    ),
+    Seen(
+        4,
+        "evictions have no UID",
+        '            "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},\n',
+        '            "deleteOptions": {},\n',
+    ),
+    Seen(
+        4,
+        "pending changes of a template are rolled out",
+        "    is_rolled_out = change and workload.method is Method.EVICT\n",
+        "    is_rolled_out = False\n",
+    ),
+    Seen(
+        4,
+        "one rollout more than --parallel-rollouts",
+        "    workers = max(min(workers, plan.selected), 1)\n",
+        "    workers = max(min(workers, plan.selected), 1) + 1\n",
+    ),
+    Seen(
+        5,
+        "workers are not told to end",
+        "        for _ in range(self.workers):\n            self.tasks.put(None)\n",
+        "        pass\n",
+    ),
+    Seen(
+        5,
+        "a Deployment whose status has no replicas is an error",
+        "    return [dig(obj, path) or 0 for path in paths]\n",
+        "    return [int(dig(obj, path)) for path in paths]\n",
+    ),
+    Seen(
+        6,
+        "the printed command has no --evict",
+        '    dropped = ["--confirm", "--confirm-each"]\n',
+        '    dropped = ["--confirm", "--confirm-each", "--evict"]\n',
+    ),
+    Seen(
+        6,
+        "each run restarts everything again",
+        "            or (pod.created < options.cutoff and (pod.sidecars or options.include_missing))\n",
+        "            or (pod.sidecars or options.include_missing)\n",
+    ),
+    Seen(
+        7,
+        "values of secret names are shown",
+        "    if value and not REFERENCES.match(place) and any(map(is_secret, path[2:])):\n",
+        "    if False:\n",
+    ),
+    Seen(
+        7,
+        "the password of a URL is shown",
+        '    (r"(://[^\\s/:@]*:)\\S{1,500}@(?!sha256:)", rf"\\1{REDACTED}@"),  # the password of a URL\n',
+        "",
+    ),
+)

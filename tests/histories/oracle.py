@@ -1,0 +1,870 @@
+"""What must be true of a run, by the cluster's own objects: nothing here calls the tool's functions."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cluster import is_counted, is_ready
+
+from .cases import NAMESPACES, SECRETS, App
+from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, next_version, owner_app
+
+FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
+NOT_FAILED = ("interrupted", "quit", "--max-duration reached", "not selected by --max-rollouts")
+LATE = 0.5  # seconds until a signal is heeded: requests may be under way
+KINDS_OF = {"Deployment": "deployment", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
+SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset"}
+PLURALS = {
+    "Deployment": "deployments",
+    "StatefulSet": "statefulsets",
+    "DaemonSet": "daemonsets",
+    "ReplicaSet": "replicasets",
+    "ReplicationController": "replicationcontrollers",
+    "CloneSet": "clonesets",
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    point: int  # of the seven
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.point}: {self.text}"
+
+
+class Words:
+    """The options of a run, as its command line has them."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    def has(self, flag: str) -> bool:
+        return any(
+            word.split("=")[0] == flag and not word.endswith("=false") for word in self.words
+        )
+
+    def values(self, flag: str) -> list[str]:
+        return [word.partition("=")[2] for word in self.words if word.startswith(f"{flag}=")]
+
+    @property
+    def names(self) -> list[str]:
+        return self.values("--sidecar-container-name")
+
+    @property
+    def workloads(self) -> list[str]:
+        found = []
+        for before, word in zip(["", *self.words], self.words, strict=False):
+            if not word.startswith("-") and before != "--kubectl":
+                kind, _, name = word.partition("/")
+                found.append(f"{SHORT.get(kind.lower(), kind.lower())}/{name}")
+        return found
+
+    @property
+    def cutoff(self) -> str:
+        return (self.values("--only-started-before") or [""])[-1]
+
+    @property
+    def kinds(self) -> set[str]:
+        if self.workloads:
+            types = {pattern.partition("/")[0] for pattern in self.workloads}
+            return {kind for kind, word in KINDS_OF.items() if word in types}
+        found = set() if self.has("--exclude-deployment") else {"Deployment"}
+        found |= {"StatefulSet"} if self.has("--include-statefulset") else set()
+        return found | ({"DaemonSet"} if self.has("--include-daemonset") else set())
+
+    def includes(self, namespace: str) -> bool:
+        included = [] if self.has("--all-namespaces") else self.values("--include-namespace")
+        excluded = self.values("--exclude-namespace")
+        return any(fnmatch.fnmatch(namespace, p) for p in included or ["*"]) and not any(
+            fnmatch.fnmatch(namespace, p) for p in excluded
+        )
+
+    def names_workload(self, kind: str, name: str) -> bool:
+        wanted = self.workloads
+        return not wanted or any(fnmatch.fnmatch(f"{kind.lower()}/{name}", p) for p in wanted)
+
+    def selects(self, labels: dict) -> bool:
+        for selector in self.values("--selector"):
+            key, equal, value = re.split("(!?=)", selector)
+            if (labels.get(key) == value) != (equal == "="):
+                return False
+        return True
+
+    def annotated(self, app: App) -> bool:
+        """Whether annotations select it."""
+        never = bool(app.annotation)
+        if never and self.values("--exclude-annotation"):
+            return False
+        return never or not self.values("--include-annotation")
+
+    def selects_app(self, app: App, kind: bool = True) -> bool:
+        """Whether a workload is selected; with `kind`, as one to roll out or evict."""
+        is_selected = (
+            self.includes(app.namespace)
+            and self.names_workload(app.kind, app.name)
+            and self.annotated(app)
+            and self.selects({"app": app.name})
+        )
+        if not kind or not is_selected:
+            return is_selected
+        return app.kind in self.kinds if app.kind in KINDS_OF else self.has("--evict")
+
+
+def place(obj: dict) -> str:
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def pods_of(scene: Scene, app: App) -> list[dict]:
+    """The Pods of a workload that are not terminating, by name."""
+    return [
+        obj
+        for (plural, namespace, _), obj in sorted(scene.items(), key=lambda item: item[0])
+        if plural == "pods"
+        and namespace == app.namespace
+        and is_counted(obj)
+        and owner_app(scene, obj) == (app.kind, app.namespace, app.name)
+    ]
+
+
+def template_of(scene: Scene, app: App) -> dict | None:
+    obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
+    return obj and obj["spec"]["template"]
+
+
+def is_below_partition(scene: Scene, app: App, pod: dict) -> bool:
+    obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
+    if app.kind != "StatefulSet" or not obj:
+        return False
+    partition = obj["spec"]["updateStrategy"].get("rollingUpdate", {}).get("partition", 0)
+    return int(pod["metadata"]["name"].rpartition("-")[2]) < partition
+
+
+class Oracle:
+    def __init__(self, world: World) -> None:
+        self.world, self.history = world, world.history
+        self.found: list[Violation] = []
+
+    def say(self, point: int, text: str) -> None:
+        self.found.append(Violation(point, text))
+
+    def entries(self, run: Run, what: str = "") -> list[Entry]:
+        return [e for e in self.world.log[run.began : run.ended] if what in ("", e.what)]
+
+    def judge(self, run: Run) -> None:
+        """Everything about one run."""
+        self.options = Words(run.options)
+        self.check_end(run)
+        self.check_secrets(run)
+        self.check_writes(run)
+        if run.summary and not run.by_process:
+            self.check_exit_code(run)
+            self.check_texts(run)
+            self.check_plan(run)
+            self.check_results(run)
+            self.check_census(run)
+
+    # 5. It ends
+
+    def check_end(self, run: Run) -> None:
+        if run.killed:
+            return
+        ended = run.finished
+        logged = ended.stderr
+        is_debug = self.options.has("--log-level") and "debug" in str(run.options)
+        if "unexpected error" in logged or ("Traceback" in logged and not is_debug):
+            self.say(5, f"unexpected error: {logged[-3000:]}")
+        if run.left_behind and run.summary:  # else its threads end with the process
+            self.say(5, f"left behind: {run.left_behind}")
+        timeout = float(self.options.values("--timeout")[0].rstrip("s"))
+        limit = 20 + (len(run.of("plan")) + 1) * (2 * timeout + 8)
+        if run.seconds > limit:
+            self.say(5, f"took {run.seconds:.0f} s")
+        if ended.code == 2:
+            self.say(0, f"the options were not accepted: {logged}")
+        is_early = run.by_process and -ended.code in (1, 2, 15)  # before Python has begun
+        if ended.code not in (0, 1, 2, 3, 129, 130, 143) and not is_early:
+            self.say(5, f"exit code {ended.code}: {logged[-300:]}")
+
+    # 7. No secrets
+
+    def check_secrets(self, run: Run) -> None:
+        shown = f"{run.finished.stdout}{run.finished.stderr}{run.text}{json.dumps(run.records)}"
+        for secret in (*SECRETS, "admin-token"):
+            if secret in shown:
+                at = shown.index(secret)
+                self.say(7, f"shows {secret}: {shown[max(at - 80, 0) : at + 60]!r}")
+
+    # 4. Writes
+
+    def writes(self, run: Run) -> Iterator[tuple[Entry, str, App | None, dict | None]]:
+        """The writes that were stored, with their class, the workload, and the Pod before."""
+        for entry in self.entries(run, "request"):
+            request, kind = entry.data["request"], entry.data["kind"]
+            if not is_write(request) or "kubectl" in request.headers.get("user-agent", ""):
+                continue
+            if kind == "patch":
+                _, _, _, _, _, namespace, _, name = request.path.split("/")
+                yield entry, kind, self.world.apps.get(f"{namespace}/{name}"), None
+            elif kind in ("eviction", "image change"):
+                namespace, name = request.path.split("/")[4], request.path.split("/")[6]
+                pod = self.pod_before(entry, namespace, name)
+                owner = pod and owner_app(self.scene_before(entry), pod)
+                yield entry, kind, owner and self.world.apps.get(f"{owner[1]}/{owner[2]}"), pod
+            else:
+                self.say(4, f"an unknown write: {request.method} {request.path}")
+
+    def scene_before(self, entry: Entry) -> Scene:
+        if entry.before:
+            return entry.before
+        log = self.world.log
+        at = next(i for i in range(len(log)) if log[i] is entry)
+        return next((e.scene for e in reversed(log[:at]) if e.scene), {})
+
+    def pod_before(self, entry: Entry, namespace: str, name: str) -> dict | None:
+        return self.scene_before(entry).get(("pods", namespace, name))
+
+    def check_writes(self, run: Run) -> None:
+        options = self.options
+        signals = [e.at for e in self.entries(run, "signal")]
+        touched = self.touched(run)
+        begun: dict[str, float] = {}
+        restarts: Counter[str] = Counter()
+        for entry, kind, app, pod in self.writes(run):
+            request, code = entry.data["request"], entry.data["code"]
+            what = f"{kind} {request.path}"
+            if not run.confirm:
+                self.say(4, f"a write in a dry run: {what}")
+            if len(signals) > 1 and entry.at > signals[1] + LATE:
+                self.say(4, f"{what} {entry.at - signals[1]:.2f} s after the second signal")
+            is_new = app is not None and app.key not in begun
+            if is_new:
+                begun[app.key] = entry.at
+            if is_new and signals and entry.at > signals[0] + LATE:
+                self.say(4, f"{what} {entry.at - signals[0]:.2f} s after the first signal")
+            if app is None:
+                continue
+            if not options.selects_app(app):
+                self.say(4, f"{what}: {app} was not selected")
+            body = json.loads(request.body)
+            if kind == "patch":
+                restarts[app.key] += code == 200
+                if restarts[app.key] > 1 and not touched.get(app.key, set()) & {"recreated"}:
+                    self.say(4, f"{app.key} was restarted twice")
+            elif kind == "eviction":
+                if not options.has("--evict"):
+                    self.say(4, f"{what} without --evict")
+                if not body.get("deleteOptions", {}).get("preconditions", {}).get("uid"):
+                    self.say(4, f"{what} without the UID")
+                if code == 201:
+                    self.check_eviction(run, entry, app, pod, touched)
+            else:
+                if not options.has("--in-place"):
+                    self.say(4, f"{what} without --in-place")
+                if not body.get("metadata", {}).get("uid"):
+                    self.say(4, f"{what} without the UID")
+        if not run.by_process:
+            self.check_parallel(run)
+
+    def check_eviction(self, run: Run, entry: Entry, app: App, pod: dict, touched: dict) -> None:
+        scene = self.scene_before(entry)
+        events = touched.get(app.key, set())
+        if "template changed" not in events and "recreated" not in events:
+            template = template_of(scene, app)
+            if app.kind == "Deployment":  # paused: its Pods come back from their ReplicaSet
+                owner = next(o for o in pod["metadata"]["ownerReferences"] if o.get("controller"))
+                above = scene.get(("replicasets", app.namespace, owner["name"]))
+                template = above and above["spec"]["template"]
+            is_known = template and app.kind != "CloneSet"
+            is_replaced = is_known and not is_below_partition(scene, app, pod)
+            if is_replaced and mode_of(pod["spec"]) != mode_of(template["spec"]):
+                self.say(4, f"evicting {place(pod)} rolls out a pending change")
+        if events:
+            return
+        obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
+        wanted = obj["spec"].get("replicas", 3) if obj else 0
+        unready = {
+            name
+            for (plural, namespace, name), found in self.first_scene(run).items()
+            if plural == "pods" and namespace == app.namespace and not is_ready(found)
+        }
+        others = [p for p in pods_of(scene, app) if p["metadata"]["uid"] != pod["metadata"]["uid"]]
+        away = [p for p in others if not is_ready(p) and p["metadata"]["name"] not in unready]
+        if app.broken:
+            return
+        if away:
+            self.say(4, f"{place(pod)} was evicted while {place(away[0])} was not ready")
+        if len(others) + 1 < wanted:
+            self.say(4, f"{place(pod)} was evicted while {wanted - len(others) - 1} were missing")
+
+    def check_parallel(self, run: Run) -> None:
+        planned = [r for r in run.of("plan") if r["selected"]]
+        text = (self.options.values("--parallel-rollouts") or ["1"])[0]
+        limit = int(text.rstrip("%"))
+        if text.endswith("%"):
+            limit = max(limit * len(run.of("plan")) // 100, 1)
+        timeout = float(self.options.values("--timeout")[0].rstrip("s"))
+        running: dict[str, float] = {}
+        writes = {id(entry): app for entry, _, app, _ in self.writes(run) if app}
+        for entry in self.entries(run):
+            if id(entry) in writes:
+                running.setdefault(writes[id(entry)].key, entry.at)
+            elif entry.what == "result":
+                running.pop(entry.data["key"], None)
+            # A rollout that timed out is rechecked at the end.
+            running = {k: since for k, since in running.items() if entry.at - since < timeout}
+            if len(running) > limit:
+                self.say(4, f"{len(running)} rollouts at a time of {len(planned)}: {[*running]}")
+                return
+
+    # What happened to whom
+
+    def touched(self, run: Run, until: Entry | None = None) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for entry in self.entries(run):
+            if entry is until:
+                break
+            if entry.what == "event":
+                found.setdefault(entry.data["touched"], set()).add(entry.data["event"].what)
+        return found
+
+    def first_scene(self, run: Run) -> Scene:
+        return next((e.scene for e in self.entries(run) if e.scene), {})
+
+    def listed(self, run: Run) -> list[tuple[Entry, list[dict]]]:
+        """The lists of all Pods that the tool was answered, and what was in them, page after page."""
+        found: list[tuple[Entry, list[dict]]] = []
+        for entry in self.entries(run, "request"):
+            if entry.data["kind"] == "lists Pods" and entry.data["code"] == 200:
+                items = json.loads(entry.data["content"])["items"]
+                found.append((entry, items))
+        return found
+
+    def last_list(self, run: Run) -> tuple[Entry, list[dict]] | None:
+        """The Pods of the last census: of each namespace that was listed, its last answer."""
+        lists: dict[str, tuple[Entry, list[dict]]] = {}
+        for entry, items in self.listed(run):
+            lists[entry.data["request"].path] = entry, items
+        if not lists:
+            return None
+        entries = sorted(lists.values(), key=lambda found: found[0].at)
+        return entries[-1][0], [pod for _, items in entries for pod in items]
+
+    def asked(self, run: Run, until: Entry, app: App) -> list:
+        """What was injected when the tool last asked about a workload: while it is upgraded, one of two."""
+        found = self.world.version
+        for entry in itertools.takewhile(lambda entry: entry is not until, self.entries(run)):
+            if entry.data.get("kind") == "dry run":
+                request = entry.data["request"]
+                labels = json.loads(request.body)["metadata"].get("labels", {})
+                if request.path.split("/")[4] == app.namespace and labels.get("app") == app.name:
+                    found = entry.data["version"]
+        return found if isinstance(found, list) else [found]
+
+    # 3. The exit code
+
+    def check_exit_code(self, run: Run) -> None:
+        code, summary, options = run.finished.code, run.summary, self.options
+        signals = self.entries(run, "signal")
+        if signals and code != 128 + signals[0].data["number"]:
+            end = next(e.at for e in self.entries(run, "record") if e.data["record"] == "summary")
+            if signals[0].at < end - LATE:
+                self.say(3, f"exit code {code} after signal {signals[0].data['number']}")
+        if signals:
+            return
+        if code != summary["exit_code"]:
+            self.say(3, f"exit code {code}, in the summary {summary['exit_code']}")
+        reasons = []
+        plans = {f"{r['namespace']}/{r['name']}": r for r in run.of("plan")}
+        for result in run.of("result"):
+            key = f"{result['namespace']}/{result['name']}"
+            was_healthy = not plans[key]["unhealthy_reason"] or result["outcome"] == "lost_sidecar"
+            if result["outcome"] in FAILURES and was_healthy:
+                reasons.append(f"{key} {result['outcome']}")
+            is_stopped = result["outcome"] == "not_started"
+            if is_stopped and not result["message"].startswith(NOT_FAILED):
+                reasons.append(f"{key} not started: {result['message']}")
+        if "Rollouts of earlier runs:" in run.text:
+            reasons.append("rollouts of earlier runs")
+        if "not found in" in run.finished.stderr and (
+            run.confirm or options.has("--fail-on-drift")
+        ):
+            reasons.append("not found")
+        if "cannot list Pods again" in run.finished.stderr:
+            reasons.append("list of Pods")
+        if options.has("--fail-on-drift") and (summary["leftovers"] or summary["without_pods"]):
+            reasons.append("drift")
+        if code != bool(reasons):
+            self.say(3, f"exit code {code}, expected {bool(reasons):d}: {reasons} {summary}")
+
+    # 2. Numbers
+
+    def check_texts(self, run: Run) -> None:
+        """The text of a run has the numbers of its JSON records."""
+        text, summary, plan = run.text, run.summary, run.of("plan")
+
+        def number(pattern: str) -> list[int]:
+            found = re.search(pattern, text)
+            return [int(part) for part in found.groups()] if found else []
+
+        selected = [r for r in plan if r["selected"]]
+        pods, chosen = (sum(r["pods_to_replace"] for r in rs) for rs in (plan, selected))
+        expected = [len(plan), pods]
+        if len(selected) < len(plan):
+            expected = [len(selected), len(plan), chosen, pods]
+            shown = number(r"To roll out: (\d+) of (\d+) workloads? \((\d+) of (\d+) Pod")
+        else:
+            shown = number(r"To roll out: (\d+) workloads? \((\d+) Pod")
+        if shown != expected and plan:
+            self.say(2, f"text: {shown} to roll out, JSON: {expected}")
+        for record in plan:
+            row = rf"{record['kind'].lower()}/{re.escape(record['name'])} +(\d+) of (\d+) "
+            rows = re.findall(rf"{record['namespace']} +{row}", text)
+            wanted = (str(record["pods_to_replace"]), str(record["pods"]))
+            if rows != [wanted]:
+                self.say(2, f"text: rows {rows} of {record['name']}, JSON: {wanted}")
+        for name in {found["name"] for found in summary["sidecars"]}:
+            of_it = [found for found in summary["sidecars"] if found["name"] == name]
+            total = sum(found["pods"] for found in of_it)
+            lefts: Counter[str] = Counter()
+            for found in of_it:
+                lefts.update(found["not_up_to_date"])
+            line = re.search(rf"^{re.escape(name)} in (\d+) Pods?: (.*)$", text, re.MULTILINE)
+            if not line or int(line[1]) != total:
+                self.say(2, f"text: {line and line[0]}, JSON: {of_it}")
+                continue
+            note = re.search(r"\(([^()]*)\)$", line[2])
+            counted = sum(int(n) for n in re.findall(r"(?:^|, )(\d+) ", note[1] if note else ""))
+            if counted != lefts.total():
+                self.say(2, f"text: {line[0]}, JSON: {dict(lefts)}")
+        if run.confirm:
+            outcomes = Counter(r["outcome"] for r in run.of("result"))
+            if dict(outcomes) != summary["outcomes"]:
+                self.say(2, f"results: {outcomes}, summary: {summary['outcomes']}")
+            found = re.search(r"^\d+ workloads? in [^:]+: (.*)\.$", text, re.MULTILINE)
+            shown_ = (
+                dict(reversed(part.split(" ", 1)) for part in found[1].split(", ")) if found else {}
+            )
+            for outcome, count in outcomes.items():
+                if shown_.get(outcome.replace("_", " ")) != str(count):
+                    self.say(2, f"text: {shown_}, results: {outcomes}")
+            counts = summary["pods"]
+            pods_ = number(r"Pods: (\d+) of (\d+) updated and ready")
+            if pods_ and pods_[0] != counts["updated_and_ready"]:
+                self.say(2, f"text: {pods_}, JSON: {counts}")
+            if not (counts["updated_and_ready"] <= counts["updated"] <= counts["matched"]):
+                self.say(2, f"counts: {counts}")
+            planned = {f"{r['namespace']}/{r['name']}" for r in plan}
+            ended = [f"{r['namespace']}/{r['name']}" for r in run.of("result")]
+            if sorted(planned) != sorted(ended):
+                self.say(2, f"planned {sorted(planned)}, results {sorted(ended)}")
+
+    def old_pods(
+        self, app: App, pods: list[dict], template: dict, version, in_place: bool, scene
+    ) -> tuple[int, int]:
+        """How many Pods are to be replaced, and how many differ from what they would get."""
+        options, names = self.options, self.options.names
+        would = {
+            name: found
+            for name, found in self.world.gives(template, version).items()
+            if any(fnmatch.fnmatchcase(name, p) for p in names)
+        }
+        have = [forms(pod, names) for pod in pods]
+        exact = set(names) & {name for found in have for name in found}
+        old = different = 0
+        for pod, found in zip(pods, have, strict=True):
+            differs = found != would
+            different += differs
+            lacks = (
+                bool({n for n in exact & set(would) if n not in found}) and app.kind != "CloneSet"
+            )
+            lacks &= bool(exact) and exact <= set(would)
+            is_old = pod["metadata"]["creationTimestamp"] < self.cutoff and (
+                found or options.has("--include-missing")
+            )
+            wanted = differs or not options.has("--only-drifted")
+            if (
+                wanted
+                and (is_old or lacks)
+                and (in_place or not is_below_partition(scene, app, pod))
+            ):
+                old += 1
+        return old, different
+
+    def check_plan(self, run: Run) -> None:
+        lists = self.listed(run)
+        if not lists:
+            return
+        summary = run.summary
+        self.cutoff = summary["started_before"][:19]
+        records = list(self.entries(run, "record"))
+        last = next(e for e in records if e.data["record"] == "summary")
+        first = next(iter(records), last)
+        pods = self.plan_pods(run)
+        touched = self.touched(run, first)
+        scene = {**lists[0][0].scene, **{("pods", *place(p).split("/")): p for p in pods}}
+        version = self.version_at(run, first)
+        if version is None:
+            return
+        plans = {f"{r['namespace']}/{r['name']}": r for r in run.of("plan")}
+        known = {f"{r['namespace']}/{r['name']}": r for r in [*run.of("skip"), *run.of("drift")]}
+        for app in self.history.apps:
+            template = template_of(scene, app)
+            if not template or touched.get(app.key) or not self.options.includes(app.namespace):
+                continue
+            found = [
+                p for p in pods_of(scene, app) if self.options.selects(p["metadata"]["labels"])
+            ]
+            found = [p for p in found if any(p is item for item in pods)]
+            record = plans.get(app.key)
+            in_place = bool(record) and record["method"] == "in_place"
+            old, different = self.old_pods(app, found, template, version, in_place, scene)
+            if record:
+                if record["pods_to_replace"] != old:
+                    self.say(2, f"plan: {app.key}: {record['pods_to_replace']} Pods, in fact {old}")
+                if record["pods"] < len(found):
+                    self.say(2, f"plan: {app.key} has {record['pods']} Pods, in fact {len(found)}")
+                shown = {(s["name"], s["image"]) for s in record["sidecars"]}
+                self.check_lacking(run, app, found)
+                real = {
+                    (name, one[1])
+                    for p in found
+                    for name, one in forms(p, self.options.names).items()
+                }
+                if shown != real:
+                    self.say(2, f"plan: {app.key} has {shown}, in fact {real}")
+            elif (
+                self.options.has("--only-drifted")
+                and different
+                and any(forms(p, self.options.names) for p in found)
+                and self.options.selects_app(app, kind=False)
+                and app.key not in known
+                and not any(key.startswith(f"{app.namespace}/{app.name}-") for key in known)
+            ):
+                self.say(2, f"plan: {app.key} drifted, and is not mentioned")
+            elif old and not self.options.has("--only-drifted") and app.key not in known:
+                is_selected = self.options.selects_app(app) and app.kind in KINDS_OF
+                if is_selected:
+                    self.say(2, f"plan: {app.key} has {old} old Pods, and is not mentioned")
+
+    def check_lacking(self, run: Run, app: App, pods: list[dict]) -> None:
+        """The note `1 of 2 Pods has no sidecar` counts Pods."""
+        row = rf"^ *[-0-9]* *{app.namespace} +{app.kind.lower()}/{app.name} .*\n +(.*)$"
+        note = re.search(row, run.text, re.MULTILINE)
+        said = note and re.search(r"(\d+) of (\d+) Pods? ha(?:s|ve) no sidecar", note[1])
+        if said:
+            have = [set(forms(pod, self.options.names)) for pod in pods]
+            names = set().union(*have) & set(self.options.names)
+            lacking = sum(bool(names - found) for found in have)
+            if (int(said[1]), int(said[2])) != (lacking, len(pods)):
+                self.say(2, f"plan: {app.key}: {note[1]}, in fact {lacking} of {len(pods)}")
+
+    def plan_pods(self, run: Run) -> list[dict]:
+        """The Pods of the plan's lists: the first answer of each path."""
+        seen: dict[str, list[dict]] = {}
+        for entry, items in self.listed(run):
+            seen.setdefault(entry.data["request"].path, items)
+        return [pod for items in seen.values() for pod in items if is_counted(pod)]
+
+    def version_at(self, run: Run, until: Entry):
+        """What was injected until then, if that did not change and the injector was well."""
+        found = []
+        for entry in self.entries(run):
+            if entry is until:
+                break
+            if "version" in entry.data:
+                if entry.data["state"] not in ("works",) or isinstance(entry.data["version"], list):
+                    return None
+                found.append(entry.data["version"])
+        return found[0] if found and all(v == found[0] for v in found) else None
+
+    def check_census(self, run: Run) -> None:
+        """The last count is that of the last list of Pods."""
+        last, summary = self.last_list(run), run.summary
+        if "cannot list Pods again" in run.finished.stderr or not last:
+            return
+        if run.confirm and len(self.listed(run)) < 2:
+            return  # after the second signal
+        entry, items = last
+        names = self.options.names
+        pods = [
+            p for p in items if is_counted(p) and self.options.includes(p["metadata"]["namespace"])
+        ]
+        census: Counter[tuple[str, str]] = Counter()
+        for pod in pods:
+            for name, one in forms(pod, names).items():
+                census[name, one[1]] += 1
+        shown = {(found["name"], found["image"]): found["pods"] for found in summary["sidecars"]}
+        if not shown and len(self.entries(run, "signal")) > 1:
+            return  # it did not wait for the list
+        if shown != dict(census):
+            self.say(2, f"census: {shown}, in fact {dict(census)}")
+        for found in summary["sidecars"]:
+            if sum(found["not_up_to_date"].values()) > found["pods"]:
+                self.say(2, f"census: {found}")
+        if not self.options.has("--only-drifted"):
+            return
+        first = next((e for e in self.entries(run, "record")), None)
+        version = self.version_at(run, last[0])
+        if version is None or not first:
+            return
+        self.check_leftovers(run, entry, pods, version)
+
+    def check_leftovers(self, run: Run, entry: Entry, pods: list[dict], version) -> None:
+        """Which Pods are not up to date, one by one, where nobody interfered."""
+        summary, names = run.summary, self.options.names
+        scene = {**entry.scene, **{("pods", *place(p).split("/")): p for p in pods}}
+        shown = {
+            f"{left['namespace']}/{left['name']}": left["reason"] for left in summary["leftovers"]
+        }
+        touched = self.touched(run)
+        compared = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in run.of("drift")}
+        unselected = {f"{r['namespace']}/{r['name']}" for r in run.of("skip")} - compared.keys()
+        reported = set(shown)
+        for app in self.history.apps:
+            template = template_of(scene, app)
+            if not template or touched.get(app.key) or app.key in unselected:
+                continue
+            if not self.options.selects_app(app, kind=False):
+                continue
+            verdict = compared.get(app.key)
+            would = {
+                name: found
+                for name, found in self.world.gives(template, version).items()
+                if any(fnmatch.fnmatchcase(name, p) for p in names)
+            }
+            for pod in pods_of(scene, app):
+                key = place(pod)
+                have = forms(pod, names)
+                if pod not in pods or (verdict in ("unknown", "rejected")):
+                    reported.discard(key)
+                    continue
+                differs = have != would and (bool(have) or verdict in ("missing", "drifted"))
+                if verdict is None and not have:
+                    differs = False
+                if differs and key not in shown:
+                    self.say(
+                        2,
+                        f"leftovers: {key} ({verdict}) is not up to date, and not listed: {sorted(have)}, {sorted(would)}",
+                    )
+                if key in shown and not differs:
+                    self.say(2, f"leftovers: {key} is listed as {shown[key]}, and is up to date")
+
+    # 1. Results
+
+    def check_results(self, run: Run) -> None:
+        log = self.entries(run)
+        for at, entry in enumerate(log):
+            if entry.what != "result":
+                continue
+            app = self.world.apps.get(entry.data["key"])
+            outcome = entry.data["outcome"].replace(" ", "_")
+            if app is None:
+                continue
+            scenes = [entry.scene] + [
+                e.scene
+                for e in reversed(log[:at])
+                if e.what == "request" and e.data["kind"] == "reads Pods of a workload" and e.scene
+            ][:6]
+            self.check_restarted(run, entry, app, scenes)
+            if outcome not in ("succeeded", "completed_late"):
+                continue
+            problems = [self.problem(run, entry, app, scene) for scene in scenes]
+            if all(problems):
+                self.say(1, f"{app.key} {outcome}: {problems[0]}")
+            self.check_counts(run, entry, app, scenes)
+
+    def problem(self, run: Run, entry: Entry, app: App, scene: Scene) -> str:
+        """What is not true of a success; empty: it is."""
+        obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
+        if not obj:
+            return "it does not exist"
+        options, names = self.options, self.options.names
+        pods = pods_of(scene, app)
+        wanted = obj["spec"].get("replicas", 3)
+        if len(pods) < wanted:
+            return f"{len(pods)} of {wanted} Pods"
+        events = self.touched(run, entry).get(app.key, set())
+        is_excused = app.broken or bool(
+            events & {"Pod becomes unready", "Pod crashes", "scaled up"}
+        )
+        is_excused |= "unready" in app.pods
+        exact = [name for name in names if "*" not in name]
+        woulds = [
+            {
+                name: found
+                for name, found in self.world.gives(obj["spec"]["template"], version).items()
+                if any(fnmatch.fnmatchcase(name, p) for p in names)
+            }
+            for version in self.asked(run, entry, app)
+        ]
+        if options.has("--allow-removal") and self.was_ignored(run, entry):
+            woulds.append({})
+        cutoff = run.summary["started_before"][:19]
+        was_there = {obj["metadata"]["uid"] for obj in self.first_scene(run).values()}
+        for pod in pods:
+            if is_below_partition(scene, app, pod):
+                continue
+            key = place(pod)
+            is_newer = pod["metadata"]["creationTimestamp"] >= cutoff  # not selected
+            if is_newer and pod["metadata"]["uid"] in was_there:
+                continue
+            is_left = not forms(pod, names) and not options.has("--include-missing")
+            if is_left and not exact and entry.data["method"] != "restart":
+                continue  # not in the plan: see `drifted` in the README
+            if not is_ready(pod) and not is_excused:
+                return f"{key} is not ready"
+            have = forms(pod, names)
+            if options.has("--only-drifted"):
+                woulds = [would for would in woulds if would == have]
+                if not woulds:
+                    return f"{key} has {have}, and would get another sidecar"
+                continue
+            is_new = pod["metadata"]["uid"] not in was_there
+            if is_new and not any(set(have) >= set(would) for would in woulds):
+                return f"{key} has {sorted(have)}, and would get {sorted(woulds[0])}"
+        return ""
+
+    def was_ignored(self, run: Run, until: Entry) -> bool:
+        """Whether the injector did not answer at any time, which is the same as a removal."""
+        entries = itertools.takewhile(lambda entry: entry is not until, self.entries(run))
+        return any(entry.data.get("state") == "ignored" for entry in entries)
+
+    def check_restarted(self, run: Run, entry: Entry, app: App, scenes: list[Scene]) -> None:
+        """After a restart, whatever its outcome, new and old Pods are counted as they are."""
+        counts, options = entry.data["counts"], self.options
+        if not counts or entry.data["method"] != "restart":
+            return
+        stored = [
+            e for e, _, found, _ in self.writes(run) if found is app and e.data["code"] == 200
+        ]
+        if not stored or options.has("--allow-removal"):
+            return
+        patch = json.loads(stored[-1].data["request"].body)
+        stamps = set(patch["spec"]["template"]["metadata"]["annotations"].values())
+        numbers = [self.numbers(app, stamps, scene) for scene in scenes]
+        shown = tuple(
+            counts[n] for n in ("matched", "updated", "ready", "updated_and_ready", "lost")
+        )
+        if shown not in numbers:
+            self.say(2, f"{app.key} {entry.data['outcome']} with {counts}, in fact {numbers}")
+
+    def numbers(self, app: App, stamps: set[str], scene: Scene) -> tuple[int, ...] | None:
+        """Matched, updated, ready, updated and ready, lost: of the Pods that a restart replaces."""
+        obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
+        if not obj:
+            return None
+        pods = pods_of(scene, app)
+        new = [p for p in pods if stamps & {*p["metadata"].get("annotations", {}).values()}]
+        old = [p for p in pods if p not in new and not is_below_partition(scene, app, p)]
+        updated = [p for p in new if forms(p, self.options.names) or not self.world.version]
+        wanted = obj["spec"].get("replicas", 3)
+        kept = len(pods) - len(new) - len(old)
+        counted = old[: max(wanted - kept - len(new), 0)]
+        ready = [p for p in updated if is_ready(p)]
+        missing = max(wanted - len(pods), 0)
+        return (
+            len(updated) + len(counted),
+            len(updated),
+            len(ready) + sum(map(is_ready, counted)),
+            len(ready),
+            len(new) - len(updated) + missing,
+        )
+
+    def check_counts(self, run: Run, entry: Entry, app: App, scenes: list[Scene]) -> None:
+        """A success counts all Pods of its workload, except below a partition, as updated and ready."""
+        counts = entry.data["counts"]
+        record = next(r for r in run.of("plan") if f"{r['namespace']}/{r['name']}" == app.key)
+        if (
+            not counts
+            or self.touched(run, entry).get(app.key)
+            or app.broken
+            or "unready" in app.pods
+        ):
+            return
+        if entry.data["outcome"] not in ("succeeded", "completed late"):
+            return
+        numbers = set()
+        for scene in scenes:
+            kept = [p for p in pods_of(scene, app) if not is_below_partition(scene, app, p)]
+            numbers.add(len(kept))
+        if record["method"] == "in_place":
+            numbers |= {len(pods_of(scene, app)) for scene in scenes}
+        if record["method"] != "restart":
+            numbers = set(range(record["pods_to_replace"], max(numbers) + 1))
+        shown = {counts[name] for name in ("matched", "updated", "ready", "updated_and_ready")}
+        if len(shown) > 1 or not shown & numbers or counts["lost"]:
+            self.say(2, f"{app.key} succeeded with {counts}, in fact {numbers} Pods")
+
+    # 6. Peace
+
+    def check_peace(self, run: Run, scene: Scene) -> None:
+        """All that the options allow to replace, and whose application is well, is up to date."""
+        options = self.options = Words(list(self.history.options))
+        if options.has("--confirm-each") or options.has("--max-rollouts") or not run.summary:
+            return
+        if any(options.has(f) for f in ("--max-duration", "--skip-unhealthy")):
+            return
+        if "not_started" in run.summary["outcomes"]:
+            return  # too many fail, for reasons that stay
+        cutoff = run.summary["started_before"][:19]
+        names = options.names
+        for app in self.history.apps:
+            obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
+            if not obj or not options.selects_app(app) or not self.can_replace(app, obj, scene):
+                continue
+            would = {
+                name: found
+                for name, found in self.world.gives(obj["spec"]["template"]).items()
+                if any(fnmatch.fnmatchcase(name, p) for p in names)
+            }
+            pods = pods_of(scene, app)
+            haves = [forms(pod, names) for pod in pods]
+            all_names = {name for have in haves for name in have}
+            if not all_names and not options.has("--include-missing"):
+                continue
+            if all_names - set(would) and not options.has("--allow-removal"):
+                continue
+            for pod, have in zip(pods, haves, strict=True):
+                if is_below_partition(scene, app, pod):
+                    continue
+                is_old = pod["metadata"]["creationTimestamp"] < cutoff
+                if not have and not options.has("--include-missing"):
+                    is_old = False
+                if options.has("--only-drifted") and is_old and have != would:
+                    self.say(6, f"{place(pod)} of {app} has {have}, not {would}")
+                if not options.has("--only-drifted") and is_old and have:
+                    self.say(6, f"{place(pod)} of {app} is older than {cutoff}")
+
+    def can_replace(self, app: App, obj: dict, scene: Scene) -> bool:
+        options, spec = self.options, obj["spec"]
+        if app.broken or (options.has("--in-place") and options.has("--only-drifted")):
+            return False
+        pods = pods_of(scene, app)
+        templates = {mode_of(pod["spec"]) for pod in pods} | {mode_of(spec["template"]["spec"])}
+        is_manual = (
+            app.kind in NO_ROLLOUT
+            or spec.get("paused")
+            or spec.get("updateStrategy", {}).get("type") == "OnDelete"
+        )
+        if is_manual:
+            is_possible = app.budget != "blocks" and len(templates) == 1
+            return options.has("--evict") and is_possible and app.kind != "CloneSet"
+        if app.strategy == "partition" and len(templates) > 1:
+            return False
+        # With a controller of Pods that are unready for good, nothing is sure.
+        return all(map(is_ready, pods)) and len(pods) == spec.get("replicas", 3)
+
+
+def mode_of(spec: dict) -> str:
+    (app,) = (c for c in spec["containers"] if c["name"] == "app")
+    return next(v["value"] for v in app["env"] if v["name"] == "MODE")
+
+
+__all__ = ["NAMESPACES", "Oracle", "Violation", "next_version"]

@@ -1,0 +1,42 @@
+"""Random histories: nothing that the tool says is untrue, and nothing that it writes is wrong.
+
+More of them: pytest tests/histories --histories=2000, or tests/histories.py, which shows what they covered.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from histories import a_history, play, shorten
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--histories")))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")
+def test_a_history(tool, seed):
+    """A violation is repeated before the history is made shorter; the requests are printed in their order."""
+    history = a_history(seed)
+    played = play(history, tool)
+    if not played.violations:
+        return
+    violation = played.violations[0]
+    again = [play(history, tool).violations for _ in range(5)]
+    count = sum(any(v.point == violation.point for v in found) for found in again)
+    short = shorten(history, tool, violation.point) if count else history
+    pytest.fail(
+        "\n".join(
+            [
+                *map(str, played.violations),
+                f"{count} of 5 more times",
+                *history.lines,
+                "shorter:",
+                *short.lines,
+                "requests:",
+                *played.requests,
+            ]
+        )
+    )
