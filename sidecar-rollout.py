@@ -44,9 +44,9 @@ Exit codes:
   0         nothing failed; what is left (rejected, unknown, skipped, unhealthy
             before, not started) is listed
   1         something failed: a rollout of a workload that was healthy before,
-            also one of an earlier run since --only-started-before; a name does
-            not exist; the API server became unavailable; with --fail-on-drift,
-            selected Pods are not up to date
+            also one of an earlier run since --only-started-before; new Pods
+            have no sidecar; a name does not exist; the API server became
+            unavailable; with --fail-on-drift, selected Pods are not up to date
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl; nothing was
             changed
