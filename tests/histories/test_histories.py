@@ -5,9 +5,13 @@ More of them: pytest tests/histories --histories=2000, or tests/histories.py, wh
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from support import SCRIPT
 
 from histories import a_history, play, shorten
+from histories.mutations import SEEN
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -40,3 +44,10 @@ def test_a_history(tool, seed):
             ]
         )
     )
+
+
+def test_each_point_has_mutations_that_fit_the_script():
+    text = SCRIPT.read_text()
+    assert [seen.name for seen in SEEN if text.count(seen.old) != 1] == []
+    points = Counter(seen.point for seen in SEEN)
+    assert points.keys() == set(range(1, 8)) and min(points.values()) >= 2
