@@ -104,11 +104,14 @@ def try_mutations(most: int, word: str, jobs: int) -> int:
     missed = 0
     for seen in (seen for seen in SEEN if word in seen.name):
         MUTATED[:] = [(seen, mutate(seen))]
-        with multiprocessing.get_context("fork").Pool(jobs) as pool:
-            found = enumerate(pool.imap_unordered(is_noticed, range(most)), 1)
-            count = next((tried for tried, noticed in found if noticed), None)
+        pool = multiprocessing.get_context("fork").Pool(jobs)
+        size = 4 * jobs  # to its end: the tool's handlers keep SIGTERM from ending a process
+        parts = (range(first, min(first + size, most)) for first in range(0, most, size))
+        count = next((part.stop for part in parts if any(pool.map(is_noticed, part, 1))), None)
+        pool.close()
+        pool.join()
         missed += count is None
-        where = f"noticed after {count}" if count else f"MISSED in {most}"
+        where = f"noticed within {count}" if count else f"MISSED in {most}"
         print(f"{seen.point}  {where:20}  {seen.name}", flush=True)
     return missed
 
