@@ -3398,7 +3398,7 @@ def sidecar_differences(
     found = {}
     for path, *values in find_differences(unpacked(live), unpacked(expected)):
         if path in ignored:  # if it is in both, only its value differs
-            values = [value and GENERATED for value in values]
+            values = [None if value is None else GENERATED for value in values]
         is_resized = path[0] in resized and path[1:2] == ("resources",)
         if not is_resized and values[0] != values[1]:
             difference = Difference(path, *values)

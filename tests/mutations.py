@@ -171,7 +171,7 @@ MUTATIONS = (
     Mutation(
         "comparison: a variable that is different in each new Pod is no drift if others lack it",
         "changing_values",
-        "values = [value and GENERATED for value in values]",
+        "values = [None if value is None else GENERATED for value in values]",
         "continue",
     ),
     Mutation(

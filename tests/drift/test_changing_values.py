@@ -111,3 +111,13 @@ def test_a_variable_that_running_pods_do_not_have_at_all_is_a_difference(cluster
     assert set(verdicts(run(cluster, DRIFTED)).values()) == {"up_to_date"}
     cluster.injector.stamps = False  # and back
     assert set(verdicts(run(cluster, DRIFTED)).values()) == {"drifted"}
+
+
+def test_a_variable_that_is_empty_in_running_pods_is_one_that_they_have(cluster, run):
+    empty = [{"name": "START_TIME", "value": ""}]
+    plain = cluster.injector.container
+    cluster.injector.container = {**plain, "env": empty}
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container, cluster.injector.stamps = plain, True
+    assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
