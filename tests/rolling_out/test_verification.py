@@ -130,7 +130,11 @@ def test_the_numbers_count_all_of_the_plan(letters, run):
 
 
 def test_the_numbers_are_those_after_a_failure(cluster, run):
-    """With the strategy Recreate, what fails to come up leaves nothing behind."""
+    """With the strategy Recreate, what fails to come up leaves nothing behind.
+
+    A real Deployment controller rarely starts no progress deadline: its condition stays
+    NewReplicaSetAvailable if the update that says NewReplicaSetCreated has a conflict (sync.go).
+    """
     cluster.create(
         "shop", {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "web"}}
     )
@@ -139,8 +143,8 @@ def test_the_numbers_are_those_after_a_failure(cluster, run):
     cluster.create("shop", workload("Deployment", "web", spec, replicas=2, **recreate))
     cluster.settle()
     cluster.delete("ServiceAccount", "shop", "web")
-    ended = run(unchecked(cluster), CONFIRM)
-    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    ended = run(unchecked(cluster), CONFIRM, "--timeout=20s")
+    assert (ended.code, ended.outcomes["shop/web"] in ("failed", "timed_out")) == (1, True)
     assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=2)
 
 
