@@ -63,7 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)"
     )
     parser.addoption(
-        "--histories", type=int, default=40, help="how many random histories (default: 40)"
+        "--histories",
+        type=int,
+        help="how many random histories (default: 40; with --control-plane: 0)",
     )
     parser.addoption("--workloads", type=int, default=100, help="of the long run (default: 100)")
     parser.addoption(
@@ -115,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def is_wanted(item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
-        if "both" in marks and "cluster" not in item.fixturenames:
+        if "both" in marks and not {"cluster", "shared"} & set(item.fixturenames):
             return not chosen  # it needs no cluster at all
         return bool(marks & chosen) if chosen else "injectors" not in marks
 

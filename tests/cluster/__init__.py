@@ -26,7 +26,14 @@ from .controllers import Controllers, is_counted, is_ready, is_terminating
 from .manifests import pod
 from .store import PLURALS, RESOURCES, Store
 
-__all__ = ["EmbeddedCluster", "is_counted", "is_ready", "is_terminating"]
+__all__ = [
+    "PLURALS_OF_WORKLOADS",
+    "Cluster",
+    "EmbeddedCluster",
+    "is_counted",
+    "is_ready",
+    "is_terminating",
+]
 
 ADMIN = "admin-token"
 INJECTED = {"sidecar-injection": "enabled"}  # labels of a namespace

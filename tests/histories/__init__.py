@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from cluster import EmbeddedCluster
+from control_plane.remote import RemoteCluster, Shared
 
 from .cases import History, a_history, shorter
 from .oracle import Oracle, Violation
 from .play import Run, World, is_write, printed_commands
+from .remote import RemoteWorld, served
 
 PEACE = 3  # more runs until all is done
 
@@ -41,10 +43,13 @@ class Played:
     requests: list[str] = field(default_factory=list)  # in their order
 
 
-def play(history: History, tool: ModuleType) -> Played:
-    """Play a history, and return what was not true in it."""
-    with EmbeddedCluster() as cluster:
-        world = World(history, cluster)
+def play(history: History, tool: ModuleType, shared: Shared | None = None) -> Played:
+    """Play a history, and return what was not true in it.
+
+    `shared` is the real control plane, if it is to be played there: see remote.py.
+    """
+    with RemoteCluster(shared) if shared else EmbeddedCluster() as cluster:
+        world = RemoteWorld(history, cluster) if shared else World(history, cluster)
         try:
             return play_on(world, tool)
         finally:
@@ -54,7 +59,6 @@ def play(history: History, tool: ModuleType) -> Played:
 def play_on(world: World, tool: ModuleType) -> Played:
     history, cluster = world.history, world.cluster
     world.prepare()
-    cluster.server.after, cluster.server.begin = world.after, world.begin
     oracle = Oracle(world)
     runs = []
 
@@ -148,14 +152,19 @@ def covered(history: History, world: World, runs: list[Run]) -> Counter:
 
 
 def shorten(
-    history: History, tool: ModuleType, point: int, tries: int = 5, seconds: float = 300
+    history: History,
+    tool: ModuleType,
+    point: int,
+    tries: int = 5,
+    seconds: float = 300,
+    shared: Shared | None = None,
 ) -> History:
     """Return a shorter history with a violation of the same point, as short as time allows."""
     deadline = time.monotonic() + seconds
 
     def fails(candidate: History) -> bool:
         return any(
-            any(v.point == point for v in play(candidate, tool).violations)
+            any(v.point == point for v in play(candidate, tool, shared).violations)
             for _ in range(tries)
             if time.monotonic() < deadline
         )
@@ -167,4 +176,4 @@ def shorten(
         history = found
 
 
-__all__ = ["History", "Played", "Violation", "a_history", "play", "shorten"]
+__all__ = ["History", "Played", "Violation", "a_history", "play", "served", "shorten"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from cluster import is_counted, is_ready
 
-from .cases import NAMESPACES, SECRETS, App
-from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, next_version, owner_app
+from .cases import SECRETS, App
+from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
 NOT_FAILED = ("interrupted", "quit", "--max-duration reached", "not selected by --max-rollouts")
@@ -865,6 +865,3 @@ class Oracle:
 def mode_of(spec: dict) -> str:
     (app,) = (c for c in spec["containers"] if c["name"] == "app")
     return next(v["value"] for v in app["env"] if v["name"] == "MODE")
-
-
-__all__ = ["NAMESPACES", "Oracle", "Violation", "next_version"]

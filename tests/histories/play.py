@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import ModuleType
 
-from cluster import EmbeddedCluster, is_counted, is_ready, is_terminating
+from cluster import PLURALS_OF_WORKLOADS, Cluster, is_ready
 from cluster.admission import Refused
 from cluster.eviction import evict
 from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
@@ -172,7 +172,7 @@ def is_write(request: Request) -> bool:
 class World:
     """The cluster of a history, and what happens in it."""
 
-    def __init__(self, history: History, cluster: EmbeddedCluster) -> None:
+    def __init__(self, history: History, cluster: Cluster) -> None:
         self.history, self.cluster = history, cluster
         self.log: list[Entry] = []
         self.version = first_version(history.setup)
@@ -189,6 +189,8 @@ class World:
         self.thread = threading.local()
         self.listed: set[str] = set()  # the paths at which the tool lists all Pods
         self.selector = ""
+        self.away = threading.Lock()
+        self.absences: list[threading.Thread] = []  # of the API server
         self.folder = tempfile.mkdtemp(prefix="history-")
         cluster.injector.inject = self.inject
         cluster.injector.hangs_for = 0.4
@@ -237,9 +239,7 @@ class World:
     def prepare(self) -> None:
         cluster, new = self.cluster, next_version(self.version, self.history.change)
         old = self.version
-        for node in cluster.store.list("nodes"):  # which all know native sidecars
-            status = {"nodeInfo": {"kubeletVersion": "v1.34.1"}}
-            cluster.store.change("nodes", node, status=status)
+        self.renew_nodes()
         for namespace in NAMESPACES:
             cluster.namespace(namespace, inject=True)
         for app in self.history.apps:
@@ -270,6 +270,12 @@ class World:
         self.rest(0.05)
         cluster.kubelet.gone_after = 0.02
         self.version = new
+
+    def renew_nodes(self) -> None:
+        """Let all nodes know native sidecars."""
+        for node in self.cluster.store.list("nodes"):
+            status = {"nodeInfo": {"kubeletVersion": "v1.34.1"}}
+            self.cluster.store.change("nodes", node, status=status)
 
     def replace(self, pod_: dict) -> None:
         """Delete a Pod, and wait until there is another one."""
@@ -351,12 +357,21 @@ class World:
 
     # What is seen
 
+    def watch(self) -> contextlib.AbstractContextManager:
+        """Note each request of the tool, from now on."""
+        self.cluster.server.after, self.cluster.server.begin = self.after, self.begin
+        return contextlib.nullcontext()
+
+    def restore(self, text: str) -> str:
+        """What the tool said, with the names of the history."""
+        return text
+
     def scene(self) -> Scene:
         store = self.cluster.store
         with store.lock:
             return {
                 (plural, *key): entry.object
-                for plural in ("pods", *OWNERS)
+                for plural in ("pods", *PLURALS_OF_WORKLOADS)
                 for key, entry in store._tables[plural].items()
             }
 
@@ -436,14 +451,17 @@ class World:
             if what == "Pod dies":
                 cluster.delete("Pod", *place)
             elif what == "Pod is evicted":
-                evict(cluster.store, cluster.controllers.terminate, chosen, {}, False)
+                self.evict(chosen)
             elif what == "Pod crashes":
                 cluster.kubelet.crash(*place, "app")
             elif what == "Pod becomes unready":
                 cluster.kubelet.set_ready(*place, False)
             else:
                 cluster.kubelet.set_ready(*place, True)
-        return f"{metadata['namespace']}/{metadata.get('labels', {}).get('app')}"
+        return self.restore(f"{metadata['namespace']}/{metadata.get('labels', {}).get('app')}")
+
+    def evict(self, pod_: dict) -> None:
+        evict(self.cluster.store, self.cluster.controllers.terminate, pod_, {}, False)
 
     def act_on_workload(self, what: str, target: int) -> str | None:
         cluster = self.cluster
@@ -547,12 +565,6 @@ class World:
         self.absences.append(thread)
         thread.start()
 
-    away = threading.Lock()
-
-    @property
-    def absences(self) -> list[threading.Thread]:
-        return self.__dict__.setdefault("_absences", [])
-
     def send(self, what: str) -> str | None:
         if self.process:
             number = signal.SIGKILL if what == "kill -9" else signal.Signals[what]
@@ -575,7 +587,8 @@ class World:
 
     def run(self, tool: ModuleType, options: list[str], events: tuple[Event, ...] = ()) -> Run:
         """One run of the tool to its end; the events happen in it."""
-        words = self.words(options)
+        real = self.words(options)
+        words = [self.restore(word) for word in real]
         run = Run(
             words[2:], "--confirm=true" in options or "--confirm-each" in options, len(self.log)
         )
@@ -594,9 +607,10 @@ class World:
             timer.start()
         try:
             if any(event.what == "kill -9" for event in events):
-                run.finished = self.run_process(run, words, environment)
+                run.finished = self.run_process(run, real, environment)
             else:
-                run.finished = self.run_here(tool, run, words, environment)
+                with self.watch():
+                    run.finished = self.run_here(tool, run, real, environment)
         finally:
             self.running.clear()
             for timer in timers:
@@ -605,8 +619,11 @@ class World:
                 thread.join()
         run.seconds = time.monotonic() - began
         run.ended = len(self.log)
-        self.cluster.server.faults.clear()
+        self.end_faults()
         return run
+
+    def end_faults(self) -> None:
+        self.cluster.server.faults.clear()
 
     def run_process(self, run: Run, words: list[str], environment: dict[str, str]) -> Finished:
         self.process = subprocess.Popen(
@@ -619,6 +636,7 @@ class World:
             start_new_session=True,
         )
         output, errors = self.process.communicate(timeout=90)
+        output, errors = self.restore(output), self.restore(errors)
         code, self.process = self.process.returncode, None
         run.killed, run.by_process = code == -signal.SIGKILL, True
         for line in output.splitlines():
@@ -638,13 +656,14 @@ class World:
                 subject = (
                     {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name} if ref else {}
                 )
-                found = json.loads(json.dumps({"record": record, **subject, **fields}))
+                found = {"record": record, **subject, **fields}
+                found = json.loads(world.restore(json.dumps(found)))
                 run.records.append(found)
                 world.note("record", record in ("summary",), **found)
                 super().record(record, ref, **fields)
 
             def print(self, *lines):
-                run.text += "\n".join(lines) + "\n"
+                run.text += world.restore("\n".join(lines) + "\n")
                 super().print(*lines)
 
             def finish(self, result):
@@ -652,7 +671,9 @@ class World:
                 world.note(
                     "result",
                     True,
-                    key=f"{result.workload.ref.namespace}/{result.workload.ref.name}",
+                    key=world.restore(
+                        f"{result.workload.ref.namespace}/{result.workload.ref.name}"
+                    ),
                     kind=result.workload.ref.kind,
                     outcome=result.outcome.value,
                     message=result.message,
@@ -715,16 +736,6 @@ class World:
             for obj in self.cluster.store.list(plural)
             for condition in obj.get("status", {}).get("conditions", ())
         )
-
-
-OWNERS = (
-    "deployments",
-    "statefulsets",
-    "daemonsets",
-    "replicasets",
-    "replicationcontrollers",
-    "clonesets",
-)
 
 
 def is_stuck(found: dict) -> bool:
@@ -797,6 +808,3 @@ def owner_app(scene: Scene, pod_: dict) -> tuple[str, str, str] | None:
         if over:
             return over["kind"], namespace, over["name"]
     return (owner["kind"], namespace, owner["name"]) if owner else None
-
-
-__all__ = ["Run", "World", "forms", "is_counted", "is_terminating", "owner_app", "printed_commands"]

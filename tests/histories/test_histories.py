@@ -10,27 +10,32 @@ from collections import Counter
 import pytest
 from support import SCRIPT
 
-from histories import a_history, play, shorten
+from histories import a_history, play, served, shorten
 from histories.mutations import SEEN
+
+DEFAULT = 40  # none on a real control plane, where each takes half a minute
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
-        metafunc.parametrize("seed", range(metafunc.config.getoption("--histories")))
+        count = metafunc.config.getoption("--histories")
+        default = 0 if metafunc.config.getoption("--control-plane") else DEFAULT
+        metafunc.parametrize("seed", range(default if count is None else count))
 
 
+@pytest.mark.both
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")
-def test_a_history(tool, seed):
+def test_a_history(tool, shared, seed):
     """A violation is repeated before the history is made shorter; the requests are printed in their order."""
-    history = a_history(seed)
-    played = play(history, tool)
+    history = served(a_history(seed)) if shared else a_history(seed)
+    played = play(history, tool, shared)
     if not played.violations:
         return
     violation = played.violations[0]
-    again = [play(history, tool).violations for _ in range(5)]
+    again = [play(history, tool, shared).violations for _ in range(5)]
     count = sum(any(v.point == violation.point for v in found) for found in again)
-    short = shorten(history, tool, violation.point) if count else history
+    short = shorten(history, tool, violation.point, shared=shared) if count else history
     pytest.fail(
         "\n".join(
             [
