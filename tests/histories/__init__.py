@@ -129,7 +129,9 @@ def make_peace(world: World, oracle: Oracle, run, last: Run, same: list[str]) ->
 def is_hopeless(world: World, path: str) -> bool:
     """Whether a write is about a workload whose application does not start, so that it is tried again and again."""
     namespace, _, name = path.partition("/namespaces/")[2].split("/")[:3]
-    broken = [app for app in world.history.apps if app.broken]
+    is_removed = world.history.change == "removal"  # no dry run can tell it of a custom resource
+    apps = world.history.apps
+    broken = [app for app in apps if app.broken or (is_removed and app.kind == "CloneSet")]
     return any(f"{namespace}/{name}-".startswith(f"{app.key}-") for app in broken)
 
 

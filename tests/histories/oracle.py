@@ -157,6 +157,12 @@ class Oracle:
     def entries(self, run: Run, what: str = "") -> list[Entry]:
         return [e for e in self.world.log[run.began : run.ended] if what in ("", e.what)]
 
+    def would(self, template: dict, version=None) -> dict[str, tuple]:
+        """The named sidecars that a Pod of a template would get, by name; see World.gives."""
+        found = self.world.gives(template, version)
+        names = self.options.names
+        return {n: one for n, one in found.items() if any(fnmatch.fnmatchcase(n, p) for p in names)}
+
     def judge(self, run: Run) -> None:
         """Everything about one run."""
         self.options = Words(run.options)
@@ -470,11 +476,7 @@ class Oracle:
     ) -> tuple[int, int]:
         """How many Pods are to be replaced, and how many differ from what they would get."""
         options, names = self.options, self.options.names
-        would = {
-            name: found
-            for name, found in self.world.gives(template, version).items()
-            if any(fnmatch.fnmatchcase(name, p) for p in names)
-        }
+        would = self.would(template, version)
         have = [forms(pod, names) for pod in pods]
         exact = set(names) & {name for found in have for name in found}
         old = different = 0
@@ -626,7 +628,6 @@ class Oracle:
         touched = self.touched(run)
         compared = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in run.of("drift")}
         unselected = {f"{r['namespace']}/{r['name']}" for r in run.of("skip")} - compared.keys()
-        reported = set(shown)
         for app in self.history.apps:
             template = template_of(scene, app)
             if not template or touched.get(app.key) or app.key in unselected:
@@ -634,16 +635,11 @@ class Oracle:
             if not self.options.selects_app(app, kind=False):
                 continue
             verdict = compared.get(app.key)
-            would = {
-                name: found
-                for name, found in self.world.gives(template, version).items()
-                if any(fnmatch.fnmatchcase(name, p) for p in names)
-            }
+            would = self.would(template, version)
             for pod in pods_of(scene, app):
                 key = place(pod)
                 have = forms(pod, names)
                 if pod not in pods or (verdict in ("unknown", "rejected")):
-                    reported.discard(key)
                     continue
                 differs = have != would and (bool(have) or verdict in ("missing", "drifted"))
                 if verdict is None and not have:
@@ -653,7 +649,9 @@ class Oracle:
                         2,
                         f"leftovers: {key} ({verdict}) is not up to date, and not listed: {sorted(have)}, {sorted(would)}",
                     )
-                if key in shown and not differs:
+                # What had no Pods at first was not compared, and is listed as that.
+                is_unknown = verdict is None and shown.get(key) == "not checked"
+                if key in shown and not differs and not is_unknown:
                     self.say(2, f"leftovers: {key} is listed as {shown[key]}, and is up to date")
 
     # 1. Results
@@ -696,14 +694,8 @@ class Oracle:
         )
         is_excused |= "unready" in app.pods
         exact = [name for name in names if "*" not in name]
-        woulds = [
-            {
-                name: found
-                for name, found in self.world.gives(obj["spec"]["template"], version).items()
-                if any(fnmatch.fnmatchcase(name, p) for p in names)
-            }
-            for version in self.asked(run, entry, app)
-        ]
+        template = obj["spec"]["template"]
+        woulds = [self.would(template, version) for version in self.asked(run, entry, app)]
         if options.has("--allow-removal") and self.was_ignored(run, entry):
             woulds.append({})
         cutoff = run.summary["started_before"][:19]
@@ -748,6 +740,8 @@ class Oracle:
             return
         patch = json.loads(stored[-1].data["request"].body)
         stamps = set(patch["spec"]["template"]["metadata"]["annotations"].values())
+        if "undone" in self.touched(run, entry).get(app.key, set()):
+            return  # new Pods without the stamp are told apart by their time, in whole seconds
         numbers = [self.numbers(app, stamps, scene) for scene in scenes]
         shown = tuple(
             counts[n] for n in ("matched", "updated", "ready", "updated_and_ready", "lost")
@@ -788,8 +782,6 @@ class Oracle:
             or "unready" in app.pods
         ):
             return
-        if entry.data["outcome"] not in ("succeeded", "completed late"):
-            return
         numbers = set()
         for scene in scenes:
             kept = [p for p in pods_of(scene, app) if not is_below_partition(scene, app, p)]
@@ -819,11 +811,7 @@ class Oracle:
             obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
             if not obj or not options.selects_app(app) or not self.can_replace(app, obj, scene):
                 continue
-            would = {
-                name: found
-                for name, found in self.world.gives(obj["spec"]["template"]).items()
-                if any(fnmatch.fnmatchcase(name, p) for p in names)
-            }
+            would = self.would(obj["spec"]["template"])
             pods = pods_of(scene, app)
             haves = [forms(pod, names) for pod in pods]
             all_names = {name for have in haves for name in have}
