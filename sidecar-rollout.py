@@ -506,7 +506,6 @@ class Result:
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
     attempt: Attempt | None = None  # of a restart
     counts: PodCounts | None = None  # None: its Pods were not read again
-    undo_to: str = ""  # the revision whose Pods still run
     seconds: float = 0.0
 
     @property
@@ -1610,14 +1609,6 @@ class Cluster:
     def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
         """Return the controller of an object, from its metadata alone; None if it has none."""
         return controller_of(self.find(path_of(ref), (403, 404), accept=METADATA_ONLY))
-
-    def revision_of(self, pods: Sequence[Json]) -> str:
-        """Return the revision of the ReplicaSet of these Pods; empty if they have none."""
-        owner = controller_of(pods[0]) if pods else None
-        if not owner or owner.kind != "ReplicaSet":
-            return ""
-        found = self.find(path_of(owner), (403, 404), accept=METADATA_ONLY)
-        return annotations_of(found).get("deployment.kubernetes.io/revision", "")
 
     def workload(self, ref: ObjectRef, retries: int | None = None) -> Json:
         """Return the workload as it is now; empty if it does not exist.
@@ -4030,7 +4021,7 @@ class Rollout:
         SkipError if the workload was deleted.
         """
         outcome, message, stop_reason = Outcome.TIMED_OUT, error, ""
-        counts, undo_to = None, ""
+        counts = None
         with suppress(ApiError):  # if it is unavailable at first, the result is unknown
             self.read_ended(workload)
             if TIMEOUT_TEXT not in error:
@@ -4044,8 +4035,7 @@ class Rollout:
                 text = "paused during its rollout; run `kubectl rollout resume`"
                 return Result(workload, Outcome.INCOMPLETE, text, "", attempt, counts)
             message = "; ".join([message, *self.reasons(workload, snapshot)])
-            undo_to = self.cluster.revision_of(snapshot.old)
-        return Result(workload, outcome, message, stop_reason, attempt, counts, undo_to)
+        return Result(workload, outcome, message, stop_reason, attempt, counts)
 
     def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
         """Return why a rollout does not complete: by Pods, a condition, or an event."""
@@ -5615,10 +5605,6 @@ class Report:
                 self.print(f"{outcome.value}: {ref}: {result.message}")
                 if outcome in FAILURES:
                     self.print(f"  {command(ref, 'describe')}")
-                if result.undo_to:
-                    undo = command(ref, "rollout", "undo", f"--to-revision={result.undo_to}")
-                    effect = "old Pods keep their sidecar; new Pods get what is injected now"
-                    self.print(f"  {undo}", f"    ({effect}: repair the injector first)")
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}

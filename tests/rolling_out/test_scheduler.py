@@ -28,9 +28,6 @@ class FakeCluster:
     def latest_event(self, obj, reason) -> str:
         return ""
 
-    def revision_of(self, pods) -> str:
-        return ""
-
     def workload(self, ref, retries=None) -> dict:
         return {
             "metadata": {"resourceVersion": "2"},
