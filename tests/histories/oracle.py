@@ -100,6 +100,8 @@ class Words:
     def annotated(self, app: App) -> bool:
         """Whether annotations select it."""
         never = bool(app.annotation)
+        if app.kind == "CloneSet":  # it is not read; its Pods are
+            never = app.annotation == "template"
         if never and self.values("--exclude-annotation"):
             return False
         return never or not self.values("--include-annotation")

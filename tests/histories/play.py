@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import ModuleType
 
-from cluster import PLURALS_OF_WORKLOADS, Cluster, is_ready
+from cluster import PLURALS_OF_WORKLOADS, Cluster, is_ready, is_terminating
 from cluster.admission import Refused
 from cluster.eviction import evict
 from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
@@ -186,6 +186,7 @@ class World:
         self.chance = random.Random(history.seed)
         self.fired: list[Event] = []
         self.tokens = 0
+        self.is_catching = False  # signals, which would end this process
         self.thread = threading.local()
         self.listed: set[str] = set()  # the paths at which the tool lists all Pods
         self.selector = ""
@@ -572,7 +573,10 @@ class World:
             return ""
         if what == "kill -9":
             return None
-        os.kill(os.getpid(), signal.Signals[what])
+        with self.lock:
+            if not self.is_catching:
+                return None
+            os.kill(os.getpid(), signal.Signals[what])
         return ""
 
     # Runs
@@ -691,6 +695,7 @@ class World:
 
         numbers = [signal.Signals[name] for name in SIGNALS]
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        self.is_catching = True
         saved = {name: getattr(tool, name) for name in ("Report", "Signals", *CONSTANTS)}
         typed, keyboard = None, None
         threads, processes = {thread.ident for thread in threading.enumerate()}, children()
@@ -708,6 +713,8 @@ class World:
             for name, value in saved.items():
                 setattr(tool, name, value)
             run.left_behind = left_behind(threads, processes)
+            with self.lock:
+                self.is_catching = False
             for number, handler in before.items():
                 signal.signal(number, handler)
             for number in filter(None, (keyboard, typed)):
@@ -725,6 +732,8 @@ class World:
                     cluster.kubelet.set_ready(name, found["metadata"]["name"], True)
         with contextlib.suppress(AssertionError):
             cluster.wait_for(lambda: not self.is_refused(), 5)  # controllers try again
+        with contextlib.suppress(AssertionError):
+            cluster.wait_for(lambda: not any(map(is_terminating, cluster.store.list("pods"))), 5)
         with contextlib.suppress(AssertionError):
             cluster.settle(10)
 
