@@ -235,7 +235,7 @@ class Options:
     in_place: bool
     parallel_rollouts: Amount
     max_rollouts: Amount
-    max_failures: int | None
+    max_failures: Amount | None
     max_duration: float | None  # seconds
     gate: list[str]  # a command; empty: none
     timeout: float  # seconds
@@ -504,7 +504,7 @@ class Result:
     outcome: Outcome
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
-    attempt: Attempt | None = None  # of a restart
+    attempt: Attempt | None = None  # of a restart that is to be rechecked
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
 
@@ -782,10 +782,6 @@ annotation_prefix = matching(
 )
 
 
-def positive_number(text: str) -> int:
-    return int(matching(NUMBER, "a positive integer")(text))
-
-
 def amount(text: str) -> Amount:
     form = f"({NUMBER}|(100|[1-9][0-9]?)%)"
     matching(form, "a positive integer, or a percentage such as 25%")(text)
@@ -933,10 +929,10 @@ OPTIONS = {
             "100%",
         ),
         Option(
-            "--max-failures N",
-            """Start no new rollouts after N failures (default: after 5 in a row) of workloads that
-            were healthy before""",
-            positive_number,
+            "--max-failures N|N%",
+            """Start no new rollouts after N failures, or N%% of the plan (default: after 5 in a
+            row), of workloads that were healthy before""",
+            amount,
         ),
         Option(
             "--timeout DURATION",
@@ -1344,6 +1340,7 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
 JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+CACHED = {"resourceVersion": "0"}  # of a read that may be old
 PAGE = 500
 RETRY_ON = (0, 429, 500, 502, 503, 504)
 RETRY_WRITE_ON = (0, 429, 503)  # a webhook that failed may take its whole timeout each time
@@ -1556,12 +1553,20 @@ class Cluster:
             return {}
 
     def items(
-        self, group: str, resource: str, namespaces: Names, selector: str | None = None
+        self,
+        group: str,
+        resource: str,
+        namespaces: Names,
+        selector: str | None = None,
+        cached: Json | None = None,
     ) -> Iterator[Json]:
-        """Yield the items of a list, read in pages; no namespaces means all."""
+        """Yield the items of a list, read in pages; no namespaces means all.
+
+        `cached` is CACHED for what the API server has in its cache, which may be old.
+        """
         paths = [f"{group}/namespaces/{name}/{resource}" for name in namespaces]
         for path in paths or [f"{group}/{resource}"]:
-            query: Json = {"limit": PAGE}
+            query: Json = {"limit": PAGE} | (cached or {})
             if selector:
                 query["labelSelector"] = selector
             while True:
@@ -1572,13 +1577,13 @@ class Cluster:
                     break
                 query["continue"] = metadata["continue"]
 
-    def pods_of(self, owner: ObjectRef, obj: Json) -> list[Json]:
+    def pods_of(self, owner: ObjectRef, obj: Json, cached: Json | None = None) -> list[Json]:
         """Return the Pods of an owner, also terminating ones, but not those that have ended.
 
         Its labels may select Pods of others, too.
         """
         found = []
-        for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
+        for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj), cached):
             controller = controller_of(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
                 controller = self.cached_controller_of(controller)
@@ -1610,13 +1615,13 @@ class Cluster:
         """Return the controller of an object, from its metadata alone; None if it has none."""
         return controller_of(self.find(path_of(ref), (403, 404), accept=METADATA_ONLY))
 
-    def workload(self, ref: ObjectRef, retries: int | None = None) -> Json:
+    def workload(self, ref: ObjectRef, **parts: Any) -> Json:
         """Return the workload as it is now; empty if it does not exist.
 
         Permission to read other owners of Pods than the selected kinds is not required.
         """
         absent = (404,) if is_workload(ref) else (403, 404)
-        return self.find(path_of(ref), absent, retries=retries)
+        return self.find(path_of(ref), absent, **parts)
 
     def owner(self, owner: ObjectRef, pod: Json) -> Json:
         """Return the controller of a Pod as it is now; empty if it does not exist.
@@ -2150,7 +2155,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
     sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
-    stuck = bool(problem) and any(matches(name, names) for name, _ in stuck_containers(pod))
+    stuck = bool(problem) and bool(stuck_sidecars(pod, options))
     ends = dig(pod, "spec.restartPolicy") in ("Never", "OnFailure")
     parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
     if not options.only_drifted:
@@ -2267,6 +2272,15 @@ def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
         waiting = dig(status, "state.waiting")
         if waiting.get("reason") in STUCK:
             yield status["name"], waiting
+
+
+def stuck_sidecars(pod: Json, options: Options) -> dict[str, str]:
+    """Return the named sidecars that do not start, and why, in Kubernetes' word."""
+    return {
+        name: waiting["reason"]
+        for name, waiting in stuck_containers(pod)
+        if matches(name, options.sidecars)
+    }
 
 
 def container_statuses(pod: Json) -> list[Json]:
@@ -3615,6 +3629,16 @@ CHECK_INJECTOR = "check what injects it"
 TIME_IS_UP = "--max-duration reached"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
+DID_NOT_START = "a sidecar did not start"
+PAUSED = "paused during its rollout; run `kubectl rollout resume`"
+STUCK_FOR = {  # seconds that a new Pod is not ready because of a named sidecar
+    "InvalidImageName": 0.0,
+    "ErrImageNeverPull": 0.0,
+    "CreateContainerConfigError": 10.0,  # a controller may be about to create what is missing
+    "ErrImagePull": 60.0,
+    "ImagePullBackOff": 60.0,
+    "CrashLoopBackOff": 60.0,
+}
 
 
 def follow(
@@ -3725,6 +3749,9 @@ class Signals:
             time.sleep(min(left, POLL))
 
 
+CLOSED = "gate closed"
+
+
 class Gate:
     """A command that decides whether rollouts may start. Workers run it, one at a time."""
 
@@ -3740,7 +3767,7 @@ class Gate:
 
     @property
     def status(self) -> str:
-        return f"gate closed: {self.reason}" if self.reason else ""
+        return f"{CLOSED}: {self.reason}" if self.reason else ""
 
     def wait(self, tell: Tell) -> None:
         """Wait until a rollout may start. UnsuccessfulError if none may anymore."""
@@ -3776,6 +3803,70 @@ class Gate:
             log.warning("%s", self.status or "gate open")
 
 
+class Looks:
+    """Looks at a workload and its Pods while kubectl waits, in a thread: a request may hang.
+
+    A look may end the waiting, and never calls a rollout a success.
+    """
+
+    AFTER = 3.0  # seconds
+    EVERY = 5.0
+
+    def __init__(self, rollout: Rollout, workload: Workload, attempt: Attempt, tell: Tell) -> None:
+        self.rollout = rollout
+        self.workload = workload
+        self.attempt = attempt
+        self.tell = tell
+        self.reason = ""  # why to wait no longer
+        self.stuck: dict[str, float] = {}  # UIDs of new Pods, and since when (monotonic)
+        self.ended = threading.Event()
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def stop(self) -> bool:
+        return bool(self.reason) or self.rollout.signals.is_second()
+
+    def run(self) -> None:
+        pause = self.AFTER
+        while not self.reason and not self.ended.wait(pause):
+            pause = self.EVERY
+            try:
+                self.reason = self.look(CACHED) and self.look({})
+            except Exception as error:  # the next look may succeed
+                log.debug("cannot look: %r", error, extra={"workload": str(self.workload.ref)})
+
+    def look(self, cached: Json) -> str:
+        """Return why to wait no longer, and tell how far the rollout is."""
+        rollout, ref = self.rollout, self.workload.ref
+        obj = rollout.cluster.workload(ref, query=cached)
+        if dig(obj, "metadata.uid") != dig(self.workload.obj, "metadata.uid"):
+            return RECREATED
+        if is_paused(obj):
+            return PAUSED
+        pods = not_terminating(rollout.cluster.pods_of(ref, obj, cached))
+        new = list(filter(self.attempt.is_new, pods))
+        ready = list(filter(is_ready, new))
+        if len(rollout.lacking(self.workload, ready)[0]) < len(ready):
+            rollout.proven.set()
+        problem = next(filter(None, map(pod_problem, new)), "")
+        total = count_of(counts_of(ref, obj)[0], "Pod")
+        text = f"{len(new)} of {total} updated, {len(ready)} ready"
+        if not self.ended.is_set():
+            self.tell(f"{text}; {problem}" if problem else text)
+        return DID_NOT_START if any(map(self.is_stuck, new)) else ""
+
+    def is_stuck(self, pod: Json) -> bool:
+        """Return whether a Pod is not ready because of a named sidecar, for long enough."""
+        now, uid = time.monotonic(), uid_of(pod)
+        if is_ready(pod):
+            self.stuck.pop(uid, None)
+            return False
+        reasons = stuck_sidecars(pod, self.rollout.options)
+        return any(
+            now - self.stuck.setdefault(uid, now) >= STUCK_FOR.get(reason, math.inf)
+            for reason in reasons.values()
+        )
+
+
 class Snapshot(NamedTuple):
     """A workload's Pods after a rollout."""
 
@@ -3798,6 +3889,8 @@ class Rollout:
     gate: Gate
     options: Options
     not_pulled: set[tuple[str, str]] = field(default_factory=set)  # namespaces and images
+    # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
+    proven: threading.Event = field(default_factory=threading.Event)
 
     def carry_out(self, workload: Workload, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
@@ -3834,7 +3927,7 @@ class Rollout:
         """Check and patch a workload, wait for its rollout, and verify its Pods."""
         attempt = self.patch(workload)
         workload.is_begun = True
-        code, error = self.wait(workload, tell)
+        code, error = self.wait(workload, attempt, tell)
         if code == 0:
             return self.verify(workload, attempt, tell)
         return self.explain(workload, attempt, error or f"kubectl exited with {code}")
@@ -3963,7 +4056,21 @@ class Rollout:
             found[f"{prefix}.revision"] = digest[:12]
         return found
 
-    def wait(self, workload: Workload, tell: Tell) -> tuple[int | None, str]:
+    def wait(self, workload: Workload, attempt: Attempt, tell: Tell) -> tuple[int | None, str]:
+        """Return kubectl's result, or 1 and why a look ended the waiting."""
+        looks = Looks(self, workload, attempt, tell)
+        try:
+            return self.wait_for_kubectl(workload, looks.stop)
+        except StoppedWaiting:
+            if self.signals.is_second():
+                raise
+            return 1, looks.reason
+        finally:
+            looks.ended.set()
+
+    def wait_for_kubectl(
+        self, workload: Workload, stop: Callable[[], bool]
+    ) -> tuple[int | None, str]:
         """Return kubectl's result. If it ends without one, run it again.
 
         While the API server is unavailable, that is until the rollout's timeout; else, for example
@@ -3974,12 +4081,12 @@ class Rollout:
         attempts = 0
         for pause in growing(0.5):
             left = max(deadline - time.monotonic(), 1.0)
-            code, text = self.rollout_status(ref, left, tell)
+            code, text = self.rollout_status(ref, left, stop)
             if code is None:
                 text = "kubectl did not exit within its timeout"
             elif code < 0:
                 text = f"kubectl was terminated by signal {-code}"
-            if code in (0, None) or TIMEOUT_TEXT in text or DEADLINE_TEXT in text or left <= 1:
+            if code in (0, None) or is_unfinished(text) or left <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             with suppress(ApiError):  # unavailable: the result is unknown
@@ -4008,12 +4115,15 @@ class Rollout:
             self.signals.wait(POLL)
         require_not_skipped(workload, self.options, rules)
 
-    def rollout_status(self, ref: ObjectRef, seconds: float, tell: Tell) -> tuple[int | None, str]:
-        """Run `kubectl rollout status`; see follow."""
+    def rollout_status(
+        self, ref: ObjectRef, seconds: float, stop: Callable[[], bool]
+    ) -> tuple[int | None, str]:
+        """Run `kubectl rollout status`, and log what it says; see follow."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
         env = {**os.environ, "KUBERC": "off"}  # which may change the defaults of options
-        return follow(command, seconds + KUBECTL_GRACE, self.signals.is_second, tell, env)
+        tell = partial(log.debug, "%s", extra={"workload": str(ref)})
+        return follow(command, seconds + KUBECTL_GRACE, stop, tell, env)
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
@@ -4032,10 +4142,19 @@ class Rollout:
                 outcome, lost, stop_reason = outcome_of(workload, snapshot, ())
                 message = f"{lost}; {error}"
             elif is_paused(workload.obj):
-                text = "paused during its rollout; run `kubectl rollout resume`"
-                return Result(workload, Outcome.INCOMPLETE, text, "", attempt, counts)
+                return Result(workload, Outcome.INCOMPLETE, PAUSED, counts=counts)
+            else:
+                stop_reason = self.why_not_proven(workload, snapshot.new)
             message = "; ".join([message, *self.reasons(workload, snapshot)])
-        return Result(workload, outcome, message, stop_reason, attempt, counts)
+        is_final = outcome is Outcome.LOST_SIDECAR or not is_unfinished(error)
+        to_recheck = None if is_final else attempt
+        return Result(workload, outcome, message, stop_reason, to_recheck, counts)
+
+    def why_not_proven(self, workload: Workload, pods: Iterable[Json]) -> str:
+        """Return why nothing else may start: sidecars do not start, and none has so far."""
+        stuck = any(stuck_sidecars(pod, self.options) for pod in pods)
+        is_first = stuck and not self.proven.is_set()
+        return f"new Pods of {workload.ref} do not start with their sidecar" if is_first else ""
 
     def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
         """Return why a rollout does not complete: by Pods, a condition, or an event."""
@@ -4102,6 +4221,8 @@ class Rollout:
             updated_and_ready=sum(map(is_ready, updated)),
             lost=len(lacking) + missing,
         )
+        if counts.updated_and_ready:
+            self.proven.set()
         return Snapshot(pods, old, new, lacking, missed, missing, counts)
 
     def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
@@ -4149,20 +4270,21 @@ class Rollout:
                 found = outcome_of(workload, snapshot, differences, judged, cause)
             except ApiError as error:
                 message = f"could not verify its Pods: {error}"
-                return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt), []
+                return Result(workload, Outcome.INCOMPLETE, message), []
             is_final = found[0] is not Outcome.INCOMPLETE or cause == REVERTED
             if is_final or time.monotonic() > deadline:
-                return Result(workload, *found, attempt, snapshot.counts), snapshot.new
+                return Result(workload, *found, counts=snapshot.counts), snapshot.new
             tell(f"verifying: {found[1]}")
             self.signals.wait(0.5)
 
     def recheck(self, earlier: Result, tell: Tell) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         workload = earlier.workload
-        code, error = self.rollout_status(workload.ref, 1.0, tell)
+        code, error = self.rollout_status(workload.ref, 1.0, self.signals.is_second)
         self.read_ended(workload, retries=None)
-        if earlier.attempt and (TIMEOUT_TEXT in error or DEADLINE_TEXT in error):
-            return self.explain(workload, earlier.attempt, error)  # as it is now
+        has_stuck = DID_NOT_START in earlier.message
+        if earlier.attempt and is_unfinished(error):  # explain it as it is now
+            return self.explain(workload, earlier.attempt, DID_NOT_START if has_stuck else error)
         if code != 0 or not earlier.attempt:
             return earlier
         late = self.verify(workload, earlier.attempt, tell)
@@ -4170,7 +4292,8 @@ class Rollout:
             return late
         message = f"completed after the {self.options.timeout:g}s timeout"
         if earlier.outcome is Outcome.FAILED:
-            message = "completed after its progress deadline"
+            cause = f"{DID_NOT_START} in time" if has_stuck else "its progress deadline"
+            message = f"completed after {cause}"
         return replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
 
     def soak(
@@ -4191,9 +4314,11 @@ class Rollout:
             left = deadline - time.monotonic()
             if left <= 0 and not unready:
                 break
-            tell(f"soaking, {human_duration(left)} left")
-            pause = min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY
-            self.signals.wait(pause, until=lambda: self.signals.received)
+            next_look = time.monotonic() + (min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY)
+            while time.monotonic() < next_look and not self.signals.received:
+                tell(f"soaking, {human_duration(max(deadline - time.monotonic(), 0))} left")
+                pause = min(next_look - time.monotonic(), 1.0)
+                self.signals.wait(pause, until=lambda: self.signals.received)
             if self.signals.received:
                 break
             were_unready, unready = unready, set()
@@ -4210,6 +4335,11 @@ class Rollout:
                     elif uid in were_ready or any(stuck_containers(pod)):
                         unready.add(uid)
         return ""
+
+
+def is_unfinished(text: str) -> bool:
+    """Return whether a rollout that did not complete in time may still complete."""
+    return any(words in text for words in (TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START))
 
 
 def growing(seconds: float) -> Iterator[float]:
@@ -4897,8 +5027,11 @@ class Scheduler:
     TOO_MANY_IN_A_ROW = 5  # failures that stop a run without --max-failures
     ASKED_FOR = ("interrupted", "quit", TIME_IS_UP)  # reasons that are no failure
 
-    def __init__(self, rollout: Rollout, report: Report, workers: int) -> None:
+    def __init__(
+        self, rollout: Rollout, report: Report, workers: int, max_failures: int = 0
+    ) -> None:
         self.rollout = rollout
+        self.max_failures = max_failures  # 0: a few in a row
         self.signals = rollout.signals
         self.report = report
         self.workers = workers
@@ -4966,7 +5099,10 @@ class Scheduler:
         return replace(result, message=message, seconds=seconds_since(task.started))
 
     def fill_slots(self, waiting: deque[Task]) -> None:
-        while waiting and len(self.in_progress) < self.workers:
+        # The first one runs alone: what fails everywhere is found on one.
+        while waiting and len(self.in_progress) < (
+            self.workers if self.rollout.proven.is_set() else 1
+        ):
             task = waiting[0]
             answer = "yes"
             if not task.earlier:  # a recheck changes nothing
@@ -5040,11 +5176,8 @@ class Scheduler:
         del self.in_progress[ref]
         if not task.earlier:
             self.count(news)
-        reason = DEADLINE_TEXT if DEADLINE_TEXT in news.message else ""
-        if news.outcome is Outcome.TIMED_OUT:
-            reason = f"not complete after {human_duration(self.rollout.options.timeout)}"
-        if reason and news.attempt and not task.earlier:
-            log.info("rollout %s; will recheck at the end", reason, extra=extra)
+        if news.attempt and not task.earlier:
+            log.info("rollout not complete: %s; will recheck at the end", news.message, extra=extra)
             self.rechecks.append(Task(task.workload, news))
         else:
             self.report.finish(news)
@@ -5057,7 +5190,7 @@ class Scheduler:
             self.failures_in_a_row += 1
         elif result.outcome in SUCCESSES:
             self.failures_in_a_row = 0
-        limit = self.rollout.options.max_failures
+        limit = self.max_failures
         reason = ""
         if limit and self.failures >= limit:
             reason = f"--max-failures={limit} reached"
@@ -5405,14 +5538,17 @@ class Report:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
         failed = sum(self.outcomes[outcome] for outcome in FAILURES)
         failures = f", {failed} failed" if failed else ""
+        held = next((task.line for task in in_progress if task.line.startswith(CLOSED)), "")
+        begun = [task for task in in_progress if not task.line.startswith(CLOSED)]
         text = (
             f"{self.outcomes.total()}/{self.plan.selected} finished{failures}, "
-            f"{human_duration(seconds_since(self.began))}, {len(in_progress)} in progress"
+            f"{human_duration(seconds_since(self.began))}, {len(begun)} in progress"
         )
-        if in_progress:
-            longest = min(in_progress, key=lambda task: task.started)
+        if begun:
+            longest = min(begun, key=lambda task: task.started)
             ref = longest.workload.ref
             text += f": {ref.namespace}/{ref.name} {longest.line}"
+        text += f"; {held}" if held else ""
         self.progress.show(text)
         if not self.progress.on_terminal and seconds_since(self.last_progress) >= 60:
             self.last_progress = time.monotonic()
@@ -5744,13 +5880,15 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     options = report.options
     rollout.signals.may_interrupt = False
     rollout.signals.ends_at = report.began + (options.max_duration or math.inf)
-    workers = int(options.parallel_rollouts.of(len(plan.workloads)))
-    workers = max(min(workers, plan.selected), 1)
+    total = len(plan.workloads)
+    workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)
+    limit = options.max_failures
     # The cutoff was rounded up: no Pod that this run creates may be older.
     rollout.cluster.wait_until(options.cutoff)
     rollout.cluster.retries = RETRIES_DURING_ROLLOUTS
-    rollout.cluster.open_connections(workers)
-    Scheduler(rollout, report, workers).run(plan.workloads[: plan.selected])
+    rollout.cluster.open_connections(2 * workers)  # with looks
+    max_failures = max(int(limit.of(total)), 1) if limit else 0
+    Scheduler(rollout, report, workers, max_failures).run(plan.workloads[: plan.selected])
     for workload in plan.workloads[plan.selected :]:
         report.finish(Result(workload, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
 

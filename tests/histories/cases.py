@@ -347,11 +347,11 @@ def some_events(chance: random.Random, changes_images: bool) -> tuple[Event, ...
                 SIGNALS,
                 ("kill -9",),
             ),
-            (24, 28, 4, 20, 16, 8, 2),
+            (24, 28, 4, 20, 22, 8, 2),
         )[0]
         event = Event(chance.choice(group), chance.randrange(1000))
         if group is WORKLOAD_EVENTS and chance.random() < 0.25:  # these need a certain workload
-            event = replace(event, what=chance.choice(("undone", "undone", "resumed")))
+            event = replace(event, what=chance.choice(("undone", "resumed")))
         if chance.random() < 0.65:
             shares = (4, 2, 6, 6, 6, 8, 6, 4, 4)
             if event.what in INJECTOR_EVENTS:  # it matters between a dry run and a new Pod

@@ -28,7 +28,7 @@ class FakeCluster:
     def latest_event(self, obj, reason) -> str:
         return ""
 
-    def workload(self, ref, retries=None) -> dict:
+    def workload(self, ref, **parts) -> dict:
         return {
             "metadata": {"resourceVersion": "2"},
             "spec": {"template": {"spec": {"containers": []}}},
@@ -42,7 +42,7 @@ class FakeCluster:
             self.patched[ref.name] += 1
         return self.workload(ref)
 
-    def pods_of(self, ref, obj) -> list:
+    def pods_of(self, ref, obj, cached=None) -> list:
         metadata = (
             {"creationTimestamp": "2026-01-01T00:00:00Z"}
             if not self.patched[ref.name]
@@ -66,8 +66,7 @@ class FakeKubectl:
         self.changed = threading.Condition()
         self.stop = threading.Event()
 
-    def rollout_status(self, ref, seconds, tell) -> tuple[int, str]:
-        tell("Waiting")
+    def rollout_status(self, ref, seconds, stop) -> tuple[int, str]:
         with self.changed:
             self.in_progress += 1
             self.most = max(self.most, self.in_progress)
@@ -99,7 +98,9 @@ def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
     rollout = a_rollout(tool, cluster, "--timeout=1s", *options)
     object.__setattr__(rollout, "rollout_status", kubectl.rollout_status)
     report = Silent()
-    tool.Scheduler(rollout, report, workers).run(plan)
+    limit = rollout.options.max_failures
+    scheduler = tool.Scheduler(rollout, report, workers, limit.number if limit else 0)
+    scheduler.run(plan)
     assert report.most_in_progress <= workers
     return report.results
 
@@ -162,7 +163,7 @@ def test_what_becomes_unhealthy_after_the_plan_counts_as_a_failure(tool):
     """A bad sidecar in one workload may be why the next one is short of Pods."""
 
     class Short(FakeCluster):
-        def workload(self, ref, retries=None) -> dict:
+        def workload(self, ref, **parts) -> dict:
             found = super().workload(ref)
             found["spec"]["replicas"] = 2  # none is available
             return found
