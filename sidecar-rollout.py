@@ -4146,7 +4146,8 @@ class Rollout:
             else:
                 stop_reason = self.why_not_proven(workload, snapshot.new)
             message = "; ".join([message, *self.reasons(workload, snapshot)])
-        is_final = outcome is Outcome.LOST_SIDECAR or not is_unfinished(error)
+        is_final = outcome is not Outcome.TIMED_OUT and not is_unfinished(error)
+        is_final |= outcome is Outcome.LOST_SIDECAR
         to_recheck = None if is_final else attempt
         return Result(workload, outcome, message, stop_reason, to_recheck, counts)
 
@@ -5098,11 +5099,13 @@ class Scheduler:
             message = f"{task.line}; {message}"
         return replace(result, message=message, seconds=seconds_since(task.started))
 
+    @property
+    def slots(self) -> int:
+        """Return how many may be in progress: what fails everywhere is to be found on one."""
+        return self.workers if self.rollout.proven.is_set() else 1
+
     def fill_slots(self, waiting: deque[Task]) -> None:
-        # The first one runs alone: what fails everywhere is found on one.
-        while waiting and len(self.in_progress) < (
-            self.workers if self.rollout.proven.is_set() else 1
-        ):
+        while waiting and len(self.in_progress) < self.slots:
             task = waiting[0]
             answer = "yes"
             if not task.earlier:  # a recheck changes nothing

@@ -32,18 +32,67 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = (
+    # Looks, and the first one alone
+    Mutation(
+        "looks: an application's own problems end the waiting",
+        "looks",
+        "        if matches(name, options.sidecars)\n    }",
+        "        if name\n    }",
+    ),
+    Mutation(
+        "looks: what the cache says is final",
+        "looks",
+        "self.reason = self.look(CACHED) and self.look({})",
+        "self.reason = self.look(CACHED)",
+    ),
+    Mutation(
+        "looks: a paused rollout is waited for",
+        "looks",
+        "        if is_paused(obj):\n            return PAUSED\n",
+        "",
+    ),
+    Mutation(
+        "looks: a sidecar that does not start is waited for",
+        "looks",
+        'return DID_NOT_START if any(map(self.is_stuck, new)) else ""',
+        'return ""',
+    ),
+    Mutation(
+        "looks: a sidecar that did not start is not rechecked",
+        "looks",
+        "(TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START)",
+        "(TIMEOUT_TEXT, DEADLINE_TEXT)",
+    ),
+    Mutation(
+        "first: all begin at once",
+        "looks",
+        "return self.workers if self.rollout.proven.is_set() else 1",
+        "return self.workers",
+    ),
+    Mutation(
+        "first: one that does not start stops nothing",
+        "looks",
+        "is_first = stuck and not self.proven.is_set()",
+        "is_first = False",
+    ),
+    Mutation(
+        "first: one that does not start stops all, whatever others have shown",
+        "looks",
+        "is_first = stuck and not self.proven.is_set()",
+        "is_first = stuck",
+    ),
     # Limits
     Mutation(
         "limits: one more rollout at a time",
         "scheduler",
-        "while waiting and len(self.in_progress) < self.workers:",
-        "while waiting and len(self.in_progress) <= self.workers:",
+        "while waiting and len(self.in_progress) < self.slots:",
+        "while waiting and len(self.in_progress) <= self.slots:",
     ),
     Mutation(
         "limits: --parallel-rollouts as a percentage is rounded up",
         "canary",
-        "workers = int(options.parallel_rollouts.of(len(plan.workloads)))",
-        "workers = math.ceil(options.parallel_rollouts.of(len(plan.workloads)))",
+        "workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)",
+        "workers = max(min(math.ceil(options.parallel_rollouts.of(total)), plan.selected), 1)",
     ),
     Mutation(
         "limits: --max-rollouts as a percentage is rounded down",
@@ -183,7 +232,7 @@ MUTATIONS = (
     Mutation(
         "numbers: a rollout that timed out is counted as it was then",
         "numbers",
-        "if earlier.attempt and (TIMEOUT_TEXT in error or DEADLINE_TEXT in error):",
+        "if earlier.attempt and is_unfinished(error):",
         "if False:",
     ),
     Mutation(
@@ -263,7 +312,7 @@ MUTATIONS = (
     Mutation(
         "verification: rollouts that timed out are not rechecked",
         "rolling_out",
-        "        if reason and news.attempt and not task.earlier:\n",
+        "        if news.attempt and not task.earlier:\n",
         "        if False:\n",
     ),
     Mutation(
@@ -426,8 +475,8 @@ MUTATIONS = (
     Mutation(
         "seen: what could not be verified is a success",
         "seen",
-        "return Result(workload, Outcome.INCOMPLETE, message, attempt=attempt), []",
-        "return Result(workload, Outcome.SUCCEEDED, message, attempt=attempt), []",
+        "return Result(workload, Outcome.INCOMPLETE, message), []",
+        "return Result(workload, Outcome.SUCCEEDED, message), []",
     ),
     Mutation(
         "seen: missing Pods are no problem",

@@ -21,9 +21,9 @@ SEEN = (
     ),
     Seen(
         1,
-        "new Pods without the sidecar are a success",
-        "        lacking = list(itertools.compress(pods, missing))\n",
-        "        lacking = []\n",
+        "what kubectl says is not compared with the Pods",
+        "        if code == 0:\n            return self.verify(workload, attempt, tell)\n",
+        "        if code is not None:\n            return Result(workload, Outcome.SUCCEEDED)\n",
     ),
     Seen(
         2,
@@ -64,8 +64,8 @@ SEEN = (
     Seen(
         4,
         "one rollout more than --parallel-rollouts",
-        "    workers = max(min(workers, plan.selected), 1)\n",
-        "    workers = max(min(workers, plan.selected), 1) + 1\n",
+        "    rollout.cluster.open_connections(2 * workers)  # with looks\n",
+        "    rollout.cluster.open_connections(2 * workers)\n    workers += 1\n",
     ),
     Seen(
         5,

@@ -94,7 +94,8 @@ def next_version(version: Version, change: str) -> Version:
         elif change == "image again":
             one["image"] = one["image"].rpartition(":")[0] + ":1.28.0"
         elif change == "environment":
-            variables |= {"LEVEL": "debug", "DB_PASSWORD": SECRETS[3], "MORE": "yes"}
+            target = f"https://user:{SECRETS[1]}@example.org/"
+            variables |= {"LEVEL": "debug", "DB_PASSWORD": SECRETS[3], "TARGET": target}
         elif change == "random value":
             variables["START_TIME"] = ""
         elif change == "value per Pod":

@@ -89,15 +89,15 @@ def test_after_the_canary_the_same_command_resumes_where_it_ended(letters, run):
     assert patched(letters) == list("abcdef")
 
 
-@pytest.mark.parametrize(("amount", "workers"), [("50%", 3), ("40%", 2), ("1%", 1), ("100%", 6)])
+@pytest.mark.parametrize(("amount", "workers"), [("50%", 3), ("40%", 2), ("1%", 1), ("100%", 5)])
 def test_parallel_rollouts_as_a_percentage_of_the_plan(letters, start, amount, workers):
     gate = threading.Event()
-    held = [
-        letters.fault(method="PATCH", path=f"deployments/{name}", release=gate) for name in "abcdef"
+    held = [  # the first one runs alone
+        letters.fault(method="PATCH", path=f"deployments/{name}", release=gate) for name in "bcdef"
     ]
     running = start(letters, CONFIRM, f"--parallel-rollouts={amount}")
     assert all(fault.reached.wait(20) for fault in held[:workers])
-    if workers < 6:
+    if workers < 5:
         assert not held[workers].reached.wait(
             1
         )  # one worker more would be there within milliseconds

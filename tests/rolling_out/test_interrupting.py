@@ -11,6 +11,7 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
+from cluster.kubelet import READY_AFTER
 from cluster.manifests import workload
 from support import CONFIRM, DEBUG, no_signals
 
@@ -49,6 +50,8 @@ def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
 
 
 def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, start):
+    three.create("shop", workload("Deployment", "0-first", annotations={READY_AFTER: "0.02"}))
+    three.settle()
     three.kubelet.ready_after = 60
     running = start(three, CONFIRM, DEBUG, "--parallel-rollouts=2")
     running.wait_for_log("Waiting for deployment", times=2)
@@ -58,6 +61,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, sta
     ended = running.finish(timeout=10)
     assert ended.code == 130
     assert ended.outcomes == {
+        "shop/0-first": "succeeded",
         "shop/a": "interrupted",
         "shop/b": "interrupted",
         "shop/c": "not_started",

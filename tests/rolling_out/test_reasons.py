@@ -196,7 +196,8 @@ def test_a_rollout_past_its_progress_deadline_is_rechecked(cluster, run):
     cluster.settle()
     ended = run(cluster, CONFIRM, "--parallel-rollouts=2", "--log-format=text")
     assert ended.code == 0
-    assert "rollout exceeded its progress deadline; will recheck at the end" in ended.stderr
+    (told,) = re.findall("rollout not complete: (.*); will recheck at the end", ended.stderr)
+    assert told.startswith('error: deployment "late" exceeded its progress deadline')
     assert "rollout completed late in " in ended.stderr
     assert ": completed after its progress deadline" in ended.stderr
 

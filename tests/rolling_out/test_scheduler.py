@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import a_rollout, a_workload, no_signals, options_of
+from support import a_rollout, a_workload, no_signals
 
 
 class FakeCluster:
@@ -202,7 +202,7 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
         failures_in_a_row=0,
         signals=no_signals(tool),
         TOO_MANY_IN_A_ROW=tool.Scheduler.TOO_MANY_IN_A_ROW,
-        rollout=SimpleNamespace(options=options_of(tool)),
+        max_failures=0,
     )
 
     def count(outcome, **fields) -> str:
@@ -236,8 +236,10 @@ def idle(tool):
 
     def make(*options: str):
         rollout = a_rollout(tool, FakeCluster(), *options)
-        found = tool.Scheduler(rollout, Results(), 0)
+        limit = rollout.options.max_failures
+        found = tool.Scheduler(rollout, Results(), 0, limit.number if limit else 0)
         found.workers = 2
+        rollout.proven.set()
         return found
 
     return make
@@ -293,7 +295,7 @@ def test_a_kubectl_that_keeps_failing_is_given_up(tool):
         return 1, "error: flag provided but not defined"
 
     object.__setattr__(rollout, "rollout_status", fail)
-    ended = rollout.wait(a_workload(tool), str)
+    ended = rollout.wait_for_kubectl(a_workload(tool), bool)
     assert ended == (1, "error: flag provided but not defined")
     assert len(calls) == tool.RETRIES + 1
 

@@ -149,7 +149,7 @@ def test_a_workload_that_was_late_is_watched_as_well(cluster, start):
     running.wait_for_log("will recheck at the end")
     let_ready(cluster)  # and b is rolled out before a is rechecked
     running.wait_for_log("rollout succeeded")
-    running.wait_for_log("soaking", times=2)
+    running.wait_for_log('soaking, 3s left", "workload": "Deployment shop/a"')
     cluster.kubelet.crash("shop", a_pod(cluster, "a"), "app")
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "succeeded"}

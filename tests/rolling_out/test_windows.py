@@ -43,14 +43,24 @@ def slow(cluster):
 
 
 @pytest.fixture
-def end_of_window(clock):
-    """Have the window end, and then perhaps the Pods be ready, when something has happened."""
+def end_of_window(clock, tool, monkeypatch):
+    """Have the window end, and once that is announced perhaps the Pods be ready, when something has happened."""
     threads = []
+    announced = threading.Event()
+    announce_stop = tool.Scheduler.announce_stop
+
+    def announce(scheduler) -> None:
+        announce_stop(scheduler)
+        if scheduler.announced:
+            announced.set()
+
+    monkeypatch.setattr(tool.Scheduler, "announce_stop", announce)
 
     def arrange(cluster, is_time, then=let_ready) -> None:
         def wait() -> None:
             cluster.wait_for(is_time)
             clock.ahead += 3600
+            announced.wait(20)
             then(cluster)
 
         threads.append(threading.Thread(target=wait))

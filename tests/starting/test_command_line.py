@@ -58,7 +58,7 @@ A_PREFIX = (
         ("--parallel-rollouts", "1.5", AN_AMOUNT),
         ("--max-rollouts", "101%", AN_AMOUNT),
         ("--max-rollouts", "0%", AN_AMOUNT),
-        ("--max-failures", "5%", "a positive integer"),
+        ("--max-failures", "0", AN_AMOUNT),
         ("--exclude-annotation", "=x", A_KEY),
         ("--include-annotation", "a b", A_KEY),
         ("--timeout", "5 apples", A_DURATION),
@@ -279,7 +279,7 @@ def test_no_text_makes_the_parsers_crash(tool, text):
         tool.duration,
         tool.annotation_prefix,
         tool.boolean,
-        tool.positive_number,
+        tool.amount,
         tool.name_pattern,
     ):
         try:

@@ -1,0 +1,295 @@
+"""What is seen while kubectl waits: trouble ends the waiting, and the progress line counts Pods."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+from cluster.manifests import container, pod, pod_spec, workload
+from hypothesis import given
+from hypothesis import strategies as st
+from support import CONFIRM, Terminal, a_rollout, a_workload, let_ready, messages
+
+BROKEN = "docker.io/istio/proxyv2:broken"
+
+
+@pytest.fixture
+def looking(tool, monkeypatch):
+    """Looks that begin at once and come often."""
+    monkeypatch.setattr(tool.Looks, "AFTER", 0.2)
+    monkeypatch.setattr(tool.Looks, "EVERY", 0.2)
+    for reason in ("ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff"):
+        monkeypatch.setitem(tool.STUCK_FOR, reason, 1.5)
+
+
+@pytest.fixture
+def web(cluster):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.both
+def test_a_sidecar_that_cannot_be_pulled_fails_the_rollout_long_before_the_timeout(
+    web, run, looking
+):
+    web.injector.container["image"] = BROKEN
+    ended = run(web, CONFIRM, "--timeout=10m")
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "failed")
+    assert result["message"].startswith("a sidecar did not start; web-")
+    assert ": container istio-proxy: " in result["message"]
+    assert result["seconds"] < 60
+    assert (
+        len([p for p in web.pods("shop", "web") if p["spec"]["containers"][-1]["image"] != BROKEN])
+        == 2
+    )
+
+
+def test_a_sidecar_that_starts_after_all_has_completed_late(web, run, looking, tool, monkeypatch):
+    """It is rechecked at the end, like a timeout: it may have waited for its server."""
+    image = web.injector.container["image"]
+    web.injector.container["image"] = "docker.io/istio/proxyv2:crashing"
+    recheck = tool.Rollout.recheck
+
+    def repaired(rollout, earlier, tell):
+        for found in web.pods("shop", "web"):
+            web.kubelet.store.change(
+                "pods",
+                found,
+                spec={
+                    **found["spec"],
+                    "containers": [
+                        {**c, "image": image if c["name"] == "istio-proxy" else c["image"]}
+                        for c in found["spec"]["containers"]
+                    ],
+                },
+            )
+            web.kubelet.start("shop", found["metadata"]["name"])
+        web.injector.container["image"] = image
+        web.wait_for(lambda: web.get("Deployment", "shop", "web")["status"].get("updatedReplicas"))
+        web.settle()
+        return recheck(rollout, earlier, tell)
+
+    monkeypatch.setattr(tool.Rollout, "recheck", repaired)
+    ended = run(web, CONFIRM, "--timeout=10m")
+    assert ended.outcomes == {"shop/web": "completed_late"}
+    assert messages(ended)["web"] == "completed after a sidecar did not start in time"
+
+
+@pytest.mark.both
+def test_an_application_of_its_own_ends_nothing(cluster, run, looking):
+    cluster.create("shop", workload("Deployment", "web", pod_spec(container("app", "broken:1"))))
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--timeout=6s")
+    assert ended.outcomes == {"shop/web": "timed_out"}
+
+
+@pytest.mark.both
+def test_a_rollout_that_is_paused_is_incomplete_at_once(web, start):
+    web.kubelet.ready_after = 600
+    running = start(web, CONFIRM, "--timeout=10m", "--log-level=debug")
+    running.wait_for_log("Waiting for deployment")
+    web.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "incomplete"}
+    assert messages(ended)["web"] == "paused during its rollout; run `kubectl rollout resume`"
+
+
+@pytest.mark.both
+def test_a_workload_that_is_recreated_is_incomplete_at_once(web, start):
+    web.kubelet.ready_after = 600
+    running = start(web, CONFIRM, "--timeout=10m", "--log-level=debug")
+    running.wait_for_log("Waiting for deployment")
+    web.delete("Deployment", "shop", "web")
+    web.wait_for(lambda: not web.get("Deployment", "shop", "web"))
+    web.create("shop", workload("Deployment", "web", replicas=2))
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "incomplete"}
+    assert messages(ended)["web"] == "was deleted and recreated during its rollout"
+
+
+def test_a_workload_that_is_deleted_is_skipped_at_once(web, start):
+    web.kubelet.ready_after = 600
+    running = start(web, CONFIRM, "--timeout=10m", "--log-level=debug")
+    running.wait_for_log("Waiting for deployment")
+    web.delete("Deployment", "shop", "web")
+    assert running.finish().outcomes == {"shop/web": "skipped"}
+
+
+def test_what_only_the_cache_says_ends_nothing(web, run, looking, tool, monkeypatch):
+    """It may be old: another read decides."""
+    seen = []
+    look = tool.Looks.look
+
+    def old(looks, cached) -> str:
+        found = look(looks, cached)
+        seen.append(bool(cached))
+        if not cached:
+            let_ready(web)
+        return tool.PAUSED if cached else found
+
+    monkeypatch.setattr(tool.Looks, "look", old)
+    web.kubelet.ready_after = 600
+    assert run(web, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert seen[:2] == [True, False]
+
+
+def test_the_second_signal_ends_it_while_a_look_hangs(web, start):
+    web.kubelet.ready_after = 600
+    hangs = web.fault(path="resourceVersion=0", release=threading.Event(), times=9)
+    running = start(web, CONFIRM, "--log-level=debug")
+    assert hangs.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.wait_for_log("interrupt again to stop waiting")
+    running.signal(signal.SIGINT)
+    ended = running.finish(timeout=5)
+    assert (ended.code, ended.outcomes) == (130, {"shop/web": "interrupted"})
+    hangs.release.set()
+
+
+def test_a_short_rollout_is_not_looked_at(web, run):
+    run(web, CONFIRM)
+    assert [r for r in web.server.requests if r.query.get("resourceVersion") == "0"] == []
+
+
+def test_looks_read_the_cache_every_five_seconds(web, start):
+    web.kubelet.ready_after = 10
+    running = start(web, CONFIRM)
+    assert running.finish().outcomes == {"shop/web": "succeeded"}
+    ours = [
+        r
+        for r in web.server.requests
+        if r.query.get("resourceVersion") == "0" and "sidecar-rollout" in r.headers["user-agent"]
+    ]
+    reads = [r.path.rpartition("/")[2] for r in ours]
+    assert reads[:2] == ["web", "pods"]
+    assert 2 <= reads.count("pods") <= 5  # 20 seconds: two Pods, one after the other
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_progress_line_counts_pods_and_says_what_is_wrong(web, columns):
+    web.injector.container["image"] = BROKEN
+    seen = Terminal(web, CONFIRM, "--timeout=6s", columns=columns)
+    (line,) = {
+        part
+        for part in seen.progress
+        if "updated" in part and "in progress" in part and "4s" in part
+    } or {""}
+    assert "1 in progress: shop/web 1 of 2 Pods updated, 0 ready; web-" in line
+    assert len(line) < columns
+    assert ("container istio-proxy: " in line) == (columns == 200)
+
+
+def test_the_soak_counts_down_each_second(web):
+    seen = Terminal(web, CONFIRM, "--soak=4s")
+    shown = "".join(seen.progress)
+    assert [f"soaking, {left}s left" in shown for left in (3, 2, 1, 0)] == [True] * 4
+
+
+REASONS = st.sampled_from(
+    [
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "CreateContainerConfigError",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "CrashLoopBackOff",
+        "RunContainerError",
+        "ContainerCreating",
+        "",
+    ]
+)
+LIMITS = {
+    "InvalidImageName": 0,
+    "ErrImageNeverPull": 0,
+    "CreateContainerConfigError": 10,
+    "ErrImagePull": 60,
+    "ImagePullBackOff": 60,
+    "CrashLoopBackOff": 60,
+}
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), REASONS, st.booleans(), st.booleans()), max_size=9))
+def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
+    """For any sequence of what looks see: seconds since the one before, a reason, of the sidecar?, ready?"""
+    with pytest.MonkeyPatch.context() as patch:
+        now = [1000.0]
+        patch.setattr(tool.time, "monotonic", lambda: now[0])
+        patch.setattr(tool.threading.Thread, "start", lambda thread: None)
+        found = tool.Looks(
+            a_rollout(tool, None, sidecars=["istio-proxy"]), a_workload(tool), None, str
+        )
+        since = None  # when the sidecar was first seen stuck
+        for seconds, reason, is_sidecar, is_ready in looks:
+            now[0] += seconds
+            name = "istio-proxy" if is_sidecar else "app"
+            seen = pod("web-1", pod_spec(container("app"), container("istio-proxy")))
+            seen["metadata"]["uid"] = "1"
+            state = {"waiting": {"reason": reason}} if reason else {"running": {}}
+            seen["status"] = {
+                "containerStatuses": [{"name": name, "state": state}],
+                "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            }
+            is_stuck = is_sidecar and reason not in ("ContainerCreating", "")
+            if is_ready:
+                since = None
+            elif is_stuck and since is None:
+                since = now[0]
+            expected = (
+                not is_ready and is_stuck and reason in LIMITS and now[0] - since >= LIMITS[reason]
+            )
+            assert found.is_stuck(seen) == expected
+
+
+# The first one runs alone
+
+
+def test_what_fails_everywhere_is_found_on_one(cluster, run, looking):
+    for number in range(6):
+        cluster.create("shop", workload("Deployment", f"web-{number}"))
+    cluster.settle()
+    cluster.injector.container["image"] = BROKEN
+    ended = run(cluster, CONFIRM, "--parallel-rollouts=5", "--timeout=10m")
+    assert ended.code == 1
+    assert ended.summary["outcomes"] == {"failed": 1, "not_started": 5}
+    reason = "new Pods of Deployment shop/web-0 do not start with their sidecar"
+    assert set(messages(ended).values()) - {messages(ended)["web-0"]} == {reason}
+    touched = {
+        p["metadata"]["labels"]["app"]
+        for p in cluster.pods("shop")
+        if p["spec"]["containers"][-1]["image"] == BROKEN
+    }
+    assert touched == {"web-0"}
+
+
+def test_a_later_one_that_does_not_start_stops_no_others(cluster, run, looking):
+    """By then, others have shown that the sidecar starts."""
+    for name in ("a", "b", "c"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    real = cluster.injector.inject or (lambda pod: None)
+
+    def inject(found: dict) -> None:
+        image = BROKEN if found["metadata"].get("labels", {}).get("app") == "b" else "istio:2"
+        sidecar = container("istio-proxy", image)
+        if "istio-proxy" not in {c["name"] for c in found["spec"]["containers"]}:
+            found["spec"]["containers"] = [*found["spec"]["containers"], sidecar]
+
+    cluster.injector.inject = inject
+    ended = run(cluster, CONFIRM, "--timeout=10m")
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "failed", "shop/c": "succeeded"}
+    assert real
+
+
+def test_max_failures_as_a_percentage_of_the_plan(cluster, run):
+    for number in range(8):
+        cluster.create("shop", workload("Deployment", f"web-{number}"))
+    cluster.settle()
+    cluster.fault(method="PATCH", status=403, body={"message": "no"}, times=99)
+    ended = run(cluster, CONFIRM, "--max-failures=25%")
+    assert ended.summary["outcomes"] == {"failed": 2, "not_started": 6}
+    assert messages(ended)["web-7"] == "--max-failures=2 reached"
+    one = run(cluster, CONFIRM, "--max-failures=1%")  # at least one
+    assert one.summary["outcomes"] == {"failed": 1, "not_started": 7}
