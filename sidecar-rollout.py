@@ -233,6 +233,7 @@ class Options:
     confirm_each: bool
     evict: bool
     in_place: bool
+    max_unavailable: Amount | None
     parallel_rollouts: Amount
     max_rollouts: Amount
     max_failures: Amount | None
@@ -349,6 +350,7 @@ class Workload:
     pods_to_replace: int = 0  # without those that a partition keeps
     total_pods: int = 0
     ready: int = 0  # Pods, at most those to replace
+    downtime: bool = False  # whether all its Pods may be away at once
     place: str = ""  # in the rollout order; `-` is not selected, empty not in the plan
 
     # The rollout
@@ -413,12 +415,6 @@ class Workload:
             for difference in self.differences
             if len(difference.path) == 1 and isinstance(difference.expected, dict)
         ]
-
-    @property
-    def has_downtime(self) -> bool:
-        """Return whether all its Pods stop before new ones start."""
-        is_recreated = dig(self.obj, "spec.strategy.type") == "Recreate"
-        return is_recreated and self.method is Method.RESTART
 
     @property
     def controller(self) -> ObjectRef | None:
@@ -1011,6 +1007,13 @@ OPTIONS = {
         Option("--confirm-each", "Apply the changes, but ask before each workload"),
         Option(
             "--evict", "Also evict Pods that a restart does not replace, one at a time per workload"
+        ),
+        Option(
+            "--max-unavailable N|N%",
+            """Evict a ready Pod only while fewer than N, or N%% of the desired Pods of its owner,
+            are unavailable (default: 1)""",
+            amount,
+            requires="--evict",
         ),
         Option(
             "--in-place",
@@ -2391,8 +2394,12 @@ def wrong_method(workload: Workload, options: Options) -> str:
 
 def incomplete_rollout(workload: Workload, options: Options) -> str:
     # In the middle of a bad release, a restart would bury the Pods that still serve. Only what is
-    # stuck because of a named sidecar is to be repaired.
-    is_repair = any(pod.stuck for pod in workload.pods)
+    # stuck because of a named sidecar, or not ready without it, is to be repaired.
+    lacking = {pod.name for pod in workload.pods if not pod.sidecars}.union(workload.lacking)
+    is_repair = any(
+        pod.stuck or (pod.name in lacking.intersection(workload.old_pods) and not pod.is_ready)
+        for pod in workload.pods
+    )
     return "" if is_repair else why_incomplete(workload)
 
 
@@ -2796,6 +2803,7 @@ def set_plan(workload: Workload, options: Options) -> None:
     workload.pods_to_replace = len(workload.old_pods) - kept
     workload.total_pods = max(counts_of(workload.ref, workload.obj)[2], len(workload.pods))
     workload.ready = min(sum(pod.is_ready for pod in workload.pods), workload.pods_to_replace)
+    workload.downtime = may_all_be_away(workload, options)
 
 
 def is_evicted(workload: Workload) -> bool:
@@ -2848,17 +2856,48 @@ def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: 
 
 
 def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
-    """Return the workloads in rollout order: by state, then by number of Pods, fewest first.
+    """Return the workloads in rollout order: by state, serving ones with downtime later.
 
-    Among equals, the order alternates between namespaces to spread parallel rollouts across teams.
+    Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
     """
-    turns: Counter[tuple[str, int, str]] = Counter()
+    turns: Counter[tuple[str, bool, str]] = Counter()
     order = {}
-    for workload in sorted(workloads, key=lambda workload: workload.ref):
-        rank = (workload.state.value, workload.total_pods, workload.ref.namespace)
+    for workload in sorted(workloads, key=lambda workload: (workload.total_pods, workload.ref)):
+        is_late = workload.downtime and workload.state is State.SERVING
+        rank = (workload.state.value, is_late, workload.ref.namespace)
         turns[rank] += 1
-        order[workload.ref] = (*rank[:2], turns[rank], workload.ref)
+        order[workload.ref] = (*rank[:2], turns[rank], workload.total_pods, workload.ref)
     return sorted(workloads, key=lambda workload: order[workload.ref])
+
+
+def may_all_be_away(workload: Workload, options: Options) -> bool:
+    """Return whether all Pods of a workload may be away at once while they are replaced.
+
+    A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
+    its maxSurge. Percentages are rounded down, of maxSurge up; if both are 0, maxUnavailable is 1.
+    Kubernetes' pkg/controller/deployment/rolling.go and util/deployment_util.go.
+    """
+    obj = workload.obj
+    wanted = counts_of(workload.ref, obj)[0] or len(workload.pods)
+    if workload.ref.kind == "DaemonSet" or partition_of(obj):
+        return False  # away on one node at a time; Pods below the partition stay
+    if workload.method is not Method.RESTART:
+        return evicted_at_once(workload.method, wanted, options) >= wanted
+    if dig(obj, "spec.strategy.type") == "Recreate":
+        return True
+    field = "strategy" if workload.ref.kind == "Deployment" else "updateStrategy"
+    rolling = dig(obj, f"spec.{field}.rollingUpdate")
+    has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
+    away = rolling.get("maxUnavailable", 1)
+    if isinstance(away, str):
+        away = int(away.rstrip("%")) * wanted // 100
+    return max(away, int(not has_surge)) >= wanted
+
+
+def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
+    """Return how many Pods of an owner that wants so many may be unavailable."""
+    limit = options.max_unavailable
+    return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
 
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Scan]:
@@ -4483,14 +4522,15 @@ def pod_problem(pod: Json) -> str:
     return f"{name_of(pod)}: {message_text(reason)}" if reason else ""
 
 
-# 12. One Pod at a time ---------------------------------------------------------------------------
+# 12. A few Pods at a time ------------------------------------------------------------------------
 
 
 @dataclass
-class OneByOne:
-    """Replaces or changes the Pods of one workload, one at a time.
+class PodByPod:
+    """Replaces or changes the Pods of one workload, a few at a time.
 
-    Prepare; take the next Pod (read everything again, see what is in the way, act); wait for it.
+    Prepare; take the next Pods (read everything again, see what is in the way, act); wait for them.
+    A Pod that is ready is taken only while fewer than `limit` Pods of its owner are unavailable.
     Eviction and ImageChange have the differences.
     """
 
@@ -4499,11 +4539,13 @@ class OneByOne:
     tell: Tell
     todo: set[str] = field(default_factory=set)  # UIDs of the Pods to replace or change
     known: set[str] = field(default_factory=set)  # UIDs at the start, without those that are done
-    unready: set[str] = field(default_factory=set)  # UIDs of those that were not ready then
+    before: set[str] = field(default_factory=set)  # what was unavailable then; see unavailable
     taken: set[str] = field(default_factory=set)  # UIDs of the Pods that were acted upon
+    batch: list[Json] = field(default_factory=list)  # those that are waited for
+    is_fresh: bool = False  # whether the owner and its Pods have just been read
     uids: dict[ObjectRef, str] = field(default_factory=dict)  # of the owners
     done: int = 0
-    state: str = ""  # of the Pod in progress, for a person
+    state: str = ""  # of the Pods in progress, for a person
     why_left: str = ""  # why Pods that were to be taken are left; empty if it is not known
     retry_after: float = 0.0  # seconds that the API server asked to wait at least
     # The owner of the next Pod, and all its Pods, as they were read last
@@ -4513,10 +4555,10 @@ class OneByOne:
     verb = "replaced"
     form = "{progress}; {message}"
 
-    # What differs. Each takes a Pod, except that the first takes those that are to be taken.
+    # What differs
     check_today: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
-    look: ClassVar[Callable[..., str]]  # returns what a Pod still waits for; empty: nothing
+    look: ClassVar[Callable[..., str]]  # returns what the batch still waits for; empty: nothing
     give_up: ClassVar[Callable[..., NoReturn]]  # raises UnsuccessfulError: it took too long
 
     @property
@@ -4544,7 +4586,8 @@ class OneByOne:
             for owner in self.owners:
                 self.owner = owner
                 while self.take_next():
-                    self.done += 1
+                    self.done += len(self.batch)
+                    self.batch = []
                     self.tell(self.progress)
             return self.rollout.verify(workload, self.attempt, self.tell, self.why_left)
         except SkipError as reason:
@@ -4559,8 +4602,9 @@ class OneByOne:
         except ApiError as error:
             if not self.taken:
                 raise
-            stop_reason = str(error) if error.status in UNAVAILABLE else ""
-            return self.unsuccessful(Outcome.FAILED, f"{self.state}{error}", stop_reason)
+            is_away = error.status in UNAVAILABLE
+            message = f"{self.state}{error}"
+            return self.unsuccessful(Outcome.FAILED, message, str(error) * is_away, is_away)
 
     @property
     def attempt(self) -> Attempt:
@@ -4573,19 +4617,26 @@ class OneByOne:
     def progress(self) -> str:
         return f"{self.done} of {count_of(len(self.workload.old_pods), 'Pod')} {self.verb}"
 
-    def unsuccessful(self, outcome: Outcome, message: str, stop_reason: str = "") -> Result:
+    def unsuccessful(
+        self, outcome: Outcome, message: str, stop_reason: str = "", is_away: bool = False
+    ) -> Result:
         counts = None
         message = self.form.format(progress=self.progress, message=message)
-        if self.taken and not (stop_reason and outcome is Outcome.FAILED):  # unavailable
+        if self.taken and not is_away:
             with suppress(ApiError, SkipError, UnsuccessfulError):
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
         return Result(self.workload, outcome, message, counts=counts, stop_reason=stop_reason)
 
     def take(self, pod: Json, state: str) -> None:
-        """Note that a Pod may have been evicted or changed."""
+        """Note that a Pod may have been evicted or changed; `state` follows its name."""
         self.workload.is_begun = True
         self.taken.add(uid_of(pod))
-        self.state = state
+        self.before.discard(uid_of(pod))
+        self.batch.append(pod)
+        names = join_words(list(map(name_of, self.batch)))
+        self.state = f"Pod {names} {state}"
+        if len(self.batch) > 1:
+            self.state = f"Pods {names} {state.replace('was', 'were')}"
 
     def is_wanted(self, pod: Json) -> bool:
         """Return whether a Pod is still to be taken, as it is now."""
@@ -4603,9 +4654,9 @@ class OneByOne:
             if outdated:
                 self.check_today(outdated)  # from here on, others may differ
             self.todo |= set(map(uid_of, self.outdated(found)))
+            self.before |= self.unavailable().keys()
             pods += found
         self.known = set(map(uid_of, pods))
-        self.unready = {uid_of(pod) for pod in pods if not is_ready(pod)}
         workload.total_pods = len(pods)
         self.rollout.set_pods(workload, pods)
         workload.old_pods = tuple(name_of(pod) for pod in pods if uid_of(pod) in self.todo)
@@ -4628,7 +4679,8 @@ class OneByOne:
     def read(self) -> None:
         """Read the owner and its Pods. SkipError if they are no longer to be taken."""
         workload = self.workload
-        self.obj = self.cluster.owner(self.owner, unpacked(workload.sample))
+        if not self.is_fresh:
+            self.obj = self.cluster.owner(self.owner, unpacked(workload.sample))
         uid = dig(self.obj, "metadata.uid")
         if self.obj and self.uids.setdefault(self.owner, uid) != uid:
             if self.taken:
@@ -4639,10 +4691,12 @@ class OneByOne:
             workload.obj = self.cluster.workload(workload.ref)
         self.rollout.read_namespace(workload)
         require_not_skipped(workload, self.options, (*OBJECT_RULES, wrong_method))
-        self.pods = self.cluster.pods_of(self.owner, self.obj)
+        if not self.is_fresh:
+            self.pods = self.cluster.pods_of(self.owner, self.obj)
+        self.is_fresh = False
 
     def take_next(self) -> bool:
-        """Take the next Pod and wait for it; return False if none is left.
+        """Take the next Pods and wait for them; return False if none is left.
 
         Everything is read again right before: an eviction with a wrong UID would count against the
         PodDisruptionBudget for two minutes. UnsuccessfulError at the timeout.
@@ -4650,14 +4704,16 @@ class OneByOne:
         deadline = time.monotonic() + self.options.timeout
         for pause in growing(1.0):
             self.read()
-            todo = list(filter(self.is_wanted, not_terminating(self.pods)))
+            todo = sorted(filter(self.is_wanted, not_terminating(self.pods)), key=self.order)
             if not todo:
                 return False
             self.require_running()
-            pod = min(todo, key=eviction_order)
             self.retry_after = 0.0
-            obstacle = self.obstacle(pod) or self.act(pod)
-            if not obstacle:
+            for pod in todo[: self.limit]:
+                obstacle = self.obstacle(pod) or self.act(pod)
+                if obstacle:
+                    break
+            if self.batch:
                 break
             self.tell(f"{self.progress}; {obstacle}")
             left = deadline - time.monotonic()
@@ -4666,7 +4722,7 @@ class OneByOne:
             pause = min(max(pause, self.retry_after), left)
             self.signals.wait(pause, self.signals.reason_to_stop)
             self.require_running()
-        self.wait_for(pod)
+        self.wait_for_batch()
         return True
 
     def require_running(self) -> None:
@@ -4674,61 +4730,96 @@ class OneByOne:
         if self.signals.reason_to_stop():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
-    def obstacle(self, pod: Json) -> str:
-        """Return what the next Pod waits for; nothing if it may be taken now.
+    def order(self, pod: Json) -> tuple[bool, int, str]:
+        """Return a key to sort Pods: unready ones first, then by ordinal, the highest first.
 
-        That is another Pod that terminates, is missing or not ready, or the owner's controller,
-        which has not observed its latest spec. A Pod that was not ready before all this is not
-        waited for, unless it is so recent that another run may wait for it.
+        Of unready ones of an OrderedReady StatefulSet, the lowest.
+        """
+        number = ordinal_of(pod)
+        is_upwards = self.is_ordered and not is_ready(pod)
+        return is_ready(pod), number if is_upwards else -number, name_of(pod)
+
+    def obstacle(self, pod: Json) -> str:
+        """Return what a Pod waits for; nothing if it may be taken now.
+
+        UnsuccessfulError if that was unavailable from the start: it may stay so.
         """
         if not is_observed(self.obj):
             return "waiting for its spec update to be observed"
-        oldest = self.cluster.now() - timedelta(seconds=self.options.timeout)
-        for other in self.pods:
-            if is_terminating(other):
-                return f"waiting for Pod {name_of(other)}{on_node(other)} to terminate"
-            uid = uid_of(other)
-            is_recent = uid not in self.todo | self.taken and created_at(other) >= oldest
-            must_be_ready = is_recent or uid not in self.unready or self.is_ordered()
-            if other is not pod and must_be_ready and not is_ready(other):
-                problem = pod_problem(other) or f"{name_of(other)}{on_node(other)}"
-                return f"waiting for a Pod to be ready: {problem}"
-        missing = self.missing
-        return f"waiting for {count_of(missing, 'Pod')} to be created" if missing > 0 else ""
+        unavailable = self.unavailable()
+        if not is_ready(pod):
+            if not self.is_ordered:
+                return ""
+            later = [uid_of(p) for p in self.pods if ordinal_of(p) >= ordinal_of(pod)]
+            unavailable = without(unavailable, *later)
+        if len(unavailable) < self.limit:
+            return ""
+        ending = set(map(uid_of, filter(is_terminating, self.pods)))
+        stays = self.before & (unavailable.keys() - ending)
+        if len(stays) < self.limit:
+            return f"waiting for {without(unavailable, *stays).popitem()[1]}"
+        reasons = [
+            f"{name_of(p)}: {waiting_reason(p) or 'not ready'}"
+            for p in self.pods
+            if uid_of(p) in stays
+        ]
+        be = "is" if len(stays) == 1 else "are"
+        text = f"{len(stays)} of {count_of(self.wanted, 'Pod')} {be} unavailable"
+        can_more = self.workload.method is Method.EVICT and not self.is_ordered
+        hint = f", or use --max-unavailable={len(stays) + 1}" if can_more else ""
+        reason = (reasons or ["not created"])[0]
+        raise UnsuccessfulError(Outcome.INCOMPLETE, f"{text} ({reason}); repair it{hint}")
+
+    def unavailable(self) -> dict[str, str]:
+        """Return what is unavailable, and what to wait for: Pods by UID, and missing ones."""
+        found = {}
+        for pod in self.pods:
+            where = f"{name_of(pod)}{on_node(pod)}"
+            if is_terminating(pod) or uid_of(pod) in map(uid_of, self.batch):
+                found[uid_of(pod)] = f"Pod {where} to terminate"
+            elif not is_ready(pod):
+                found[uid_of(pod)] = f"a Pod to be ready: {pod_problem(pod) or where}"
+        missing = self.wanted - len(self.pods)
+        for number in range(missing):
+            found[f"{self.owner.name} {number}"] = f"{count_of(missing, 'Pod')} to be created"
+        return found
 
     @property
-    def missing(self) -> int:
-        """Return how many Pods the owner wants, but has not; below 0, it has more."""
-        wanted = self.workload.total_pods  # of an owner that states no number, as before
-        if has_template(self.owner):
-            wanted = counts_of(self.owner, self.obj)[0]
-        return wanted - len(self.pods)
+    def wanted(self) -> int:
+        """Return how many Pods the owner wants; if it states no number, as many as before."""
+        is_stated = has_template(self.owner)
+        return counts_of(self.owner, self.obj)[0] if is_stated else self.workload.total_pods
 
+    @property
+    def limit(self) -> int:
+        """Return how many Pods of the owner may be unavailable."""
+        method = self.workload.method
+        return 1 if self.is_ordered else evicted_at_once(method, self.wanted, self.options)
+
+    @property
     def is_ordered(self) -> bool:
-        """Return whether all other Pods must be ready before one is taken.
-
-        An OrderedReady StatefulSet creates no Pod while one with a lower ordinal is not ready.
-        """
+        """Return whether no Pod is created while one with a lower ordinal is not ready."""
         return dig(self.obj, "spec.podManagementPolicy") == "OrderedReady"
 
-    def wait_for(self, pod: Json) -> None:
-        """Wait until a Pod that was taken is replaced, or runs with its new images."""
+    def wait_for_batch(self) -> None:
+        """Wait until the Pods that were taken are replaced, or run with their new images."""
         deadline = time.monotonic() + self.options.timeout
-        for pause in growing(0.2):
-            self.signals.wait(pause)
-            problem = self.look(pod)
+        while True:
+            self.signals.wait(1.0)
+            problem = self.look()
             if not problem:
                 break
             self.tell(f"{self.progress}; {problem}")
             if time.monotonic() > deadline:
-                self.give_up(pod, problem)
-        self.todo.discard(uid_of(pod))
-        self.known.discard(uid_of(pod))
+                self.give_up(problem)
+        self.rollout.proven.set()
+        self.todo -= set(map(uid_of, self.batch))
+        self.known -= set(map(uid_of, self.batch))
         self.state = ""
 
 
 @dataclass
-class Eviction(OneByOne):
+class Eviction(PodByPod):
     """Replaces Pods by eviction."""
 
     templates: dict[ObjectRef, Json] = field(default_factory=dict)  # as they were at the start
@@ -4775,7 +4866,7 @@ class Eviction(OneByOne):
                 self.retry_after = error.retry_after
                 return cause or str(error)
             if error.status in UNAVAILABLE:
-                self.take(pod, f"Pod {name} may have been evicted; ")
+                self.take(pod, "may have been evicted; ")
                 raise
             if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
                 if self.cluster.pod(pod):  # else it was evicted all the same
@@ -4784,42 +4875,46 @@ class Eviction(OneByOne):
                 raise UnsuccessfulError(
                     Outcome.FAILED, f"cannot evict Pod {name}: {error}"
                 ) from None
-        self.take(pod, f"Pod {name} was evicted; ")
+        self.take(pod, "was evicted; ")
         return ""
 
-    def look(self, pod: Json) -> str:
-        """Return what a Pod still waits for; nothing if it is gone and its replacement is ready.
+    def look(self) -> str:
+        """Return what the batch waits for; nothing if its Pods are gone and new ones are ready.
 
-        That is what another eviction would wait for, except for Pods that terminate. SkipError if
-        the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or still differ.
+        SkipError if the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or
+        still differ.
         """
         workload = self.workload
-        self.obj = self.cluster.owner(self.owner, pod)
+        self.obj = self.cluster.owner(self.owner, self.batch[0])
         if not self.obj:
             raise SkipError("no longer exists")
         pods = self.cluster.pods_of(self.owner, self.obj)
+        self.is_fresh = True
         # New ones first: they say most
-        self.pods = sorted(not_terminating(pods), key=self.attempt.is_new, reverse=True)
-        new = list(filter(self.attempt.is_new, self.pods))
+        self.pods = sorted(pods, key=self.attempt.is_new, reverse=True)
+        new = list(filter(self.attempt.is_new, not_terminating(pods)))
         snapshot = Snapshot(new, [], new, *self.rollout.lacking(workload, new))
         found = outcome_of(workload, snapshot, differences_of(workload, new, self.options))
         if found[0] is not Outcome.SUCCEEDED:
             raise UnsuccessfulError(*found)
-        if uid_of(pod) in map(uid_of, pods):
-            return f"waiting for Pod {name_of(pod)}{on_node(pod)} to terminate"
-        return self.obstacle(pod)
+        ending = set(map(uid_of, filter(is_terminating, pods))) - set(map(uid_of, self.batch))
+        ignored = self.before | ending  # of others
+        waiting = [text for uid, text in self.unavailable().items() if uid not in ignored]
+        return f"waiting for {waiting[0]}" if waiting else ""
 
-    def give_up(self, pod: Json, problem: str) -> NoReturn:
-        text = f"Pod {name_of(pod)} was evicted; still {problem}"
-        if self.missing > 0:
-            reason = failure_condition(self.obj)
-            reason = reason or self.cluster.latest_event(self.obj, "FailedCreate")
-            text += f": {reason}" if reason else ""
-        raise UnsuccessfulError(Outcome.TIMED_OUT, text)
+    def give_up(self, problem: str) -> NoReturn:
+        reason = failure_condition(self.obj)
+        if not reason and len(self.pods) < self.wanted:
+            reason = self.cluster.latest_event(self.obj, "FailedCreate")
+        text = f"{self.state}still {problem}"
+        stop_reason = self.rollout.why_not_proven(self.workload, self.pods)
+        raise UnsuccessfulError(
+            Outcome.TIMED_OUT, f"{text}: {reason}" if reason else text, stop_reason
+        )
 
 
 @dataclass
-class ImageChange(OneByOne):
+class ImageChange(PodByPod):
     """Changes images in running Pods: the kubelet restarts only these containers.
 
     It kills a container before it pulls the new image, and nothing else reacts: neither the owner
@@ -4847,9 +4942,6 @@ class ImageChange(OneByOne):
             return False
         return True
 
-    def is_ordered(self) -> bool:
-        return self.owner.kind == "StatefulSet"
-
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs.
 
@@ -4872,12 +4964,12 @@ class ImageChange(OneByOne):
             self.images_to_change(pod)
 
     def obstacle(self, pod: Json) -> str:
-        """Return what must come first. Nothing must before a Pod that is not ready anyway."""
+        """Return what must come first. UnsuccessfulError if a changed Pod does not run."""
         for other in self.pods:
             if uid_of(other) in self.taken and any(stuck_containers(other)):
                 text = f"Pod {pod_problem(other)}, after its images were changed"
                 raise UnsuccessfulError(Outcome.FAILED, text)
-        return super().obstacle(pod) if is_ready(pod) else ""
+        return super().obstacle(pod)
 
     def act(self, pod: Json) -> str:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
@@ -4886,7 +4978,7 @@ class ImageChange(OneByOne):
             if (self.workload.ref.namespace, image) in self.rollout.not_pulled:
                 raise SkipError(f"{image} could not be pulled in this namespace before")
         try:
-            self.take(pod, f"Pod {name_of(pod)}: may have the new image; ")
+            self.take(pod, "may have the new image; ")
             self.tell(f"{self.progress}; {self.state}not restarted yet")
             self.cluster.change_images(pod, images)
         except ApiError as error:
@@ -4898,11 +4990,12 @@ class ImageChange(OneByOne):
                 raise UnsuccessfulError(Outcome.FAILED, text) from None
         return ""
 
-    def look(self, pod: Json) -> str:
-        """Return what a Pod still waits for; nothing if its containers run with the new images.
+    def look(self) -> str:
+        """Return what the Pod still waits for; nothing if its containers run with the new images.
 
         Nothing either if somebody replaced it. UnsuccessfulError if one does not start.
         """
+        (pod,) = self.batch
         images = self.images_to_change(pod)
         now = self.cluster.pod(pod)
         if not now or is_restarted(pod, now, images):
@@ -4918,9 +5011,9 @@ class ImageChange(OneByOne):
             self.restore(pod, reason)
         return f"waiting for Pod {problem}"
 
-    def give_up(self, pod: Json, problem: str) -> NoReturn:
+    def give_up(self, problem: str) -> NoReturn:
         late = f"not restarted and ready after {self.options.timeout:g}s"
-        self.restore(pod, f"{late}: {self.problem}", is_late=True)
+        self.restore(self.batch[0], f"{late}: {self.problem}", is_late=True)
 
     def restore(self, pod: Json, problem: str, is_late: bool = False) -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError."""
@@ -4940,7 +5033,9 @@ class ImageChange(OneByOne):
                 text = f"Pod {name}: {problem}; it was replaced"
         event = self.cluster.latest_event(pod) if is_late else ""
         text += f"; latest event: {event}" if event else ""
-        raise UnsuccessfulError(Outcome.FAILED, text)
+        is_first = not (is_late or self.rollout.proven.is_set())
+        stop_reason = f"the new image does not start in {self.workload.ref}" if is_first else ""
+        raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 
 
 METHODS: Mapping[Method, Callable[[Rollout, Workload, Tell], Result]] = {
@@ -5000,12 +5095,11 @@ def why_not_started(
     return ""
 
 
-def eviction_order(pod: Json) -> tuple[bool, int, str]:
-    """Return a key to sort Pods: unready ones first, then by ordinal, the highest first."""
+def ordinal_of(pod: Json) -> int:
+    """Return the ordinal of a StatefulSet's Pod; 0 of others."""
     ordinal = name_of(pod).rpartition("-")[2]
     is_numbered = "statefulset.kubernetes.io/pod-name" in dig(pod, "metadata.labels")
-    number = int(ordinal) if is_numbered and ordinal.isdecimal() else 0
-    return is_ready(pod), -number, name_of(pod)
+    return int(ordinal) if is_numbered and ordinal.isdecimal() else 0
 
 
 # 13. Scheduler: the whole plan, by the main thread -----------------------------------------------
@@ -5215,8 +5309,8 @@ VERBS = {  # for questions
     Method.IN_PLACE: "Change images of",
 }
 NOTES = {  # below a row of the plan
-    Method.EVICT: "will be evicted, one Pod at a time",
-    Method.IN_PLACE: "images will be changed in place, one Pod at a time",
+    Method.EVICT: "its Pods will be evicted",
+    Method.IN_PLACE: "images will be changed in place",
 }
 VERDICT_MEANINGS = {
     Verdict.REJECTED: "rejected: new Pods cannot be created (running Pods are not affected until "
@@ -5410,7 +5504,7 @@ class Report:
                 method=workload.method.snake_case,
                 state=workload.state.snake_case,
                 unhealthy_reason=workload.unhealthy_reason,
-                downtime=workload.has_downtime,
+                downtime=workload.downtime,
                 controlled_by=str(workload.controller or ""),
             )
         for subject, reason in [*plan.without_pods, *plan.skips]:
@@ -5449,11 +5543,10 @@ class Report:
             if place == self.plan.selected and first:
                 lines.append("--- not selected by --max-rollouts: ---")
             action = NOTES.get(workload.method)
-            if workload.has_downtime:
-                action = "downtime (strategy: Recreate)"
-            elif workload.method is Method.IN_PLACE and workload.other_changes:
+            if workload.method is Method.IN_PLACE and workload.other_changes:
                 action = "images will be changed in place; other changes wait for the next restart"
-            texts = (workload.unhealthy_reason, workload.shown_as_lacking, action)
+            downtime = "downtime" * workload.downtime
+            texts = (workload.unhealthy_reason, workload.shown_as_lacking, action, downtime)
             notes = "; ".join(filter(None, texts))
             lines += [line, f"    {notes}"] if notes else [line]
         return lines

@@ -247,9 +247,9 @@ def letters(cluster):
 
 @pytest.fixture
 def planned(tool):
-    def make(state: str, pods: int, namespace: str, name: str):
+    def make(state: str, pods: int, namespace: str, name: str, **fields):
         ref = tool.ObjectRef("Deployment", namespace, name, "apps")
-        return a_workload(tool, ref=ref, total_pods=pods, state=tool.State(state))
+        return a_workload(tool, ref=ref, total_pods=pods, state=tool.State(state), **fields)
 
     return make
 

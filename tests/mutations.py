@@ -146,8 +146,8 @@ MUTATIONS = (
     Mutation(
         "order: most Pods first",
         "order",
-        "workload.total_pods, workload.ref.namespace)",
-        "-workload.total_pods, workload.ref.namespace)",
+        "key=lambda workload: (workload.total_pods, workload.ref)",
+        "key=lambda workload: (-workload.total_pods, workload.ref)",
     ),
     Mutation(
         "order: namespaces do not alternate",
@@ -362,13 +362,13 @@ MUTATIONS = (
     Mutation(
         "evict: ready Pods first",
         "evicting_one_at_a_time",
-        "return is_ready(pod), -number, name_of(pod)",
-        "return not is_ready(pod), -number, name_of(pod)",
+        "return is_ready(pod), number if is_upwards else -number, name_of(pod)",
+        "return not is_ready(pod), number if is_upwards else -number, name_of(pod)",
     ),
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "        return self.obstacle(pod)\n\n    def give_up",
+        '        return f"waiting for {waiting[0]}" if waiting else ""\n\n    def give_up',
         '        return ""\n\n    def give_up',
     ),
     Mutation(
@@ -405,8 +405,8 @@ MUTATIONS = (
     Mutation(
         "in place: a ready Pod does not wait for the others",
         "in_place image_changes",
-        'return super().obstacle(pod) if is_ready(pod) else ""',
-        'return ""',
+        "        return super().obstacle(pod)\n",
+        '        return ""\n',
     ),
     Mutation(
         "in place: a container need not be restarted",
@@ -556,8 +556,8 @@ MUTATIONS = (
     Mutation(
         "evict: the wait for a budget counts against the timeout",
         "image_changes",
-        "        self.wait_for(pod)\n",
-        "        self.wait_for(pod)\n        if time.monotonic() > deadline:\n            self.give_up(pod)\n",
+        "        self.wait_for_batch()\n",
+        "        self.wait_for_batch()\n        if time.monotonic() > deadline:\n            self.give_up('')\n",
     ),
     Mutation(
         "selection: scaled to zero counts as without Pods",
@@ -667,8 +667,50 @@ MUTATIONS = (
     Mutation(
         "evict: a custom resource needs as many Pods as it has",
         "evicting_meanwhile",
-        "            pod = min(todo, key=eviction_order)\n",
-        "            pod = min(todo, key=eviction_order)\n            self.workload.total_pods = len(self.pods)\n",
+        "            self.retry_after = 0.0\n",
+        "            self.retry_after = 0.0\n            self.workload.total_pods = len(self.pods)\n",
+    ),
+    Mutation(
+        "evict: one Pod more than --max-unavailable",
+        "max_unavailable",
+        "        if len(unavailable) < self.limit:\n",
+        "        if len(unavailable) <= self.limit:\n",
+    ),
+    Mutation(
+        "evict: what was unavailable from the start is waited for",
+        "max_unavailable",
+        "        if len(stays) < self.limit:\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "evict: an OrderedReady StatefulSet loses several Pods at once",
+        "max_unavailable",
+        "return 1 if self.is_ordered else evicted_at_once(method, self.wanted, self.options)",
+        "return evicted_at_once(method, self.wanted, self.options)",
+    ),
+    Mutation(
+        "evict: what is in the batch is available",
+        "max_unavailable",
+        "if is_terminating(pod) or uid_of(pod) in map(uid_of, self.batch):",
+        "if is_terminating(pod):",
+    ),
+    Mutation(
+        "downtime: maxUnavailable is rounded up",
+        "downtime",
+        'away = int(away.rstrip("%")) * wanted // 100',
+        'away = -(-int(away.rstrip("%")) * wanted // 100)',
+    ),
+    Mutation(
+        "downtime: both may be 0",
+        "downtime",
+        "return max(away, int(not has_surge)) >= wanted",
+        "return away >= wanted",
+    ),
+    Mutation(
+        "order: downtime says nothing",
+        "order downtime",
+        "is_late = workload.downtime and workload.state is State.SERVING",
+        "is_late = False",
     ),
     # Pending changes of a template
     Mutation(

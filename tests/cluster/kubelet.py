@@ -285,6 +285,9 @@ def started_status(pod: dict) -> dict:
     """The status that the kubelet writes; the image's name says how the container fares."""
     spec, stamp = pod["spec"], now()
     statuses = [container_status(c, stamp) for c in spec["containers"]]
+    names = {c["name"] for c in [*spec["containers"], *spec.get("initContainers", ())]}
+    for found in statuses:
+        found["ready"] &= not ("needs-proxy" in found["image"] and "istio-proxy" not in names)
     native = [container_status(c, stamp) for c in spec.get("initContainers", ())]
     for found, status in zip(spec.get("initContainers", ()), native, strict=True):
         if "running" in status["state"] and found.get("restartPolicy") != "Always":

@@ -307,6 +307,8 @@ def some_options(chance: random.Random, apps: tuple[App, ...], setup: str) -> tu
     found += maybe(0.7, "--only-started-before={past}")
     found += maybe(0.1, "--skip-unhealthy")
     found += maybe(0.5, "--evict")
+    if "--evict" in found:
+        found += maybe(0.3, "--max-unavailable=2", "--max-unavailable=3", "--max-unavailable=50%")
     if drifted:
         found += ["--only-drifted"]
         found += maybe(0.3, "--include-missing") + maybe(0.2, "--allow-removal")
@@ -316,7 +318,7 @@ def some_options(chance: random.Random, apps: tuple[App, ...], setup: str) -> tu
             found += maybe(0.5, "--ignore-config=mesh")
     found += maybe(0.6, *(f"--parallel-rollouts={n}" for n in ("2", "5", "50%")))
     found += maybe(0.12, "--max-rollouts=2", "--max-rollouts=50%")
-    found += maybe(0.15, "--max-failures=1", "--max-failures=3")
+    found += maybe(0.15, "--max-failures=1", "--max-failures=3", "--max-failures=30%")
     found += maybe(0.06, "--max-duration=1s", "--max-duration=60s")
     found += maybe(0.1, "--gate=true", "--gate={gate}")
     found += maybe(0.12, "--soak=1s")

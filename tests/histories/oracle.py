@@ -296,20 +296,18 @@ class Oracle:
         if events:
             return
         obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
-        wanted = obj["spec"].get("replicas", 3) if obj else 0
-        unready = {
-            name
-            for (plural, namespace, name), found in self.first_scene(run).items()
-            if plural == "pods" and namespace == app.namespace and not is_ready(found)
-        }
-        others = [p for p in pods_of(scene, app) if p["metadata"]["uid"] != pod["metadata"]["uid"]]
-        away = [p for p in others if not is_ready(p) and p["metadata"]["name"] not in unready]
-        if app.broken:
+        if not obj or not is_ready(pod):
             return
-        if away:
-            self.say(4, f"{place(pod)} was evicted while {place(away[0])} was not ready")
-        if len(others) + 1 < wanted:
-            self.say(4, f"{place(pod)} was evicted while {wanted - len(others) - 1} were missing")
+        wanted = obj["spec"].get("replicas", 3)
+        most = self.options.values("--max-unavailable") or ["1"]
+        limit = int(most[0].rstrip("%"))
+        if most[0].endswith("%"):
+            limit = max(limit * wanted // 100, 1)
+        if obj["spec"].get("podManagementPolicy") == "OrderedReady":
+            limit = 1
+        ready = sum(map(is_ready, pods_of(scene, app)))
+        if ready - 1 < wanted - limit:
+            self.say(4, f"{place(pod)} was evicted while {ready} of {wanted} were ready: {limit}")
 
     def check_parallel(self, run: Run) -> None:
         planned = [r for r in run.of("plan") if r["selected"]]

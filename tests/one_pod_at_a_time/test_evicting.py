@@ -126,7 +126,7 @@ def test_the_text_shows_what_is_evicted(cluster, run):
     cluster.settle()
     lines = run(cluster, *EVICT, "--log-format=text").stdout.splitlines()
     rows = {line.split()[1]: number for number, line in enumerate(lines) if line.startswith("shop")}
-    assert lines[rows["replicaset/orphan"] + 1] == "    will be evicted, one Pod at a time"
+    assert lines[rows["replicaset/orphan"] + 1] == "    its Pods will be evicted; downtime"
     assert sum("evicted" in line for line in lines) == 1
     assert "To roll out: 2 workloads (2 Pods), 1 to restart and 1 to evict." in lines
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
 from cluster import is_ready
-from cluster.manifests import replicated, workload
+from cluster.manifests import pod, replicated, workload
 from support import (
     APP,
     CONFIRM,
@@ -81,32 +81,34 @@ def test_the_last_pod_is_gone_at_the_end(cluster, run):
     assert {p["metadata"]["uid"] for p in cluster.store.list("pods")}.isdisjoint(before)
 
 
-def test_an_ordered_stateful_set_waits_for_its_other_pods(cluster, start):
+def test_an_ordered_stateful_set_begins_with_its_lowest_unready_pod(cluster, run):
     """Else its controller would not create the evicted Pod."""
     cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
     cluster.settle()
     for name in ("x-0", "x-1"):
         set_ready(cluster, name, False)
-    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
-    running.wait_for_log("waiting for a Pod to be ready: x-0: probe failed")
-    assert evictions(cluster) == []
-    set_ready(cluster, "x-0", True)
-    ended = running.finish()
+    ended = run(cluster, CONFIRM, *EVICT)
     assert ended.outcomes == {"shop/x": "succeeded"}
-    assert evictions(cluster) == ["x-1", "x-2", "x-0"]  # x-1 first, as only it is not ready
+    assert evictions(cluster) == ["x-0", "x-1", "x-2"]  # of unready ones, the lowest first
 
 
-def test_an_ordered_stateful_set_that_stays_unready_times_out(cluster, run):
+@pytest.mark.parametrize("unready", ["x-2", ""])
+def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(cluster, run, unready):
+    """x-0 is not to be replaced; without it, the controller would not create another Pod."""
     cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
     cluster.settle()
-    for name in ("x-0", "x-1"):
-        set_ready(cluster, name, False)
-    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    for found in cluster.pods("shop")[1:]:
+        cluster.backdate(found, 7200)
+    set_ready(cluster, "x-0", False)
+    if unready:
+        set_ready(cluster, unready, False)
+    hour = datetime.now(timezone.utc) - timedelta(hours=1)
+    cutoff = f"--only-started-before={hour:%Y-%m-%dT%H:%M:%SZ}"
+    ended = run(cluster, CONFIRM, *EVICT, cutoff, "--max-unavailable=3")
     (result,) = ended.of("result")
-    assert (result["outcome"], evictions(cluster)) == ("timed_out", [])
-    assert result["message"].startswith(
-        "0 of 3 Pods replaced; waiting for a Pod to be ready: x-0: probe failed"
-    )
+    assert (result["outcome"], evictions(cluster)) == ("incomplete", [])
+    text = "0 of 2 Pods replaced; 1 of 3 Pods is unavailable (x-0: not ready); repair it "
+    assert result["message"].startswith(text)
 
 
 def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
@@ -115,9 +117,10 @@ def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
     eviction = tool.Eviction(a_rollout(tool, cluster), a_workload(tool, ref=ref), print)
     spec = {"replicas": 0, "podManagementPolicy": "OrderedReady"}
     eviction.owner, eviction.obj = ref, {"metadata": {}, "spec": spec}
-    assert eviction.obstacle({}) == ""
+    one = pod("x-0", APP)
+    assert eviction.obstacle(one) == ""
     eviction.obj["spec"]["replicas"] = 1
-    assert eviction.obstacle({}) == "waiting for 1 Pod to be created"
+    assert eviction.obstacle(one) == "waiting for 1 Pod to be created"
 
 
 def test_a_parallel_stateful_set_does_not_wait(cluster, run):

@@ -78,7 +78,7 @@ def test_the_plan_shows_which_is_which(shop, run):
         "late": "restart",
     }
     text = run(shop, *IN_PLACE, TEXT).stdout
-    assert "    images will be changed in place, one Pod at a time\n" in text
+    assert "    images will be changed in place\n" in text
     assert "\nTo roll out: 2 workloads (4 Pods), 1 to restart and 1 to change in place.\n" in text
     before = {p["metadata"]["uid"] for p in shop.pods("shop", "web")}
     ended = run(shop, *IN_PLACE, CONFIRM)
@@ -203,9 +203,25 @@ def test_an_image_of_the_application_that_cannot_be_pulled_is_no_reason_to_skip_
     assert tool.why_not_started(found, found, names) == ""
 
 
-def test_no_other_workload_gets_an_image_that_could_not_be_pulled(shop, run):
+def test_nothing_else_starts_if_the_first_image_does_not(shop, run):
+    upgrade(shop, "docker.io/istio/broken:1")
+    ended = run(shop, *IN_PLACE, *BOTH, CONFIRM, "--parallel-rollouts=3")
+    assert sorted(ended.outcomes.values()) == ["failed", "not_started", "not_started"]
+    (reason,) = {r["message"] for r in ended.of("result") if r["outcome"] == "not_started"}
+    assert reason.startswith("the new image does not start in ")
+    assert set(images(shop)) == {OLD}
+
+
+def test_no_other_workload_gets_an_image_that_could_not_be_pulled(shop, run, tool, monkeypatch):
     """It would lose its sidecar for as long as the kubelet tries."""
     upgrade(shop, "docker.io/istio/broken:1")
+    begin = tool.Scheduler.run
+
+    def after_another(scheduler, plan) -> None:
+        scheduler.rollout.proven.set()
+        begin(scheduler, plan)
+
+    monkeypatch.setattr(tool.Scheduler, "run", after_another)
     ended = run(shop, *IN_PLACE, *BOTH, CONFIRM)
     assert sorted(ended.outcomes.values()) == ["failed", "skipped", "skipped"]
     reason = "docker.io/istio/broken:1 could not be pulled in this namespace before"
@@ -314,8 +330,8 @@ def test_interrupted_twice_the_summary_names_the_pod_and_its_state(shop, start):
 def test_unready_pods_first(shop, run):
     names = sorted(p["metadata"]["name"] for p in shop.pods("shop", "web"))
     shop.kubelet.set_ready("shop", names[1], False)
-    ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM)
-    assert ended.outcomes == {"shop/web": "incomplete"}  # its application is not ready yet
+    ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, "--timeout=3s")
+    assert ended.outcomes == {"shop/web": "timed_out"}  # its application is not ready yet
     first = next(r.path for r in shop.server.requests if r.method == "PATCH")
     assert first.endswith(names[1])
 
@@ -328,22 +344,25 @@ def test_a_statefulset_with_an_unready_pod_is_left_as_it_is(shop, run):
     shop.settle()
     shop.kubelet.set_ready("shop", "db-1", False)
     ended = run(shop, *IN_PLACE, "sts/db", CONFIRM, "--timeout=2s")
-    assert ended.outcomes == {"shop/db": "timed_out"}
-    problem = "waiting for a Pod to be ready: db-1: containers with unready status: [app]"
+    assert ended.outcomes == {"shop/db": "incomplete"}
+    problem = "1 of 2 Pods is unavailable (db-1: not ready); repair it"
     before = "(unhealthy before the rollout: 1 of 2 available)"
     assert message_of(ended, "db") == f"{problem} (0 of 1 Pod changed) {before}"
 
 
-def test_pods_that_were_not_ready_before_hold_nothing_else(shop, run):
-    """Their application is broken; the sidecar is ready again."""
+def test_the_only_ready_pod_is_left(shop, run):
+    """The application of the others is broken; their sidecar is ready again."""
     for found in shop.pods("shop", "web"):
         shop.backdate(found, 3600)
     for found in shop.pods("shop", "web")[:2]:
         shop.kubelet.set_ready("shop", found["metadata"]["name"], False)
     ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, "--timeout=5s")
-    assert ended.outcomes == {"shop/web": "incomplete"}
-    assert message_of(ended, "web").startswith("2 of 3 Pods not ready: web-")
-    assert set(images(shop, "web")) == {NEW}
+    assert ended.outcomes == {"shop/web": "timed_out"}
+    assert message_of(ended, "web").startswith("waiting for a Pod to be ready: web-")
+    assert {is_ready(p): NEW in str(p["spec"]) for p in shop.pods("shop", "web")} == {
+        False: True,
+        True: False,
+    }
 
 
 def test_a_pod_that_is_replaced_meanwhile_is_no_failure(shop, start):

@@ -240,7 +240,7 @@ def test_a_rollout_that_timed_out_is_counted_as_it_is_at_the_end(cluster, start)
     cluster.settle()
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, TEXT, "--include-statefulset", "--timeout=2s")
-    running.wait_for_log("StatefulSet shop/db: rollout not complete after 2s")
+    running.wait_for_log("StatefulSet shop/db: rollout not complete: ")
     cluster.kubelet.start("shop", "db-1")
     ended = running.finish()
     message = "timed out: StatefulSet shop/db: error: timed out waiting for the condition\n"

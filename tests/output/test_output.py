@@ -44,7 +44,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         f"Context embedded ({cluster.url})",
         "NAMESPACE  WORKLOAD        REPLACE  SIDECAR  OLDEST POD  STATE",
         "shop       deployment/api  1 of 1   1.26.2   3d          no endpoints",
-        "    downtime (strategy: Recreate)",
+        "    downtime",
         "shop       deployment/web  3 of 3   1.26.2   3d          no endpoints",
         "",
         "Skipped:",

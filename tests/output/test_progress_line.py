@@ -15,10 +15,12 @@ from support import (
 
 def test_the_progress_line(two):
     two.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
-    two.kubelet.ready_after = 1.5  # several times the interval in which the line is redrawn
+    two.kubelet.ready_after = 5  # the first look is after 3 seconds
     seen = Terminal(two, CONFIRM)
     assert seen.code == 1
-    first = r'1/2 finished, 1 failed, \d+s, 1 in progress: shop/web Waiting for deployment "web" rollout .*'
+    first = (
+        r"1/2 finished, 1 failed, \d+s, 1 in progress: shop/web 1 of \d Pods? updated, 0 ready.*"
+    )
     assert any(re.fullmatch(first, line) for line in seen.progress), seen.progress
     assert re.fullmatch(r"2/2 finished, 1 failed, \d+s, 0 in progress", seen.progress[-1])
 

@@ -7,10 +7,11 @@ import shlex
 import threading
 
 import pytest
-from cluster.manifests import replicated, workload
+from cluster.manifests import container, pod_spec, replicated, workload
 from support import (
     CONFIRM,
     DRIFTED,
+    NEW,
     TEXT,
     a_workload,
     counts,
@@ -61,6 +62,42 @@ def test_the_summary_names_the_cause_and_how_to_resume(outdated, run):
     assert run(outdated, *printed_command(second)[2:], "--log-format=json").outcomes == {
         f"shop/{name}": "succeeded" for name in "cdefg"
     }
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_an_application_that_needs_its_sidecar_is_repaired(cluster, run, kind):
+    """Its rollout is not complete, and cannot be without the sidecar."""
+    spec = pod_spec(container("app", "needs-proxy:1"))
+    parallel = {"podManagementPolicy": "Parallel"} if kind == "StatefulSet" else {}
+    cluster.create("shop", workload(kind, "web", spec, replicas=3, **parallel))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    cluster.injector.breaks_after = 0
+    options = ["--include-statefulset", "--evict", DRIFTED]
+    cluster.injector.container["image"] = NEW
+    lost = run(cluster, TEXT, CONFIRM, *options, "--timeout=3s").stdout
+    assert "1 lost sidecar" in lost
+    again = run(cluster, CONFIRM, *options, "--timeout=3s")  # nothing would be better
+    assert [r["outcome"] for r in again.of("result")] in ([], ["failed"], ["lost_sidecar"])
+    cluster.injector.breaks_after, cluster.injector.state = None, "works"
+    (command,) = [line for line in lost.splitlines() if "sidecar-rollout.py" in line][:1]
+    done = run(cluster, *printed_command(command)[2:], "--log-format=json")
+    assert done.outcomes == {"shop/web": "succeeded"}, done.skipped
+    assert run(cluster, *options).planned == []
+
+
+def test_a_bad_release_is_not_repaired(cluster, run):
+    """Its new Pods are not ready for another reason than their sidecar."""
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    change = {"containers": [{"name": "app", "image": "neverready:1"}]}
+    cluster.kubelet.ready_after = 600
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": {"spec": change}}})
+    cluster.wait_for(lambda: len(cluster.pods("shop")) > 2)
+    ended = run(cluster, CONFIRM)
+    assert ended.outcomes == {}
+    assert "its rollout is not complete" in ended.skipped["Deployment shop/web"]
 
 
 def replacing_commands(tool, monkeypatch, lost: list[str], *words: str) -> list[list[str]]:

@@ -22,7 +22,8 @@ def test_the_order_is_least_risky_first(tool, planned):
         planned("serving", 1, "a", "o"),  # ... as long as they have any
         planned("serving", 1, "a", "p"),
         planned("serving", 2, "a", "a"),
-        planned("unhealthy", 1, "z", "z"),
+        planned("serving", 1, "b", "y", downtime=True),
+        planned("unhealthy", 1, "z", "z", downtime=True),
     ]
     assert tool.in_rollout_order(wanted[::-1]) == wanted
 
@@ -34,13 +35,17 @@ STATES = st.sampled_from(["not serving", "serving", "unhealthy"])
 
 
 @given(
-    st.lists(st.tuples(STATES, st.integers(1, 3), WORDS, WORDS), unique_by=lambda row: row[2:]),
+    st.lists(
+        st.tuples(STATES, st.integers(1, 3), WORDS, WORDS, st.booleans()),
+        unique_by=lambda row: row[2:4],
+    ),
     st.randoms(),
 )
 def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     def make(row):
-        ref = tool.ObjectRef("Deployment", *row[2:])
-        return a_workload(tool, ref=ref, total_pods=row[1], state=tool.State(row[0]))
+        ref = tool.ObjectRef("Deployment", *row[2:4])
+        state = tool.State(row[0])
+        return a_workload(tool, ref=ref, total_pods=row[1], state=state, downtime=row[4])
 
     plan = [make(row) for row in rows]
     mixed = list(plan)
@@ -48,13 +53,18 @@ def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     ordered = tool.in_rollout_order(plan)
     assert ordered == tool.in_rollout_order(mixed)
     assert sorted(map(id, ordered)) == sorted(map(id, plan))
-    ranks = [(list(tool.State).index(one.state), one.total_pods) for one in ordered]
+    states = list(tool.State)
+    ranks = [(states.index(w.state), w.downtime and w.state is tool.State.SERVING) for w in ordered]
     assert ranks == sorted(ranks)
     for rank in set(ranks):
-        names = [one.ref.namespace for one, its in zip(ordered, ranks, strict=True) if its == rank]
-        for index in range(1, len(names)):
+        found = [one for one, its in zip(ordered, ranks, strict=True) if its == rank]
+        names = [one.ref.namespace for one in found]
+        for index in range(1, len(names)):  # whatever the sizes
             if names[index] == names[index - 1]:  # only where no other namespace has one left
                 assert set(names[index:]) == {names[index]}
+        for name in set(names):  # in each, fewer Pods first
+            sizes = [one.total_pods for one in found if one.ref.namespace == name]
+            assert sizes == sorted(sizes)
 
 
 def test_an_inactive_half_goes_before_its_active_one(cluster, run):

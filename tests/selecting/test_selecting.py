@@ -225,13 +225,13 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     ]
     assert found == [
         ("plain", "Deployment", "natively", 1, 1),
+        ("shop", "StatefulSet", "db", 2, 2),  # namespaces take turns
         ("plain", "Deployment", "only-init", 1, 1),
-        ("shop", "StatefulSet", "db", 2, 2),
         ("shop", "DaemonSet", "agent", 3, 3),
         ("shop", "Deployment", "web", 3, 3),
     ]
     assert ended.of("plan")[0]["sidecars"] == [{**PROXY, "native": True, "init": False}]
-    assert ended.of("plan")[1]["sidecars"] == [{**PROXY, "native": False, "init": True}]
+    assert ended.of("plan")[2]["sidecars"] == [{**PROXY, "native": False, "init": True}]
     oldest = min(p["metadata"]["creationTimestamp"] for p in cluster.pods("shop", "web"))
     assert ended.of("plan")[4]["oldest_pod"] == oldest
 
