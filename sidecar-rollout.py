@@ -2396,10 +2396,8 @@ def incomplete_rollout(workload: Workload, options: Options) -> str:
     # In the middle of a bad release, a restart would bury the Pods that still serve. Only what is
     # stuck because of a named sidecar, or not ready without it, is to be repaired.
     lacking = {pod.name for pod in workload.pods if not pod.sidecars}.union(workload.lacking)
-    is_repair = any(
-        pod.stuck or (pod.name in lacking.intersection(workload.old_pods) and not pod.is_ready)
-        for pod in workload.pods
-    )
+    lost = lacking.intersection(workload.old_pods)
+    is_repair = any(pod.stuck or (pod.name in lost and not pod.is_ready) for pod in workload.pods)
     return "" if is_repair else why_incomplete(workload)
 
 
@@ -2866,7 +2864,7 @@ def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
         is_late = workload.downtime and workload.state is State.SERVING
         rank = (workload.state.value, is_late, workload.ref.namespace)
         turns[rank] += 1
-        order[workload.ref] = (*rank[:2], turns[rank], workload.total_pods, workload.ref)
+        order[workload.ref] = (*rank[:2], turns[rank], workload.ref.namespace)
     return sorted(workloads, key=lambda workload: order[workload.ref])
 
 
@@ -4193,7 +4191,7 @@ class Rollout:
     def why_not_proven(self, workload: Workload, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars do not start, and none has so far."""
         stuck = any(stuck_sidecars(pod, self.options) for pod in pods)
-        is_first = stuck and not self.proven.is_set()
+        is_first = stuck and not self.proven.is_set() and not workload.unhealthy_reason
         return f"new Pods of {workload.ref} do not start with their sidecar" if is_first else ""
 
     def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
@@ -4804,8 +4802,9 @@ class PodByPod:
     def wait_for_batch(self) -> None:
         """Wait until the Pods that were taken are replaced, or run with their new images."""
         deadline = time.monotonic() + self.options.timeout
-        while True:
-            self.signals.wait(1.0)
+        is_evicting = self.workload.method is Method.EVICT
+        for pause in itertools.repeat(1.0) if is_evicting else growing(0.2):
+            self.signals.wait(pause)
             problem = self.look()
             if not problem:
                 break
@@ -5033,7 +5032,8 @@ class ImageChange(PodByPod):
                 text = f"Pod {name}: {problem}; it was replaced"
         event = self.cluster.latest_event(pod) if is_late else ""
         text += f"; latest event: {event}" if event else ""
-        is_first = not (is_late or self.rollout.proven.is_set())
+        was_healthy = not self.workload.unhealthy_reason
+        is_first = was_healthy and not (is_late or self.rollout.proven.is_set())
         stop_reason = f"the new image does not start in {self.workload.ref}" if is_first else ""
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 

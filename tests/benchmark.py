@@ -856,6 +856,33 @@ def changing_in_place(owners: int, rounds: int) -> Iterator[Row]:
         yield Row("in-place", "the same: API requests a Pod", requests, 1, "", 12)
 
 
+def failing(workloads: int, rounds: int) -> Iterator[Row]:
+    """A sidecar whose image cannot be pulled, in all workloads: how soon the run stops, and what it has touched."""
+    from cluster import EmbeddedCluster
+    from cluster.manifests import workload
+
+    seconds, touched = [], []
+    for _ in range(rounds):
+        with EmbeddedCluster() as cluster:
+            cluster.namespace("shop", inject=True)
+            cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.0
+            for number in range(workloads):
+                cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
+            cluster.settle(120)
+            cluster.injector.container["image"] = broken = "docker.io/istio/proxyv2:broken"
+            words = tool("--only-drifted", "--confirm=true", "--log-level=error")
+            words += ["--parallel-rollouts=20"]
+            cost = cost_of(words, environment_of(cluster), codes=(1,))
+            seconds.append(cost.wall)
+            found = [p for p in cluster.pods("shop") if broken in str(p["spec"])]
+            touched.append(len({p["metadata"]["labels"]["app"] for p in found}))
+    what = (
+        f"{workloads} workloads whose new sidecar cannot be pulled, 20 workers: until the run stops"
+    )
+    yield Row("failing", what, statistics.median(seconds), 120, "s", 1)
+    yield Row("failing", "the same: workloads with new Pods", max(touched), 1, "", 1)
+
+
 MEASURES = {
     "parsing": parsing,
     "dry-run": reading,
@@ -867,6 +894,7 @@ MEASURES = {
     "rollouts": rolling_out,
     "evicting": evicting,
     "in-place": changing_in_place,
+    "failing": failing,
 }
 
 
@@ -909,7 +937,7 @@ def main() -> int:
     rows = []
     for name in options.only or MEASURES:
         sizes = {"rollouts": options.workloads, "evicting": options.workloads // 3}
-        sizes["in-place"] = options.workloads // 3
+        sizes |= {"in-place": options.workloads // 3, "failing": 40}
         size = sizes.get(name, options.pods)
         for row in MEASURES[name](size, options.rounds):
             rows.append(row)

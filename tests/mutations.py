@@ -72,14 +72,14 @@ MUTATIONS = (
     Mutation(
         "first: one that does not start stops nothing",
         "looks",
-        "is_first = stuck and not self.proven.is_set()",
+        "is_first = stuck and not self.proven.is_set() and not workload.unhealthy_reason",
         "is_first = False",
     ),
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        "is_first = stuck and not self.proven.is_set()",
-        "is_first = stuck",
+        "is_first = stuck and not self.proven.is_set() and not workload.unhealthy_reason",
+        "is_first = stuck and not workload.unhealthy_reason",
     ),
     # Limits
     Mutation(
@@ -531,7 +531,7 @@ MUTATIONS = (
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        "    is_repair = any(pod.stuck for pod in workload.pods)\n",
+        "    is_repair = any(pod.stuck or (pod.name in lost and not pod.is_ready) for pod in workload.pods)\n",
         "    is_repair = False\n",
     ),
     # Clocks, credentials and waits
@@ -587,8 +587,8 @@ MUTATIONS = (
     Mutation(
         "reruns: a sidecar that got stuck after the cutoff is not repaired",
         "concurrent_runs",
-        "any(pod.stuck for",
-        "any(pod.stuck and pod.created < options.cutoff for",
+        "is_repair = any(pod.stuck or",
+        "is_repair = any(pod.stuck and pod.created < options.cutoff or",
     ),
     Mutation(
         "soak: Pods that came meanwhile are not verified",
@@ -711,6 +711,18 @@ MUTATIONS = (
         "order downtime",
         "is_late = workload.downtime and workload.state is State.SERVING",
         "is_late = False",
+    ),
+    Mutation(
+        "rules: what is not ready without its sidecar is left",
+        "lost_sidecars",
+        "pod.stuck or (pod.name in lost and not pod.is_ready) for",
+        "pod.stuck for",
+    ),
+    Mutation(
+        "rules: whatever is not ready is repaired",
+        "lost_sidecars",
+        "pod.stuck or (pod.name in lost and not pod.is_ready) for",
+        "not pod.is_ready for",
     ),
     # Pending changes of a template
     Mutation(

@@ -113,7 +113,8 @@ def test_without_permission_for_the_dry_run_they_are_skipped(damaged, run):
     assert reason.startswith("1 of 2 Pods has no sidecar: 403 pods is forbidden")
 
 
-def test_pods_of_two_replica_sets_of_which_one_lacks_it_stop_no_run(cluster, run):
+def test_the_pod_of_a_rollout_without_the_sidecar_is_repaired(cluster, run):
+    """Of two ReplicaSets, the new one lacks it. Its Pods do not get ready, so it never completes."""
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     cluster.injector.state = "ignored"
@@ -121,10 +122,15 @@ def test_pods_of_two_replica_sets_of_which_one_lacks_it_stop_no_run(cluster, run
     template = {"metadata": {"annotations": {"a": "b"}}}
     cluster.change("Deployment", "shop", "web", {"spec": {"template": template}})
     cluster.wait_for(lambda: 1 in sidecars(cluster, "web"))
-    cluster.injector.state = "works"
-    ended = run(cluster)
+    ended = run(cluster)  # as long as the injector is away, nothing would be repaired
     assert (ended.code, ended.planned) == (0, [])
     assert ended.skipped["Deployment shop/web"].startswith("its rollout is not complete: ")
+    cluster.injector.state = "works"
+    (row,) = run(cluster).of("plan")
+    assert (row["name"], row["pods_to_replace"]) == ("web", 3)
+    cluster.kubelet.ready_after = 0
+    assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert sidecars(cluster, "web") == [2, 2]
 
 
 def test_names_with_wildcards_do_not_count(cluster, run):

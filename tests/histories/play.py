@@ -710,7 +710,6 @@ class World:
             return run_here(tool, words, environment, stdin)
         finally:
             self.running.clear()
-            tool.KEPT.clear()  # connections, which a process would keep to its end
             for name, value in saved.items():
                 setattr(tool, name, value)
             run.left_behind = left_behind(threads, processes)

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.both
 
 def test_the_order_is_least_risky_first(tool, planned):
     wanted = [
-        planned("not serving", 1, "b", "x"),
         planned("not serving", 3, "a", "x"),
+        planned("not serving", 1, "b", "x"),
         planned("serving", 1, "a", "m"),
         planned("serving", 1, "b", "a"),  # the namespaces take turns ...
         planned("serving", 1, "a", "n"),
