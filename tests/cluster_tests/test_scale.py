@@ -38,6 +38,7 @@ def test_the_benchmark_works_at_a_small_size():
         *["rollouts"] * 2,
         *["evicting"] * 2,
         *["in-place"] * 3,
+        *["failing"] * 2,
     ]
     assert all(row["figure"] > 0 and row["baseline"] > 0 for row in rows)
 
