@@ -273,8 +273,13 @@ class Method(Word):
     """How the Pods of a workload are replaced."""
 
     RESTART = "restart"  # by a rollout
+    ATTACH = "attach"  # not begun again: the rollout of an earlier run is waited for
     EVICT = "evict"
     IN_PLACE = "in place"  # not replaced: images of running containers are changed
+
+    @property
+    def is_rollout(self) -> bool:
+        return self in (Method.RESTART, Method.ATTACH)
 
 
 class Verdict(Word):
@@ -2398,7 +2403,8 @@ def incomplete_rollout(workload: Workload, options: Options) -> str:
     lacking = {pod.name for pod in workload.pods if not pod.sidecars}.union(workload.lacking)
     lost = lacking.intersection(workload.old_pods)
     is_repair = any(pod.stuck or (pod.name in lost and not pod.is_ready) for pod in workload.pods)
-    return "" if is_repair else why_incomplete(workload)
+    reason = "" if is_repair else why_incomplete(workload)
+    return f"{reason}; wait, or run `kubectl rollout status`" if reason else ""
 
 
 def why_incomplete(workload: Workload) -> str:
@@ -2521,9 +2527,7 @@ def why_unfinished(workload: Workload, options: Options) -> str:
     """
     if reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected)) or not workload.pods:
         return ""
-    stamps = timestamps_of(workload.obj, options.annotation_prefix)
-    # In whole seconds; those of a person have another form.
-    last = max((stamp[:19] for stamp in stamps if stamp.endswith("+00:00")), default="")
+    last = last_restart(workload.obj, options)[:19]  # in whole seconds
     reason = why_incomplete(workload) if workload.oldest_pod.isoformat()[:19] < last else ""
     new = [pod for pod in workload.pods if pod.created.isoformat()[:19] >= last]
     unready = [pod for pod in new if not pod.is_ready]
@@ -2533,7 +2537,43 @@ def why_unfinished(workload: Workload, options: Options) -> str:
     return f"not healthy since its rollout: {problem}"
 
 
+def to_attach(workload: Workload, options: Options) -> str:
+    """Return the timestamp of this command's rollout that is to be waited for; empty: none.
+
+    Nobody has changed the template since, the new Pods have what is injected now, and none is stuck
+    because of a named sidecar.
+    """
+    stamp = last_restart(workload.obj, options)
+    wrong = {*workload.lacking, *workload.drifted_pods}
+    is_wrong = any(
+        pod.stuck or not pod.sidecars or pod.name in wrong
+        for pod in workload.pods
+        if pod.created.isoformat()[:19] >= stamp[:19]
+    )
+    is_wrong |= is_degraded(workload) and any(pod.stuck for pod in workload.pods)  # it would wait
+    is_possible = workload.verdict not in (Verdict.REJECTED, Verdict.UNKNOWN)
+    is_possible &= not (is_wrong or is_paused(workload.obj) or is_on_delete(workload.obj))
+    is_ours = is_possible and is_unchanged(workload.obj)
+    return stamp if is_ours and why_unfinished(workload, options) else ""
+
+
+def is_unchanged(workload: Json) -> bool:
+    """Return whether this command was the last to change a Pod template, by managedFields."""
+    changes = [
+        (entry.get("time", ""), entry.get("manager") == FIELD_MANAGER)
+        for entry in dig(workload, "metadata.managedFields")
+        if "f:template" in dig(entry, "fieldsV1.f:spec")
+    ]
+    return max(changes, default=("", False))[1]
+
+
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
+
+
+def last_restart(workload: Json, options: Options) -> str:
+    """Return when this command restarted a workload last; those of a person have another form."""
+    stamps = timestamps_of(workload, options.annotation_prefix)
+    return max((stamp for stamp in stamps if stamp.endswith("+00:00")), default="")
 
 
 def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
@@ -2721,7 +2761,8 @@ def read_lists(
 
 def reduced(obj: Json) -> bytes:
     """Remove what the plan does not need from a workload, and return it, packed."""
-    obj["metadata"].pop("managedFields", None)
+    if not timestamps_of(obj):  # see is_unchanged
+        obj["metadata"].pop("managedFields", None)
     annotations_of(obj).pop(LAST_APPLIED, None)
     return packed(obj)
 
@@ -2792,11 +2833,21 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], workload: 
 
 def set_plan(workload: Workload, options: Options) -> None:
     """Set how the Pods of a workload are replaced, and how many."""
-    if options.in_place and only_images(workload.differences, workload.view):
+    stamp = to_attach(workload, options)
+    if stamp:
+        workload.method = Method.ATTACH
+        # What is not ready is so because of this rollout.
+        workload.unhealthy_reason = ""
+        if workload.state is State.UNHEALTHY:
+            workload.state = State.SERVING
+    elif options.in_place and only_images(workload.differences, workload.view):
         workload.method = Method.IN_PLACE
     elif options.evict and is_evicted(workload):
         workload.method = Method.EVICT
     set_old_pods(workload, options)
+    if stamp:
+        old = {pod.name for pod in workload.pods if pod.created.isoformat()[:19] < stamp[:19]}
+        workload.old_pods = tuple(name for name in workload.old_pods if name in old)
     kept = 0 if workload.method is Method.IN_PLACE else len(pods_below_partition(workload))
     workload.pods_to_replace = len(workload.old_pods) - kept
     workload.total_pods = max(counts_of(workload.ref, workload.obj)[2], len(workload.pods))
@@ -2879,7 +2930,7 @@ def may_all_be_away(workload: Workload, options: Options) -> bool:
     wanted = counts_of(workload.ref, obj)[0] or len(workload.pods)
     if workload.ref.kind == "DaemonSet" or partition_of(obj):
         return False  # away on one node at a time; Pods below the partition stay
-    if workload.method is not Method.RESTART:
+    if not workload.method.is_rollout:
         return evicted_at_once(workload.method, wanted, options) >= wanted
     if dig(obj, "spec.strategy.type") == "Recreate":
         return True
@@ -2957,6 +3008,8 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
 def is_planned(workload: Workload, options: Options) -> bool:
     """Return whether a workload is rolled out. If not, set the reason, if a person wants it."""
     set_plan(workload, options)
+    if workload.method is Method.ATTACH:
+        return True
     is_drifted = workload.verdict in (Verdict.DRIFTED, Verdict.MISSING)
     is_candidate = is_drifted or not options.only_drifted
     if not (options.only_drifted or workload.old_pods or workload.message):
@@ -3955,14 +4008,28 @@ class Rollout:
 
     def interrupted(self, workload: Workload) -> Result:
         """Return the result of a rollout that is no longer waited for."""
-        is_restarted = workload.method is Method.RESTART
-        words = ("rollout", "status") if is_restarted else ("describe",)
+        words = ("rollout", "status") if workload.method.is_rollout else ("describe",)
         check = self.cluster.connection.kubectl_command(workload.ref, *words)
         return Result(workload, Outcome.INTERRUPTED, f"stopped waiting; check with: {check}")
 
     def restart(self, workload: Workload, tell: Tell) -> Result:
         """Check and patch a workload, wait for its rollout, and verify its Pods."""
-        attempt = self.patch(workload)
+        return self.wait_and_verify(workload, self.patch(workload), tell)
+
+    def attach(self, workload: Workload, tell: Tell) -> Result:
+        """Wait for a rollout that an earlier run began, and verify its Pods.
+
+        SkipError if the template was changed since the plan.
+        """
+        self.read_ended(workload)
+        obj = workload.obj
+        if set(timestamps_of(obj)) != set(workload.stamps) or not is_unchanged(obj):
+            raise SkipError("its Pod template was changed; rerun this command")
+        attempt = patched_at(obj, last_restart(obj, self.options))
+        return self.wait_and_verify(workload, attempt, tell)
+
+    def wait_and_verify(self, workload: Workload, attempt: Attempt, tell: Tell) -> Result:
+        """Wait for kubectl's verdict on a rollout, and verify its Pods."""
         workload.is_begun = True
         code, error = self.wait(workload, attempt, tell)
         if code == 0:
@@ -4495,7 +4562,7 @@ def outcome_of(
         if count:
             message = f"{count} of {total} {problem}"
             return Outcome.INCOMPLETE, f"{message}: {reason}" if reason else message, ""
-    is_split = workload.method is Method.RESTART and pods_below_partition(workload)
+    is_split = workload.method.is_rollout and pods_below_partition(workload)
     return Outcome.SUCCEEDED, kept_pods(workload) if is_split else "", ""
 
 
@@ -5040,6 +5107,7 @@ class ImageChange(PodByPod):
 
 METHODS: Mapping[Method, Callable[[Rollout, Workload, Tell], Result]] = {
     Method.RESTART: Rollout.restart,
+    Method.ATTACH: Rollout.attach,
     Method.EVICT: lambda *parts: Eviction(*parts).carry_out(),
     Method.IN_PLACE: lambda *parts: ImageChange(*parts).carry_out(),
 }
@@ -5189,7 +5257,7 @@ class Scheduler:
             return task.earlier
         result = self.rollout.interrupted(task.workload)
         message = result.message
-        if task.line and task.workload.method is not Method.RESTART:
+        if task.line and not task.workload.method.is_rollout:
             message = f"{task.line}; {message}"
         return replace(result, message=message, seconds=seconds_since(task.started))
 
@@ -5300,11 +5368,13 @@ class Scheduler:
 
 NOUNS = {  # of each method, for the log
     Method.RESTART: "rollout",
+    Method.ATTACH: "rollout",
     Method.EVICT: "eviction",
     Method.IN_PLACE: "image change",
 }
 VERBS = {  # for questions
     Method.RESTART: "Roll out",
+    Method.ATTACH: "Wait for",
     Method.EVICT: "Evict Pods of",
     Method.IN_PLACE: "Change images of",
 }
@@ -5545,6 +5615,9 @@ class Report:
             action = NOTES.get(workload.method)
             if workload.method is Method.IN_PLACE and workload.other_changes:
                 action = "images will be changed in place; other changes wait for the next restart"
+            if workload.method is Method.ATTACH:
+                since = parse_time(last_restart(workload.obj, self.options))
+                action = f"in progress since {format_time(since)}; not restarted again"
             downtime = "downtime" * workload.downtime
             texts = (workload.unhealthy_reason, workload.shown_as_lacking, action, downtime)
             notes = "; ".join(filter(None, texts))
@@ -5553,7 +5626,12 @@ class Report:
 
     def print_drift(self) -> None:
         """Print the drifted workloads by what differs, the largest group first."""
-        by_verdict = group_by(self.plan.compared, lambda workload: workload.verdict)
+        attached = [w for w in self.plan.workloads if w.method is Method.ATTACH]
+        if attached:
+            rows = [f"  {line}" for line in self.plan_lines(attached)]
+            self.print("In progress:", *rows, "")
+        others = [workload for workload in self.plan.compared if workload not in attached]
+        by_verdict = group_by(others, lambda workload: workload.verdict)
         different = [*by_verdict[Verdict.DRIFTED], *by_verdict[Verdict.MISSING]]
         groups = group_by(  # by what they have in common, however old their Pods are
             different,
@@ -5586,7 +5664,7 @@ class Report:
         replaced = [workload.pods_to_replace for workload in plan.workloads]
         pods = count_of(sum(replaced), "Pod")
         methods = Counter(workload.method for workload in plan.workloads[: plan.selected])
-        words = {Method.IN_PLACE: "change in place"}
+        words = {Method.IN_PLACE: "change in place", Method.ATTACH: "wait for"}
         counts = [
             f"{methods[method]} to {words.get(method, method.value)}"
             for method in Method

@@ -133,8 +133,63 @@ MUTATIONS = (
     Mutation(
         "limits: workloads that become unhealthy later do not count as failures",
         "scheduler",
-        "        if set(timestamps_of(obj))",
-        "        workload.unhealthy_reason = shortage_of(workload.ref, obj)\n        if set(timestamps_of(obj))",
+        "        if set(timestamps_of(obj)) - ",
+        "        workload.unhealthy_reason = shortage_of(workload.ref, obj)\n        if set(timestamps_of(obj)) - ",
+    ),
+    # Rollouts of earlier runs
+    Mutation(
+        "attach: a template that somebody changed since is waited for",
+        "attach",
+        '    return max(changes, default=("", False))[1]\n',
+        "    return True\n",
+    ),
+    Mutation(
+        "attach: new Pods that are outdated by now are waited for",
+        "attach",
+        "    wrong = {*workload.lacking, *workload.drifted_pods}\n",
+        "    wrong = set(workload.lacking)\n",
+    ),
+    Mutation(
+        "attach: a sidecar that is stuck is waited for",
+        "attach",
+        "        pod.stuck or not pod.sidecars or pod.name in wrong\n",
+        "        not pod.sidecars or pod.name in wrong\n",
+    ),
+    Mutation(
+        "attach: a StatefulSet that waits for a Pod that is stuck is waited for",
+        "attach",
+        "    is_wrong |= is_degraded(workload) and any(pod.stuck for pod in workload.pods)",
+        "    pass",
+    ),
+    Mutation(
+        "attach: it is restarted again",
+        "attach",
+        "    Method.ATTACH: Rollout.attach,\n",
+        "    Method.ATTACH: Rollout.restart,\n",
+    ),
+    Mutation(
+        "attach: it does not count as a failure",
+        "attach",
+        '        workload.unhealthy_reason = ""\n',
+        "",
+    ),
+    Mutation(
+        "attach: the template is not looked at again",
+        "attach",
+        "        if set(timestamps_of(obj)) != set(workload.stamps) or not is_unchanged(obj):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "attach: its new Pods count as old ones",
+        "attach",
+        "        workload.old_pods = tuple(name for name in workload.old_pods if name in old)\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "attach: only what still has old Pods is waited for",
+        "attach",
+        "    return stamp if is_ours and why_unfinished(workload, options) else",
+        "    return stamp if is_ours and why_incomplete(workload) else",
     ),
     # Order
     Mutation(

@@ -148,6 +148,7 @@ def covered(history: History, world: World, runs: list[Run]) -> Counter:
     found += [f"event {event.what}" for event in world.fired]
     found += [f"moment {event.request or 'at random'}" for event in world.fired]
     found += [f"outcome {r['outcome']}" for run in runs for r in run.of("result")]
+    found += [f"method {r['method']}" for run in runs for r in run.of("plan")]
     found += [f"verdict {r['verdict']}" for run in runs for r in run.of("drift")]
     found += [f"exit code {run.finished.code}" for run in runs]
     return Counter(found)

@@ -140,6 +140,13 @@ def template_of(scene: Scene, app: App) -> dict | None:
     return obj and obj["spec"]["template"]
 
 
+def stamp_of(template: dict) -> str:
+    """The timestamp of the latest rollout that the tool began; others have another form."""
+    notes = template.get("metadata", {}).get("annotations", {})
+    stamps = [v for k, v in notes.items() if k.endswith((".timestamp", "/restartedAt"))]
+    return max((v for v in stamps if v.endswith("+00:00")), default="")
+
+
 def is_below_partition(scene: Scene, app: App, pod: dict) -> bool:
     obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
     if app.kind != "StatefulSet" or not obj:
@@ -244,6 +251,7 @@ class Oracle:
         touched = self.touched(run)
         begun: dict[str, float] = {}
         restarts: Counter[str] = Counter()
+        methods = {f"{r['namespace']}/{r['name']}": r["method"] for r in run.of("plan")}
         for entry, kind, app, pod in self.writes(run):
             request, code = entry.data["request"], entry.data["code"]
             what = f"{kind} {request.path}"
@@ -262,6 +270,8 @@ class Oracle:
                 self.say(4, f"{what}: {app} was not selected")
             body = json.loads(request.body)
             if kind == "patch":
+                if methods.get(app.key) == "attach":
+                    self.say(4, f"{app.key} was restarted, and only to be waited for")
                 restarts[app.key] += code == 200
                 if restarts[app.key] > 1 and not touched.get(app.key, set()) & {"recreated"}:
                     self.say(4, f"{app.key} was restarted twice")
@@ -472,7 +482,7 @@ class Oracle:
                 self.say(2, f"planned {sorted(planned)}, results {sorted(ended)}")
 
     def old_pods(
-        self, app: App, pods: list[dict], template: dict, version, in_place: bool, scene
+        self, app: App, pods: list[dict], template: dict, version, method: str, scene
     ) -> tuple[int, int]:
         """How many Pods are to be replaced, and how many differ from what they would get."""
         options, names = self.options, self.options.names
@@ -491,10 +501,12 @@ class Oracle:
                 found or options.has("--include-missing")
             )
             wanted = differs or not options.has("--only-drifted")
+            if method == "attach":
+                wanted &= pod["metadata"]["creationTimestamp"][:19] < stamp_of(template)[:19]
             if (
                 wanted
                 and (is_old or lacks)
-                and (in_place or not is_below_partition(scene, app, pod))
+                and (method == "in_place" or not is_below_partition(scene, app, pod))
             ):
                 old += 1
         return old, different
@@ -525,8 +537,10 @@ class Oracle:
             ]
             found = [p for p in found if any(p is item for item in pods)]
             record = plans.get(app.key)
-            in_place = bool(record) and record["method"] == "in_place"
-            old, different = self.old_pods(app, found, template, version, in_place, scene)
+            method = record["method"] if record else "restart"
+            old, different = self.old_pods(app, found, template, version, method, scene)
+            if method == "attach" and not stamp_of(template):
+                self.say(2, f"plan: {app.key} has no rollout of an earlier run")
             if record:
                 if record["pods_to_replace"] != old:
                     self.say(2, f"plan: {app.key}: {record['pods_to_replace']} Pods, in fact {old}")
@@ -708,7 +722,7 @@ class Oracle:
             if is_newer and pod["metadata"]["uid"] in was_there:
                 continue
             is_left = not forms(pod, names) and not options.has("--include-missing")
-            if is_left and not exact and entry.data["method"] != "restart":
+            if is_left and not exact and entry.data["method"] not in ("restart", "attach"):
                 continue  # not in the plan: see `drifted` in the README
             if not is_ready(pod) and not is_excused:
                 return f"{key} is not ready"
