@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cluster import is_counted, is_ready
 
-from .cases import SECRETS, App
+from .cases import SECRETS, SETUPS, App
 from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
@@ -400,7 +400,9 @@ class Oracle:
         plans = {f"{r['namespace']}/{r['name']}": r for r in run.of("plan")}
         for result in run.of("result"):
             key = f"{result['namespace']}/{result['name']}"
-            was_healthy = not plans[key]["unhealthy_reason"] or result["outcome"] == "lost_sidecar"
+            is_stop = "would not have the sidecar" in result["message"]  # what stops the run counts
+            is_stop |= result["outcome"] == "lost_sidecar"
+            was_healthy = not plans[key]["unhealthy_reason"] or is_stop
             if result["outcome"] in FAILURES and was_healthy:
                 reasons.append(f"{key} {result['outcome']}")
             is_stopped = result["outcome"] == "not_started"
@@ -800,7 +802,7 @@ class Oracle:
         for scene in scenes:
             kept = [p for p in pods_of(scene, app) if not is_below_partition(scene, app, p)]
             numbers.add(len(kept))
-        if record["method"] == "in_place":
+        if record["method"] == "in_place" or "terminating" in app.pods:  # it came back, updated
             numbers |= {len(pods_of(scene, app)) for scene in scenes}
         if record["method"] != "restart":
             numbers = set(range(record["pods_to_replace"], max(numbers) + 1))
@@ -857,6 +859,10 @@ class Oracle:
         )
         if is_manual:
             is_possible = app.budget != "blocks" and len(templates) == 1
+            for name, _ in SETUPS[self.history.setup]:
+                is_named = any(fnmatch.fnmatchcase(name, pattern) for pattern in options.names)
+                if self.history.change == "removal" and not is_named:
+                    return False  # it would be removed from the Pods, too
             return options.has("--evict") and is_possible and app.kind != "CloneSet"
         if app.strategy == "partition" and len(templates) > 1:
             return False
