@@ -289,6 +289,7 @@ class Lists:
             plural: [] for plural in ("pods", "replicasets", "deployments")
         }
         self.single: dict[str, bytes] = {}
+        self.pods: dict[str, bytes] = {}  # by field selector
         deployments = pods // PODS_EACH
         for number in range(deployments):
             deployment = a_deployment(number)
@@ -304,7 +305,9 @@ class Lists:
     def add(self, plural: str, kind: str, obj: dict) -> None:
         item = json.dumps(obj, separators=(",", ":")).encode()
         self.items[plural].append(item)
-        if plural != "pods":
+        if plural == "pods":
+            self.pods[f"metadata.name={obj['metadata']['name']}"] = item
+        else:
             group = {"kind": kind, "apiVersion": "apps/v1"}
             if plural == "replicasets":
                 group, obj = {"kind": "PartialObjectMetadata"}, {"metadata": obj["metadata"]}
@@ -313,6 +316,8 @@ class Lists:
 
     def page(self, plural: str, query: dict[str, str]) -> bytes:
         items = self.items.get(plural, [])
+        if "fieldSelector" in query:
+            items = [self.pods[query["fieldSelector"]]]
         start, limit = int(query.get("continue", 0)), int(query.get("limit") or 0)
         end = start + limit if limit else len(items)
         metadata = {"resourceVersion": "1", **({"continue": str(end)} if end < len(items) else {})}
@@ -438,20 +443,35 @@ def served(
 class Cost:
     wall: float  # seconds
     cpu: float  # seconds
-    memory: float  # peak, in MB
+    memory: float  # peak of the process itself, in MB
 
 
 def cost_of(words: list[str], environment: dict[str, str], codes: tuple[int, ...] = (0,)) -> Cost:
-    """What a whole process costs, its children's CPU included. AssertionError where it ends otherwise."""
+    """What a whole process costs, its children's CPU included. AssertionError where it ends otherwise.
+
+    Its memory is read while it runs: what wait4 says is that of its largest child, kubectl, if it is smaller.
+    """
     began = time.monotonic()
     with subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        output = process.stdout.read()
+        chunks: list[bytes] = []
+        reader = threading.Thread(target=lambda: chunks.append(process.stdout.read()))
+        reader.start()
+        memory = 0.0
+        while reader.is_alive():
+            memory = max(memory, peak_memory(process.pid))
+            reader.join(0.01)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode in codes, output[-2000:].decode()
-    return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    assert process.returncode in codes, chunks[0][-2000:].decode()
+    return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, memory)
+
+
+def peak_memory(pid: int) -> float:
+    """The peak memory of a process so far, in MB; 0 if it has ended."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def in_turns(rounds: int, **measures: Callable[[], Cost]) -> dict[str, Cost]:

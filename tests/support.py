@@ -299,7 +299,7 @@ def counts(matched: int, updated: int, ready: int, updated_and_ready: int, lost:
 def a_workload(tool: ModuleType, name: str = "web", **fields):
     """A workload of a plan with one Pod, as the tool's own type."""
     ref = fields.pop("ref", tool.ObjectRef("Deployment", "shop", name, "apps"))
-    found = tool.Workload(ref, owners=[ref])
+    found = tool.Workload(ref, owners=(ref,))
     found.sample = tool.packed({"metadata": {"name": f"{name}-0"}, "spec": {"containers": []}})
     found.pods = [tool.LivePod(f"{name}-0", datetime.now(timezone.utc), True, frozenset())]
     values = {

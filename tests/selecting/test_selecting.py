@@ -199,7 +199,8 @@ def test_a_deployment_is_known_by_its_name_only_if_it_selects_the_pods(tool, sel
             asked.append(ref)
 
     objects = {} if selected is None else {web: tool.packed(a_deployment("web", **selected))}
-    owners = {replica_set: tool.Workload(replica_set, labels)}
+    sample = tool.packed({"metadata": {"labels": labels}})
+    owners = {replica_set: tool.Workload(replica_set, "7d", sample)}
     found = tool.find_controllers(Cluster(), owners, objects, options_of(tool))
     assert found == {replica_set: None if is_asked else web}
     assert asked == ([replica_set] if is_asked else [])
@@ -566,3 +567,12 @@ def test_a_strategy_that_kubectl_cannot_wait_for_is_skipped(cluster, run):
     hint = "which `kubectl rollout status` does not support; restart it manually"
     reason = f"updateStrategy is Recreate, {hint}"
     assert (ended.code, ended.skipped) == (0, {"StatefulSet shop/db": reason})
+
+
+def test_what_is_packed_by_what_differs_comes_back_as_it_was(tool):
+    """Each as if it were the first, or after others, packed in either way."""
+    objects = [a_deployment(f"web-{n}", app=f"web-{n}") for n in range(3)]
+    small = [tool.packed_alike(obj) for obj in objects]
+    assert [tool.unpacked(data) for data in small] == objects
+    assert [tool.unpacked(tool.packed(obj)) for obj in objects] == objects
+    assert len(tool.packed_alike(objects[1])) < len(tool.packed(objects[1]))
