@@ -65,7 +65,7 @@ Contents, in the order in which the data flows:
    9. The plan            find_workloads, make_plan -> Plan
   10. Comparing           for the plan, what Pods would be like today: compare_all, compare
   11. Rolling out         one workload, in a worker: Signals, Gate, Rollout -> Result
-  12. One Pod at a time   OneByOne: Eviction, ImageChange
+  12. A few Pods at once  PodByPod: Eviction, ImageChange
   13. Scheduler           the whole plan, by the main thread: Scheduler
   14. Report              plan, progress, results, summary
   15. Main                the stages in their order: main -> exit code
