@@ -92,6 +92,7 @@ import select
 import shlex
 import shutil
 import signal
+import string
 import subprocess
 import sys
 import threading
@@ -209,6 +210,14 @@ class Amount(NamedTuple):
         return self.number * total / 100 if self.is_percentage else self.number
 
 
+class Planned(NamedTuple):
+    """What a plan file says of a workload."""
+
+    uid: str
+    cutoff: datetime
+    revision: str  # see revision_of
+
+
 @dataclass(frozen=True)
 class Options:
     """The command line, ready to use."""
@@ -216,6 +225,7 @@ class Options:
     workloads: list[str]  # such as deployment/web*; none: all
     sidecars: list[str]  # container names, with shell wildcards, as are the other lists of names
     cutoff: datetime  # only Pods created before it; of --only-started-before
+    plan: Mapping[ObjectRef, Planned] | None  # what was approved, in its order; None: everything
     include_namespace: list[str]
     exclude_namespace: list[str]
     selector: str | None
@@ -249,13 +259,22 @@ class Options:
     log_level: str
     log_format: str
 
+    def cutoff_of(self, ref: ObjectRef) -> datetime:
+        """Return the time before which Pods of a workload count."""
+        return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff
+
+
+def snake_case(text: str) -> str:
+    """Return words for people as JSON records have them: `static_pod`."""
+    return text.lower().replace(" ", "_")
+
 
 class Word(enum.Enum):
-    """An enum whose values are for people; JSON records have them in snake case."""
+    """An enum whose values are for people."""
 
     @property
     def snake_case(self) -> str:
-        return str(self.value).replace(" ", "_")
+        return snake_case(str(self.value))
 
 
 class State(Word):
@@ -332,6 +351,7 @@ class Workload:
     # The object; a worker reads it again
     stored: bytes = b""  # see obj
     namespace: Json = field(default_factory=lambda: NOTHING)  # its metadata, if it is needed
+    in_template: frozenset[Sidecar] = frozenset()  # what its Pod template has by itself
     stamps: Names = ()  # see timestamps_of
     unhealthy_reason: str = ""  # for example CrashLoopBackOff
     state: State = State.SERVING
@@ -352,11 +372,13 @@ class Workload:
     # The plan
     lacking: Names = ()  # Pods without a sidecar that others have, and new ones would get
     reason: str = ""  # why it is not in the plan
+    code: str = ""  # of that reason: the name of the rule
     left: str = ""  # why Pods are not up to date, see LEFT; only with --only-drifted
     method: Method = Method.RESTART
     old_pods: Names = ()  # also of Pods that a partition keeps; a worker looks again
     pods_to_replace: int = 0  # without those that a partition keeps
     total_pods: int = 0
+    pods_replaced: int = 0  # with those that a restart replaces although they are up to date
     ready: int = 0  # Pods, at most those to replace
     downtime: bool = False  # whether all its Pods may be away at once
     place: str = ""  # in the rollout order; `-` is not selected, empty not in the plan
@@ -443,6 +465,16 @@ class Scan:
 class Skip(NamedTuple):
     subject: ObjectRef
     reason: str
+    code: str = ""  # the name of the rule
+    detail: str = ""
+
+
+class LeftPod(NamedTuple):
+    """A Pod that is not up to date."""
+
+    subject: ObjectRef
+    reason: str
+    sidecars: frozenset[Sidecar]
 
 
 @dataclass(frozen=True)
@@ -644,6 +676,12 @@ def count_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
+def left_words(counts: Mapping[str, int]) -> str:
+    """Return `17 drifted, 1 of a Job, 1 static` of reasons why Pods are not up to date."""
+    words = ((re.sub("^Pod | Pod$", "", left), count) for left, count in counts.items())
+    return count_words(dict(sorted(words, key=lambda row: (-row[1], row[0]))))
+
+
 def group_by(items: Iterable[Item], key: Callable[[Item], Any]) -> defaultdict[Any, list[Item]]:
     groups = defaultdict(list)
     for item in items:
@@ -832,6 +870,33 @@ def command(text: str) -> list[str]:
     return [program, *words]
 
 
+def plan_file(text: str) -> dict[ObjectRef, Planned]:
+    """Return the workloads of the `plan` records of a file, or of standard input, `-`."""
+    found = {}
+    number = 0
+    try:
+        is_stdin = text == "-"
+        path = 0 if is_stdin else file_path(text)
+        with open(path, encoding="utf-8", errors="replace", closefd=not is_stdin) as lines:
+            for number, line in enumerate(lines, 1):  # noqa: B007
+                record = json.loads(line)
+                if record["record"] == "plan" and record["selected"]:
+                    names = (*ObjectRef._fields, "uid", "revision", "started_before")
+                    values = [record[name] for name in names]
+                    if not all(isinstance(value, str) for value in values):
+                        raise TypeError
+                    *ref, uid, revision, cutoff = values
+                    utc = parse_time(cutoff).astimezone(timezone.utc)
+                    found[ObjectRef(*ref)] = Planned(uid, utc, revision)
+    except OSError as error:
+        raise invalid(text, f"a file that can be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        cause = f"has no field {error}" if isinstance(error, KeyError) else "is no such record"
+        wanted = f"the output of {VERSION} or later with --log-format=json, a record per line"
+        raise invalid(text, f"{wanted}; line {number} {cause}") from None
+    return found
+
+
 SHORT_NAMES = {
     "deploy": "deployment",
     "sts": "statefulset",
@@ -992,6 +1057,12 @@ OPTIONS = {
             has a time zone (default: now)""",
             point_in_time,
             NOW,
+        ),
+        Option(
+            "--plan FILE",
+            """Only the workloads of a plan, in its order: the output of a dry run with
+            --log-format=json, from which lines may have been deleted""",
+            plan_file,
         ),
         Option("--exclude-deployment --exclude-deployments", "Skip Deployments"),
         Option("--skip-unhealthy", "Skip workloads that are unhealthy before the rollout"),
@@ -1164,6 +1235,8 @@ def parse_args(argv: Sequence[str]) -> Options:
         parser.error(contradiction)
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before
+    if given.plan and given.cutoff is not NOW:
+        given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
     given.confirm = bool(given.confirm or given.confirm_each)
     default = f"{DEFAULT_REASON} {join_words(given.sidecars)}"
     given.rollout_reason = given.rollout_reason or default
@@ -1207,6 +1280,8 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
         return "--confirm-each requires a terminal on standard input"
+    if given.plan and any(p.revision for p in given.plan.values()) and not given.only_drifted:
+        return "--plan requires --only-drifted: its plan was made with it"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     for option in ALL_OPTIONS:
         flag, needed = option.usage.split()[0], option.requires
@@ -1251,10 +1326,12 @@ def printed_command(
     dropped = ["--confirm", "--confirm-each"]
     added = ["--confirm-each" if options.confirm_each else "--confirm=true"]
     settings = {"--only-started-before": format_time(options.cutoff), "--context": context}
+    if options.plan is not None:  # whose cutoff counts
+        settings.pop("--only-started-before")
     if lost:
         dropped += ["", "--include-namespace", "--all-namespaces", "--max-rollouts", "--in-place"]
         dropped += ["--only-started-before", "--skip-unhealthy", "--only-drifted"]
-        dropped += ["--include-missing"]
+        dropped += ["--include-missing", "--plan"]  # its revision is that of a broken injector
         added += ["--only-drifted", "--include-missing", *dict.fromkeys(r.argument for r in lost)]
         if any(ref.kind == "StatefulSet" for ref in lost):  # a restart waits for its broken Pod
             dropped.append("--evict")
@@ -1263,6 +1340,7 @@ def printed_command(
     kept: list[str] = []
     for flag, words in given_options(argv):
         if flag not in dropped and words != ["--"]:  # options are appended, which are none after it
+            words = ["--plan=FILE"] if flag == "--plan" and words[-1][-1:] == "-" else words
             kept += map(redact_setting, words) if flag == "--gate" else words
             settings.pop(flag, None)
     added += [f"{flag}={value}" for flag, value in settings.items() if value]
@@ -1393,6 +1471,7 @@ class Connection:
     kubectl_flags: tuple[str, ...] = ()
     environment: str = ""  # what a shell needs before a command: the window may be another one
     impersonation: Sequence[tuple[str, str]] = ()  # headers; a name may be repeated
+    user: str = ""  # as the API server knows it; empty if it does not tell
     reload: Callable[[], object] = bool  # reads the credentials again; by default nothing
     # The Authorization header, kept for half a minute
     token: str = ""
@@ -1401,7 +1480,7 @@ class Connection:
 
     def __str__(self) -> str:
         name = f"Context {self.context}" if self.context else "In-cluster service account"
-        return f"{name} ({self.server})"
+        return f"{name} ({self.server}){f' as {self.user}' if self.user else ''}"
 
     @property
     def server(self) -> str:
@@ -1765,6 +1844,16 @@ class Cluster:
         query = {"fieldManager": FIELD_MANAGER}
         return decode_object(self.request("PATCH", path_of(ref), query=query, body=body))
 
+    def user(self) -> str:
+        """Return this user's name; empty if the API server does not tell (before 1.28)."""
+        version = "authentication.k8s.io/v1"
+        review = {"apiVersion": version, "kind": "SelfSubjectReview"}
+        try:
+            data = self.request("POST", f"/apis/{version}/selfsubjectreviews", body=review)
+            return str(dig(decode_object(data), "status.userInfo.username") or "")
+        except ApiError:
+            return ""
+
     def is_allowed(self, question: tuple[str, str]) -> bool:
         """Return whether this user has a permission, such as `get replicasets.apps`.
 
@@ -2095,7 +2184,9 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
     if roles:
         hint = "" if namespaces else ", or select your namespaces with --include-namespace"
         where = f"granted by {join_words(sorted(set(roles.values())))} in deploy/rbac.yaml"
-        raise StartError(f"missing permissions: {', '.join(roles)}; {where}{hint}")
+        found = {"user": cluster.connection.user, "context": cluster.connection.context}
+        who = ", ".join(f"{name} {value}" for name, value in found.items() if value)
+        raise StartError(f"missing permissions: {', '.join(roles)}; {where}{hint} ({who})")
     for note in notes:
         log.warning("%s", note)
 
@@ -2136,6 +2227,8 @@ def typed_names(ref: ObjectRef) -> list[str]:
 
 
 def is_named(ref: ObjectRef, options: Options) -> bool:
+    if options.plan is not None and ref not in options.plan:
+        return False
     return any(matches(name, options.workloads or ["*"]) for name in typed_names(ref))
 
 
@@ -2329,13 +2422,19 @@ def waiting_reason(pod: Json) -> str:
 Rule = Callable[[Workload, Options], str]
 
 
+def rule_to_skip(workload: Workload, options: Options, rules: Iterable[Rule]) -> tuple[str, str]:
+    """Return what the first rule that applies says, and its name; empty: take it."""
+    answers = ((rule(workload, options), rule.__name__) for rule in rules)
+    return next((answer for answer in answers if answer[0]), ("", ""))
+
+
 def reason_to_skip(workload: Workload, options: Options, rules: Iterable[Rule]) -> str:
     """Return what the first rule that applies says; empty: take it."""
-    return next(filter(None, (rule(workload, options) for rule in rules)), "")
+    return rule_to_skip(workload, options, rules)[0]
 
 
 def not_named(workload: Workload, options: Options) -> str:
-    return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME"
+    return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME or --plan"
 
 
 def without_controller(workload: Workload, options: Options) -> str:
@@ -2391,6 +2490,18 @@ def excluded(workload: Workload, options: Options) -> str:
         return "matches --exclude-annotation"
     is_excluded = has_any(unwanted, annotations_of(workload.namespace))
     return "its namespace matches --exclude-annotation" if is_excluded else ""
+
+
+def another_object(workload: Workload, options: Options) -> str:
+    planned = (options.plan or {}).get(workload.ref)
+    is_same = not planned or planned.uid == dig(workload.obj, "metadata.uid")
+    return "" if is_same else "is another object than in the plan"
+
+
+def another_sidecar(workload: Workload, options: Options) -> str:
+    planned = (options.plan or {}).get(workload.ref)
+    is_same = not planned or planned.revision in ("", revision_of(workload))
+    return "" if is_same else "new Pods would get another sidecar than in the plan"
 
 
 def not_included(workload: Workload, options: Options) -> str:
@@ -2459,11 +2570,12 @@ def nothing_to_replace(workload: Workload, options: Options) -> str:
         return workload.message
     is_all = not options.only_drifted
     pods = [pod for pod in workload.pods if is_all or pod.name in workload.drifted_pods]
-    if pods and all(pod.created >= options.cutoff for pod in pods):
+    if pods and all(pod.created >= options.cutoff_of(workload.ref) for pod in pods):
         kind = "Pods" if is_all else "drifted Pods"
         return f"all its {kind} were created after the cutoff"
     if workload.drifted_pods:
-        return "some Pods have no sidecar; specify its full name, or use --include-missing"
+        hint = "name the container without wildcards, or use --include-missing"
+        return f"some Pods have no sidecar; {hint}"
     return "already up to date"
 
 
@@ -2506,6 +2618,7 @@ OBJECT_RULES: tuple[Rule, ...] = (
     excluded,
     gone,
     being_deleted,
+    another_object,
     not_included,
 )
 # When it is known how its Pods would be replaced, and which: in the plan, and before the first
@@ -2518,6 +2631,7 @@ ROLLOUT_RULES: tuple[Rule, ...] = (
     below_partition,
     changed_in_place,
     changed_template,
+    another_sidecar,
 )
 LEFT = {  # why Pods are not up to date, by the rule that leaves their workload out
     not_named: "not selected",
@@ -2549,7 +2663,7 @@ def why_unfinished(workload: Workload, options: Options) -> str:
     reason = why_incomplete(workload) if workload.oldest_pod.isoformat()[:19] < last else ""
     new = [pod for pod in workload.pods if pod.created.isoformat()[:19] >= last]
     unready = [pod for pod in new if not pod.is_ready]
-    if reason or not unready or last < options.cutoff.isoformat()[:19]:
+    if reason or not unready or last < options.cutoff_of(workload.ref).isoformat()[:19]:
         return reason
     problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
     return f"not healthy since its rollout: {problem}"
@@ -2743,7 +2857,7 @@ def find_workloads(
     # With --only-drifted, Pods are compared all the same if their kind is not selected.
     rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)
     for workload in workloads:
-        workload.reason = reason_to_skip(workload, options, rules)
+        workload.reason, workload.code = rule_to_skip(workload, options, rules)
     selected = [w for w in workloads if not w.reason]
     for workload, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         workload.stored = stored
@@ -2855,10 +2969,7 @@ def set_plan(workload: Workload, options: Options) -> None:
     stamp = to_attach(workload, options)
     if stamp:
         workload.method = Method.ATTACH
-        # What is not ready is so because of this rollout.
-        workload.unhealthy_reason = ""
-        if workload.state is State.UNHEALTHY:
-            workload.state = State.SERVING
+        workload.unhealthy_reason = ""  # what is not ready is so because of this rollout
     elif options.in_place and only_images(workload.differences, workload.view):
         workload.method = Method.IN_PLACE
     elif options.evict and is_evicted(workload):
@@ -2870,6 +2981,10 @@ def set_plan(workload: Workload, options: Options) -> None:
     kept = 0 if workload.method is Method.IN_PLACE else len(pods_below_partition(workload))
     workload.pods_to_replace = len(workload.old_pods) - kept
     workload.total_pods = max(counts_of(workload.ref, workload.obj)[2], len(workload.pods))
+    workload.pods_replaced = workload.pods_to_replace
+    if workload.method is Method.RESTART:
+        kept = sum(is_below_partition(workload.obj, pod.name) for pod in workload.pods)
+        workload.pods_replaced = workload.total_pods - kept
     workload.ready = min(sum(pod.is_ready for pod in workload.pods), workload.pods_to_replace)
     workload.downtime = may_all_be_away(workload, options)
 
@@ -2884,13 +2999,14 @@ def is_evicted(workload: Workload) -> bool:
 def set_old_pods(workload: Workload, options: Options) -> None:
     """Set which Pods are to be replaced: old ones, and whatever their age those that lack one."""
     drifted = set(workload.drifted_pods)
+    cutoff = options.cutoff_of(workload.ref)
     workload.old_pods = tuple(
         pod.name
         for pod in workload.pods
         if (pod.name in drifted or not options.only_drifted)
         and (
             pod.name in workload.lacking
-            or (pod.created < options.cutoff and (pod.sidecars or options.include_missing))
+            or (pod.created < cutoff and (pod.sidecars or options.include_missing))
         )
     )
 
@@ -2921,6 +3037,7 @@ def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: 
             answer = short_reason(str(error)) if error else "a dry run does not return it"
             workload.message = f"{workload.shown_as_lacking}: {answer}"
             workload.lacking = ()
+        workload.view = b""  # the plan was not compared with it
 
 
 def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
@@ -2983,6 +3100,10 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Sc
         namespace = workload.ref.namespace
         workload.namespace = read.get(namespace, {})
         workload.stamps = timestamps_of(workload.obj)
+        template = dig(workload.obj, "spec.template")
+        if "spec" in template:
+            found_there = named_containers(template, options.sidecars)
+            workload.in_template = share(frozenset(map(as_sidecar, found_there)))
         problems = [pod.problem for pod in workload.pods if pod.problem]
         workload.unhealthy_reason = problems[0] if problems else shortage_of(workload)
         names_of_pods = ((namespace, pod.name) for pod in workload.pods)
@@ -2990,7 +3111,8 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Sc
             workload.state = State.UNHEALTHY
         elif serving is not None and serving.isdisjoint(names_of_pods):
             workload.state = State.NOT_SERVING
-        workload.reason = workload.reason or reason_to_skip(workload, options, OBJECT_RULES)
+        if not workload.reason:
+            workload.reason, workload.code = rule_to_skip(workload, options, OBJECT_RULES)
     return found, scan
 
 
@@ -3003,25 +3125,52 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     else:
         ask_about_lacking(cluster, taken, options)
     planned = in_rollout_order([w for w in taken if is_planned(w, options)])
+    places = {ref: place for place, ref in enumerate(options.plan or ())}
+    planned.sort(key=lambda workload: places.get(workload.ref, 0))
     for workload in found:
         workload.left = why_left(workload, options)
     for workload in planned:
         workload.left = "in the plan"
     left_out = [w for w in found if w.reason and not not_named(w, options)]
-    skips = [Skip(subject, w.reason) for w in left_out for subject in w.subjects]
+    skips = [Skip(subject, w.reason, w.code) for w in left_out for subject in w.subjects]
     reasons = {w: why_unfinished(w, options) for w in found if w.left != "in the plan"}
     unfinished = {workload: reason for workload, reason in reasons.items() if reason}
-    skips += [Skip(w.ref, reason) for w, reason in unfinished.items() if not w.reason]
+    skips += [Skip(w.ref, reason, "unfinished") for w, reason in unfinished.items() if not w.reason]
+    skips += not_needed(found, planned, skips, options)
     return Plan(
         workloads=planned,
         selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
         skips=sorted(skips),
         unfinished=unfinished,
-        without_pods=sorted(Skip(w.ref, why_no_pods(w)) for w in found if not (w.pods or w.reason)),
-        compared=in_rollout_order([w for w in taken if options.only_drifted and not w.reason]),
+        without_pods=sorted(
+            Skip(w.ref, why_no_pods(w), "without_pods") for w in found if not (w.pods or w.reason)
+        ),
+        compared=in_rollout_order([w for w in taken if w.verdict is not Verdict.NOT_COMPARED]),
         found=[workload for workload in found if workload.pods],
         scan=scan,
     )
+
+
+NEED_NO_ROLLOUT = (Verdict.NOT_COMPARED, Verdict.UP_TO_DATE, Verdict.NOT_INJECTED)
+
+
+def not_needed(
+    found: Iterable[Workload],
+    planned: Iterable[Workload],
+    skips: Iterable[Skip],
+    options: Options,
+) -> Iterator[Skip]:
+    """Yield the workloads of a plan file that need no rollout anymore, or are not found."""
+    known = {workload.ref for workload in planned} | {skip.subject for skip in skips}
+    having = {workload.ref: workload.verdict for workload in found if workload.pods}
+    for ref in options.plan or ():
+        if ref not in having and ref not in known:
+            reason = (
+                "does not exist, has no Pods with the sidecar, or your options do not select it"
+            )
+            yield Skip(ref, reason, "not_found")
+        elif ref not in known and having[ref] in NEED_NO_ROLLOUT:  # others are listed by verdict
+            yield Skip(ref, "needs no rollout anymore", "up_to_date")
 
 
 def is_planned(workload: Workload, options: Options) -> bool:
@@ -3036,12 +3185,12 @@ def is_planned(workload: Workload, options: Options) -> bool:
     rules = OBJECT_RULES  # a dry run may tell more
     if is_candidate:
         rules = (*OBJECT_RULES, kind_not_selected, *ROLLOUT_RULES)
-    reason = reason_to_skip(workload, options, rules)
+    reason, workload.code = rule_to_skip(workload, options, rules)
     workload.reason = f"{workload.verdict.value}, but {reason}" if is_drifted and reason else reason
     if reason or not is_candidate:
         return False
-    is_known = options.only_drifted and workload.view
-    return not (is_known and missing_sidecars(workload, unpacked(workload.view), options))
+    has_view = bool(workload.view)
+    return not (has_view and missing_sidecars(workload, unpacked(workload.view), options))
 
 
 def why_left(workload: Workload, options: Options) -> str:
@@ -3178,6 +3327,23 @@ def view_of(pod: Json, names: Names) -> bytes:
         if reference["name"].endswith(f"-{template_hash}"):
             text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
     return normal_view(text)
+
+
+def revision_of(workload: Workload) -> str:
+    """Return 12 hex digits that identify what is injected today; empty if that is not known.
+
+    Without the values that differ in each new Pod.
+    """
+    if not workload.view:
+        return ""
+    view = unpacked(workload.view)
+    for *parents, last in workload.ignored:
+        found = view
+        for key in parents:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            found.pop(last, None)
+    return hashlib.sha256(json.dumps(view, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -4174,9 +4340,8 @@ class Rollout:
             return {RESTARTED_AT: stamp}
         prefix = f"{self.options.annotation_prefix}.rollout"
         found = {f"{prefix}.timestamp": stamp, f"{prefix}.reason": self.options.rollout_reason}
-        if self.options.only_drifted:  # 12 hex digits that identify what is injected today
-            digest = hashlib.sha256(zlib.decompress(workload.view)).hexdigest()
-            found[f"{prefix}.revision"] = digest[:12]
+        if self.options.only_drifted:
+            found[f"{prefix}.revision"] = revision_of(workload)
         return found
 
     def wait(self, workload: Workload, attempt: Attempt, tell: Tell) -> tuple[int | None, str]:
@@ -5361,7 +5526,8 @@ class Scheduler:
         if not task.earlier:
             self.count(news)
         if news.attempt and not task.earlier:
-            log.info("rollout not complete: %s; will recheck at the end", news.message, extra=extra)
+            text = "rollout not complete: %s; will recheck at the end"
+            log.info(text, shorten(news.message, 80), extra=extra)
             self.rechecks.append(Task(task.workload, news))
         else:
             self.report.finish(news)
@@ -5397,19 +5563,15 @@ VERBS = {  # for questions
     Method.EVICT: "Evict Pods of",
     Method.IN_PLACE: "Change images of",
 }
-NOTES = {  # below a row of the plan
+NOTES = {  # of a row of the plan
+    Method.RESTART: "",
     Method.EVICT: "its Pods will be evicted",
     Method.IN_PLACE: "images will be changed in place",
 }
 VERDICT_MEANINGS = {
-    Verdict.REJECTED: "rejected: new Pods cannot be created (running Pods are not affected until "
-    "they are replaced)",
+    Verdict.REJECTED: "rejected: new Pods cannot be created; running Pods stay until they are "
+    "replaced",
     Verdict.UNKNOWN: "unknown: not compared",
-}
-PLURALS = {  # of what the census counts
-    "static Pod": "static Pods",
-    "Pod of a Job": "Pods of Jobs",
-    "runs to completion": "run to completion",
 }
 LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)
 POSITIONS = {
@@ -5437,8 +5599,9 @@ def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table whose columns are as wide as they need."""
-    cells = [[shorten(printable(cell), 80) for cell in row] for row in rows]
+    """Return the lines of a table whose columns are as wide as they need; the last is whole."""
+    whole = [list(map(printable, row)) for row in rows]
+    cells = [[*(shorten(cell, 80) for cell in row[:-1]), row[-1]] for row in whole]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
@@ -5477,10 +5640,18 @@ def value_text(value: Any) -> str:
 
 
 def difference_lines(workload: Workload) -> list[str]:
-    lines = [f"  {difference_text(difference)}" for difference in workload.differences]
+    """Return what differs, images first."""
+    found = sorted(workload.differences, key=lambda found: found.path[1:] != ("image",))
+    lines = list(map(difference_text, found))
     if workload.other_changes:
-        lines.append(f"  Other changes to the Pod: {', '.join(workload.other_changes)}")
+        lines.append(f"Other changes to the Pod: {', '.join(workload.other_changes)}")
     return lines
+
+
+def letters() -> Iterator[str]:
+    """Yield a, b, ..., z, aa, ab, ..."""
+    for length in itertools.count(1):
+        yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
 
 
 def planned_counts(workload: Workload) -> PodCounts:
@@ -5514,9 +5685,12 @@ class Report:
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
         self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
-        # Why Pods are not up to date (empty: they are), by name and image of their sidecars
-        self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self.leftovers: list[Skip] = []  # Pods that are not up to date
+        # Why Pods are not up to date (empty: they are), by name and image of their sidecars (empty:
+        # they lack it), and whether it stands in the Pod template itself
+        self.census: defaultdict[tuple[str, str, bool], Counter[str]] = defaultdict(Counter)
+        self.leftovers: list[LeftPod] = []  # Pods that are not up to date
+        self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
+        self.is_done = False
         self.failed: Counter[str] = Counter()  # what makes the exit code 1
         self.unfinished: Sequence[Skip] = ()  # rollouts of earlier runs that have a problem
         self.without_pods: Sequence[Skip] = ()  # as in the plan, then as they were read last
@@ -5529,7 +5703,7 @@ class Report:
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
-            subject = without(ref._asdict(), "group") if ref else {}
+            subject = ref._asdict() if ref else {}
             self.write(json.dumps({"record": record, **subject, **fields}))
 
     def print(self, *lines: str) -> None:
@@ -5547,28 +5721,41 @@ class Report:
                 log.error("cannot write to standard output: %s", error.strerror)
         self.progress.draw()
 
-    def print_groups(self, title: str, skips: Sequence[Skip]) -> None:
-        """Print, if there are any, the objects that have a reason, by reason."""
+    def print_groups(self, title: str, skips: Iterable[Skip]) -> None:
+        """Print, if there are any, the objects that have a reason, by reason and detail."""
         lines = [f"{title}:"]
-        for reason, found in sorted(group_by(skips, lambda skip: skip.reason).items()):
-            limit = len(found) if self.options.log_level == "debug" else self.MAX_NAMES
-            names = ", ".join(str(skip.subject) for skip in found[:limit])
-            if len(found) > limit:
-                names += f" and {len(found) - limit} more (use --log-level=debug to list all)"
-            lines += [f"  {reason}:", f"    {names}"] if reason else [f"  {names}"]
-        if skips:
+        drifted_first = sorted(skips, key=lambda skip: (skip.subject not in self.letters, skip))
+        by_reason = group_by(drifted_first, lambda skip: skip.reason)
+        for reason, found in by_reason.items():
+            lines += [f"  {reason}:"] * bool(reason)
+            for detail, alike in group_by(found, lambda skip: skip.detail).items():
+                names = self.names_of([skip.subject for skip in alike])
+                indent = "    " if reason else "  "
+                lines.append(f"{indent}{names}: {detail}" if detail else f"{indent}{names}")
+        if by_reason:
             self.print(*lines, "")
+
+    def names_of(self, refs: Sequence[ObjectRef]) -> str:
+        """Return `Deployment data/etcd (a), shop/web (b) and 2 more`: a kind stands once."""
+        limit = len(refs) if self.options.log_level == "debug" else self.MAX_NAMES
+        texts = []
+        kind = ""
+        for ref in refs[:limit]:
+            name = f"{ref.namespace}/{ref.name}" if ref.kind == kind else str(ref)
+            kind = ref.kind
+            letter = self.letters.get(ref)
+            texts.append(f"{name} ({letter})" if letter else name)
+        more = f" and {len(refs) - limit} more (use --log-level=debug to list all)"
+        return ", ".join(texts) + more * (len(refs) > limit)
 
     # The plan
 
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
+        self.print("")
         self.plan = plan
         self.without_pods = plan.without_pods
-        self.take_census(plan.found)
         for workload in plan.compared:
-            if workload.verdict is Verdict.NOT_INJECTED:
-                continue
             self.record(
                 "drift",
                 workload.ref,
@@ -5581,12 +5768,17 @@ class Report:
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected
             workload.place = str(position) if is_selected else "-"
+            workload.left = workload.left if is_selected else Outcome.NOT_STARTED.value
             self.record(
                 "plan",
                 workload.ref,
                 position=position,
                 selected=is_selected,
+                uid=dig(workload.obj, "metadata.uid") or "",
+                started_before=format_time(self.options.cutoff_of(workload.ref)),
+                revision=revision_of(workload),
                 pods_to_replace=workload.pods_to_replace,
+                pods_replaced=workload.pods_replaced,
                 pods=workload.total_pods,
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.sidecars)],
                 oldest_pod=format_time(workload.oldest_pod),
@@ -5595,135 +5787,145 @@ class Report:
                 unhealthy_reason=workload.unhealthy_reason,
                 downtime=workload.downtime,
                 controlled_by=str(workload.controller or ""),
+                differences=[shown(found)._asdict() for found in workload.differences],
             )
-        for subject, reason in [*plan.without_pods, *plan.skips]:
-            self.record("skip", subject, reason=reason)
-        if plan.compared:
-            self.print_drift()
-        elif plan.workloads:
-            self.print(*self.plan_lines(plan.workloads), "")
+        for subject, reason, code, _ in [*plan.without_pods, *plan.skips]:
+            self.record("skip", subject, code=code, reason=reason)
+        self.print_differences()
+        self.take_census(plan.found)
+        if plan.workloads:
+            self.print(*self.table(plan.workloads), "")
         self.print_groups("Without Pods", plan.without_pods)
-        self.print_groups("Skipped", plan.skips)
+        self.print_groups("Not rolled out", [*plan.skips, *self.verdict_skips()])
+        self.print_census()
         self.print_totals()
 
-    def plan_lines(self, workloads: Sequence[Workload]) -> list[str]:
-        """Return a table in the order given, with the notes on a workload below its row.
+    def print_differences(self) -> None:
+        """Print once what differs in the same way, with the letter that stands for it."""
+        everyone = dict.fromkeys([*self.plan.workloads, *self.plan.compared])
+        groups = group_by(  # by what they have in common, however old their Pods are
+            [workload for workload in everyone if workload.differences],
+            lambda workload: re.sub(r"changed \w+ after", "", str(difference_lines(workload))),
+        )
+        texts = []
+        for letter, group in zip(letters(), groups.values(), strict=False):
+            lines = difference_lines(group[0])
+            limit = len(lines) if self.options.log_level == "debug" else self.MAX_NAMES
+            more = [f"and {len(lines) - limit} more"] * (len(lines) > limit)
+            first, *rest = [*lines[:limit], *more]
+            texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
+            for workload in group:
+                self.letters |= dict.fromkeys([workload.ref, *workload.subjects], letter)
+        ignored = {path for workload in self.plan.compared for path in workload.ignored}
+        names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
+        if texts:
+            self.print("Differences between running Pods and new ones:", *texts, "")
+        if names:
+            self.print(f"Ignored, because it is different in each new Pod: {join_words(names)}", "")
 
-        Drifted workloads are grouped, so their rows have the place in the rollout order; `-` is
-        not rolled out.
-        """
-        rows = [["#", "NAMESPACE", "WORKLOAD", "REPLACE", "SIDECAR", "OLDEST POD", "STATE"]]
+    def table(self, workloads: Sequence[Workload]) -> list[str]:
+        """Return the plan in the order given, a line for each workload."""
+        rows = [["#", "NAMESPACE", "WORKLOAD", "PODS", "OLD", "SIDECAR", "AGE", "DIFF", "NOTES"]]
         rows += [
             [
-                workload.place or "-",
+                workload.place,
                 workload.ref.namespace,
                 f"{workload.ref.kind.lower()}/{workload.ref.name}",
-                f"{workload.pods_to_replace} of {workload.total_pods}",
+                str(workload.pods_replaced),
+                str(workload.pods_to_replace),
                 sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>",
                 human_duration(time.time() - workload.oldest_pod.timestamp()),
-                "no endpoints" if workload.state is State.NOT_SERVING else workload.state.value,
+                self.letters.get(workload.ref, ""),
+                self.notes(workload),
             ]
             for workload in workloads
         ]
-        first = 0 if self.plan.compared else 1  # without groups, the places are in order
-        header, *table = format_table([row[first:] for row in rows])
-        lines = [header]
-        for place, (workload, line) in enumerate(zip(workloads, table, strict=True)):
-            if place == self.plan.selected and first:
-                lines.append("--- not selected by --max-rollouts: ---")
-            action = NOTES.get(workload.method)
-            if workload.method is Method.IN_PLACE and workload.other_changes:
-                action = "images will be changed in place; other changes wait for the next restart"
-            if workload.method is Method.ATTACH:
-                since = parse_time(last_restart(workload.obj, self.options))
-                action = f"in progress since {format_time(since)}; not restarted again"
-            downtime = "downtime" * workload.downtime
-            texts = (workload.unhealthy_reason, workload.shown_as_lacking, action, downtime)
-            notes = "; ".join(filter(None, texts))
-            lines += [line, f"    {notes}"] if notes else [line]
-        return lines
+        if not self.letters:
+            rows = [[*row[:7], row[8]] for row in rows]
+        return format_table(rows)
 
-    def print_drift(self) -> None:
-        """Print the drifted workloads by what differs, the largest group first."""
-        attached = [w for w in self.plan.workloads if w.method is Method.ATTACH]
-        if attached:
-            rows = [f"  {line}" for line in self.plan_lines(attached)]
-            self.print("In progress:", *rows, "")
-        others = [workload for workload in self.plan.compared if workload not in attached]
-        by_verdict = group_by(others, lambda workload: workload.verdict)
-        different = [*by_verdict[Verdict.DRIFTED], *by_verdict[Verdict.MISSING]]
-        groups = group_by(  # by what they have in common, however old their Pods are
-            different,
-            lambda workload: re.sub(r"changed \w+ after", "", str(difference_lines(workload))),
+    def notes(self, workload: Workload) -> str:
+        """Return what is special about a workload of the plan."""
+        action = NOTES.get(workload.method)
+        if workload.method is Method.IN_PLACE and workload.other_changes:
+            action = "images will be changed in place; other changes wait for the next restart"
+        if workload.method is Method.ATTACH:
+            since = parse_time(last_restart(workload.obj, self.options))
+            action = f"its rollout of {format_time(since)} is not complete; not restarted again"
+        problem = workload.unhealthy_reason
+        texts = (
+            "not selected by --max-rollouts" * (workload.place == "-"),
+            State.NOT_SERVING.value * (workload.state is State.NOT_SERVING),
+            f"unhealthy: {problem}" if problem else "",
+            workload.shown_as_lacking,
+            action,
+            "downtime" * workload.downtime,
         )
-        for group in sorted(groups.values(), key=len, reverse=True):
-            meaning = "with these differences"
-            if not group[0].place:
-                meaning = (
-                    "would lose the sidecar (not restarted without --allow-removal; "
-                    f"{CHECK_INJECTOR})"
-                )
-            self.print(
-                f"{count_of(len(group), 'workload')} {meaning}:",
-                *difference_lines(group[0]),
-                "",
-                *(f"  {line}" for line in self.plan_lines(group)),
-                "",
-            )
-        ignored = {path for workload in self.plan.compared for path in workload.ignored}
-        names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
-        if names:
-            self.print(f"Ignored, because it is different in each new Pod: {join_words(names)}", "")
-        for verdict, meaning in VERDICT_MEANINGS.items():
-            skips = [Skip(w.ref, short_reason(w.message)) for w in by_verdict[verdict]]
-            self.print_groups(f"{count_of(len(skips), 'workload')} {meaning}", skips)
+        return "; ".join(filter(None, texts))
+
+    def verdict_skips(self) -> Iterator[Skip]:
+        """Yield the workloads that were compared and are not in the plan for what that told."""
+        removal = f"would lose the sidecar; not restarted without --allow-removal; {CHECK_INJECTOR}"
+        for workload in self.plan.compared:
+            if workload.place or workload.reason:
+                continue
+            if workload.verdict in VERDICT_MEANINGS:
+                meaning, detail = VERDICT_MEANINGS[workload.verdict], short_reason(workload.message)
+                yield Skip(workload.ref, meaning, detail=detail)
+            elif workload.differences:
+                yield Skip(workload.ref, removal)
 
     def print_totals(self) -> None:
         plan = self.plan
-        replaced = [workload.pods_to_replace for workload in plan.workloads]
-        pods = count_of(sum(replaced), "Pod")
-        methods = Counter(workload.method for workload in plan.workloads[: plan.selected])
-        words = {Method.IN_PLACE: "change in place", Method.ATTACH: "wait for"}
-        counts = [
-            f"{methods[method]} to {words.get(method, method.value)}"
-            for method in Method
-            if methods[method]
-        ]
-        how = f", {join_words(counts)}" if len(counts) > 1 else ""
-        count = count_of(len(replaced), "workload")
-        if plan.selected < len(replaced):
-            count = f"{plan.selected} of {count}"
-            pods = f"{sum(replaced[: plan.selected])} of {pods}; --max-rollouts"
-        sentences = [f"To roll out: {count} ({pods}){how}"]
-        if not replaced:
-            sentences = ["Nothing to roll out"]
+        selected = plan.workloads[: plan.selected]
+        count = count_of(len(plan.workloads), "workload")
+        if plan.selected < len(plan.workloads):
+            count = f"{plan.selected} of {count} (--max-rollouts)"
+        pods = count_of(sum(workload.pods_replaced for workload in selected), "Pod")
+        old = sum(workload.pods_to_replace for workload in selected)
+        sentences = [f"To roll out: {count} with {pods}, {old} of them old"]
+        if not plan.workloads:
+            scanned = count_of(plan.scan.pods, "Pod")
+            sentences = [f"Nothing to roll out; scanned {scanned}"]
         elif not self.options.only_drifted:
             sentences.append(
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
                 "--only-drifted to compare first"
             )
-        scanned = f"Scanned {count_of(plan.scan.pods, 'Pod')}"
-        nouns = Counter("Pod" if skip.subject.kind == "Pod" else "workload" for skip in plan.skips)
-        skipped = [count_of(nouns[noun], noun) for noun in ("workload", "Pod") if nouns[noun]]
-        if skipped:
-            scanned += f"; skipped {join_words(skipped)}"
-        if plan.scan.after_cutoff:
-            scanned += f"; {plan.scan.after_cutoff} created after the cutoff"
-        sentences += [count_words(self.verdict_counts()), scanned]
+        left_out = count_words(self.left_out())
+        up_to_date = sum(w.verdict is Verdict.UP_TO_DATE for w in plan.compared if not w.place)
+        after = plan.scan.after_cutoff
+        sentences += [
+            f"Not rolled out: {left_out}" * bool(left_out),
+            f"Up to date: {count_of(up_to_date, 'workload')}" * bool(up_to_date),
+            f"Without Pods: {count_of(len(plan.without_pods), 'workload')}"
+            * bool(plan.without_pods),
+            f"Created after the cutoff: {count_of(after, 'Pod')}" * bool(after),
+        ]
         self.print(*(f"{sentence}." for sentence in sentences if sentence))
 
-    def verdict_counts(self) -> dict[str, int]:
-        """Return how many compared workloads are not in the plan, by why."""
-        verdicts = Counter(w.verdict for w in self.plan.compared if not w.place)
-        counts = {verdict.value: verdicts[verdict] for verdict in Verdict}
-        counts["would lose the sidecar"] = counts.pop("drifted") + counts.pop("missing")
-        return counts
+    def left_out(self) -> dict[str, int]:
+        """Return how many workloads, and Pods without one, are not rolled out, by why."""
+        plan = self.plan
+        verdicts = Counter(w.verdict for w in plan.compared if not w.place)
+        drifted = verdicts[Verdict.DRIFTED] + verdicts[Verdict.MISSING]
+        known = {subject for workload in plan.compared for subject in workload.subjects}
+        others = {skip.subject for skip in plan.skips} - known
+        pods = sum(ref.kind == "Pod" for ref in others)
+        skipped = len(others) - pods
+        return {
+            f"drifted workload{'s' * (drifted != 1)}": drifted,
+            "rejected": verdicts[Verdict.REJECTED],
+            "unknown": verdicts[Verdict.UNKNOWN],
+            f"skipped workload{'s' * (skipped != 1)}": skipped,
+            f"skipped Pod{'s' * (pods != 1)}": pods,
+        }
 
     # The rollouts
 
     def show_question(self, workload: Workload) -> None:
         """Show a workload's line of the plan, and its differences, above the question."""
-        lines = [*self.plan_lines([workload]), *difference_lines(workload)]
+        lines = [*self.table([workload]), *difference_lines(workload)]
         self.progress.show("")
         self.progress.write("\n" + "\n".join(map(printable, lines)) + "\n")
 
@@ -5773,13 +5975,20 @@ class Report:
             "result",
             workload.ref,
             outcome=outcome.snake_case,
+            method=workload.method.snake_case,
+            time=format_time(datetime.now(timezone.utc)),
             seconds=result.seconds,
             message=result.message,
+            counts=counts._asdict() if result.counts or not workload.is_begun else None,
+            revision=revision_of(workload),
         )
         text = f"{NOUNS[workload.method]} {outcome.value}"
         if outcome not in LISTED_BY_REASON:
             text += f" in {result.seconds}s"
-        text += f": {result.message}" if result.message else ""
+        message = result.message
+        if outcome in FAILURES:  # the whole message stands in the summary
+            message = shorten(message, 80)
+        text += f": {message}" if message else ""
         log.log(level, "%s", text, extra={"workload": str(workload.ref)})
 
     # The census
@@ -5802,36 +6011,42 @@ class Report:
                 is_lost = is_old and pod.sidecars and not known
                 unknown = "not checked", {sidecar.name for sidecar in pod.sidecars}
                 left, names = found.get(pod.name, unknown if is_lost else ("", set()))
-                for sidecar in pod.sidecars:
-                    reason = left if sidecar.name in names else ""
-                    self.census[sidecar.name, sidecar.image][reason] += 1
+                having = {sidecar.name for sidecar in pod.sidecars}
+                sidecars = {
+                    *pod.sidecars,
+                    *(Sidecar(name, "", native=False) for name in {*names} - having),
+                }
+                for sidecar in sidecars:
+                    is_fixed = known is not None and sidecar in known.in_template
+                    reason = left if sidecar.name in names and not is_fixed else ""
+                    self.census[sidecar.name, sidecar.image, is_fixed][reason] += 1
                 if left and left not in NOT_AUDITED:
                     ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
-                    self.leftovers.append(Skip(ref, left))
+                    self.leftovers.append(LeftPod(ref, left, pod.sidecars))
 
     def print_census(self) -> None:
-        """Print `istio-proxy in 41 Pods: 1.27.0 in 29, 1.26.2 in 12 (8 in the plan)`."""
-        groups = group_by(sorted(self.census.items()), lambda item: item[0][0])
-        for name, found in groups.items():
-            versions: Counter[str] = Counter()
-            lefts: Counter[str] = Counter()
-            for (_, image), reasons in found:
-                versions[image_version(image)] += reasons.total()
-                lefts += reasons
-            del lefts[""]
-            shown = versions.most_common(self.MAX_NAMES)
-            texts = [f"{version} in {count}" for version, count in shown]
-            if len(versions) > len(shown):
-                texts.append(f"{len(versions) - len(shown)} other versions")
-            counts = {PLURALS.get(w, w) if n > 1 else w: n for w, n in sorted(lefts.items())}
-            note = f" ({count_words(counts)})" if counts else ""
-            self.print(f"{name} in {count_of(versions.total(), 'Pod')}: {', '.join(texts)}{note}")
-        if self.options.confirm:
-            for subject, left in sorted(self.leftovers)[: self.MAX_LEFTOVERS]:
-                self.print(f"  {subject}: {left}")
-            more = len(self.leftovers) - self.MAX_LEFTOVERS
-            if more > 0:
-                self.print(f"  and {more} more")
+        """Print how many sidecars are up to date, to be replaced, and left, and why."""
+        rows = [["SIDECAR", "VERSION", "PODS", "UP TO DATE", "OLD", "LEFT"]]
+        by_name = sorted(self.census.items(), key=lambda row: (row[0][0], not row[0][1], row[0]))
+        for (name, image, is_fixed), reasons in by_name:
+            lefts = Counter({reason: n for reason, n in reasons.items() if reason})
+            old = lefts.pop("in the plan", 0)
+            left = str(lefts.total()) + f" ({left_words(lefts)})" * bool(lefts)
+            version = image_version(image) if image else "<none>"
+            version += " (in template)" * is_fixed
+            counts = [str(reasons.total()), str(reasons[""]), str(old), left]
+            rows.append([name, version, *counts])
+        if not self.options.only_drifted:  # nothing is known but how many there are
+            rows = [row[:3] for row in rows]
+        lines = format_table(rows) if self.census else []
+        if self.is_done:
+            leftovers = sorted(self.leftovers)
+            lines += ["", "Pods that are not up to date:"] * bool(leftovers)
+            lines += [f"  {pod.subject}: {pod.reason}" for pod in leftovers[: self.MAX_LEFTOVERS]]
+            more = len(leftovers) - self.MAX_LEFTOVERS
+            lines += [f"  and {more} more"] * (more > 0)
+        if lines:
+            self.print(*lines, "")
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
@@ -5839,21 +6054,20 @@ class Report:
             {
                 "name": name,
                 "image": image,
+                "in_template": in_template,
                 "pods": lefts.total(),
                 "not_up_to_date": {
-                    left.replace(" ", "_").lower(): count
-                    for left, count in sorted(lefts.items())
-                    if left
+                    snake_case(left): count for left, count in sorted(lefts.items()) if left
                 },
             }
-            for (name, image), lefts in sorted(self.census.items())
+            for (name, image, in_template), lefts in sorted(self.census.items())
         ]
 
     def not_up_to_date(self) -> str:
         """Return what --fail-on-drift fails for; empty: nothing."""
-        words = {"in the plan": "drifted", "static Pod": "not checked"}
+        words = {"in the plan": "drifted"}
         counts = Counter(words.get(skip.reason, skip.reason) for skip in self.leftovers)
-        texts = [f"{count_of(counts.total(), 'Pod')} ({count_words(counts)})"] * bool(counts)
+        texts = [f"{count_of(counts.total(), 'Pod')} ({left_words(counts)})"] * bool(counts)
         missing = len(self.without_pods)
         texts += [f"{count_of(missing, 'workload')} without Pods"] * bool(missing)
         return join_words(texts)
@@ -5874,7 +6088,9 @@ class Report:
         else:
             self.print("", "This was a dry run; nothing was changed.")
             verb = "apply" if plan.workloads else ""
-        self.print_census()
+        if options.confirm:
+            self.is_done = True
+            self.print_census()
         if lost:
             resume = ["  3. Resume:", f"     {self.command()}"] * bool(verb)
             self.print(*self.steps_to_replace(lost), *resume)
@@ -5884,7 +6100,9 @@ class Report:
             self.print(*self.reasons_for_failure())
         self.record(
             "summary",
+            version=VERSION,
             context=self.connection.context,
+            user=self.connection.user,
             server=self.connection.server,
             dry_run=not options.confirm,
             started_before=format_time(options.cutoff),
@@ -5893,15 +6111,23 @@ class Report:
             pods={n: self.pod_counts[n] for n in PodCounts._fields if options.confirm},
             sidecars=self.sidecar_records(),
             leftovers=[
-                {"namespace": subject.namespace, "name": subject.name, "reason": left}
-                for subject, left in sorted(self.leftovers)
+                {
+                    "namespace": pod.subject.namespace,
+                    "name": pod.subject.name,
+                    "reason": snake_case(pod.reason),
+                    "sidecars": [
+                        only(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)
+                    ],
+                }
+                for pod in sorted(self.leftovers)
+                if pod.reason != "in the plan"
             ],
             planned=len(plan.workloads),
             without_pods=len(plan.without_pods),
             skipped=len(plan.skips),
             seconds=seconds,
             exit_code=exit_code,
-            failed=+self.failed,
+            failed={snake_case(reason): count for reason, count in self.failures.items()},
         )
 
     def steps_to_replace(self, lost: Sequence[ObjectRef]) -> list[str]:
@@ -5931,18 +6157,20 @@ class Report:
                 continue
             for result in results:
                 ref = result.workload.ref
-                self.print(f"{outcome.value}: {ref}: {result.message}")
+                lines = result.message.split("; ")
+                self.print(f"{outcome.value}: {ref}:", *(f"  {line}" for line in lines if line))
                 if outcome in FAILURES:
                     self.print(f"  {command(ref, 'describe')}")
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
-        counts |= without(self.verdict_counts(), "up to date", "not injected")
-        if any(counts.values()):
-            self.print(
-                f"{count_of(sum(counts.values()), 'workload')} in {human_duration(seconds)}: "
-                f"{count_words(counts)}."
-            )
+        total = count_of(self.outcomes.total(), "workload")
+        left_out = count_words(self.left_out())
+        sentences = [
+            f"{total} in {human_duration(seconds)}: {count_words(counts)}" * any(counts.values()),
+            f"Not rolled out: {left_out}" * bool(left_out),
+        ]
+        self.print(*(f"{sentence}." for sentence in sentences if sentence))
         pods = self.pod_counts
         ready = pods["updated_and_ready"]
         missing = {
@@ -5951,19 +6179,28 @@ class Report:
             "not ready": pods["updated"] - ready,
             "not verified": pods["not verified"],
         }
-        total = ready + sum(missing.values())
-        if total:
-            note = f" ({count_words(missing)})" if total > ready else ""
-            self.print(f"Pods: {ready} of {total} updated and ready{note}.")
+        matched = ready + sum(missing.values())
+        if matched:
+            note = f" ({count_words(missing)})" if matched > ready else ""
+            self.print(f"Pods: {ready} of {matched} updated and ready{note}.")
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Return what makes the exit code 1, and how often; empty: it is 0."""
+        left = len(self.leftovers) + len(self.without_pods)
+        more = {
+            "of an earlier run": len(self.unfinished),
+            "not up to date": left * self.options.fail_on_drift,
+        }
+        return self.failed + Counter(more)
 
     @property
     def exit_code(self) -> int:
-        return int(bool(self.reasons_for_failure()))
+        return int(bool(self.failures))
 
     def reasons_for_failure(self) -> list[str]:
-        """Return what makes the exit code 1; empty: it is 0."""
-        failed = self.failed + Counter({"of an earlier run": len(self.unfinished)})
-        left = self.not_up_to_date() if self.options.fail_on_drift else ""
+        failed = self.failures
+        left = self.not_up_to_date() * bool(failed.pop("not up to date", 0))
         texts = {"Failed": count_words(failed), "Not up to date": left}
         return [f"{title}: {text}." for title, text in texts.items() if text]
 
@@ -5976,6 +6213,8 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
     """
     scan = plan.scan
     found = unmatched_workloads(options, plan)  # what is wrong, and whether it does not exist
+    if options.plan is not None and not options.plan:
+        found["--plan has no records of workloads to roll out: nothing is selected"] = False
     if options.selector and not scan.pods:
         found[f"no Pods match the selector {options.selector}; check it"] = False
     containers = scan.containers.union(*(workload.added for workload in plan.compared))
@@ -6164,9 +6403,10 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write("error: this platform is not supported; on Windows, use WSL\n")
         return 3
     signals = Signals()
-    has_begun = False
+    has_begun = as_json = False
     try:
         options = parse_args(argv)
+        as_json = options.log_format == "json"
         progress = set_up_logging(options.log_level, options.log_format)
         kubectl = find_kubectl(options.kubectl)
         connection = connect(kubectl, options.kubeconfig, options.context)
@@ -6174,6 +6414,7 @@ def main(argv: Sequence[str]) -> int:
         KEPT.append(cluster)
         cluster.check_connection()
         options = replace(options, cutoff=find_cutoff(options.cutoff, cluster.now()))
+        connection.user = cluster.user()
         check_permissions(cluster, options)
         if options.confirm:
             check_kubectl(kubectl, connection)
@@ -6193,7 +6434,12 @@ def main(argv: Sequence[str]) -> int:
         report.show_summary(exit_code)
         return exit_code or report.exit_code  # the summary may not have been written
     except (Exception, Interrupted) as error:
-        return exit_code_for(error, signals, has_begun)
+        exit_code = exit_code_for(error, signals, has_begun)
+        if as_json and not has_begun:
+            fields = {"version": VERSION, "exit_code": exit_code, "error": str(error)}
+            with suppress(OSError):
+                print(json.dumps({"record": "summary", **fields}), flush=True)
+        return exit_code
     finally:
         signals.may_interrupt = False  # a late signal must not change the exit code
 

@@ -366,8 +366,8 @@ class Server(socketserver.StreamRequestHandler):
             )
 
     def created(self, path: str, obj: dict) -> bytes:
-        if path.startswith("/apis/authorization"):
-            obj["status"] = {"allowed": True}
+        if path.startswith("/apis/auth"):  # a review of what the user may do, or who it is
+            obj["status"] = {"allowed": True, "userInfo": {"username": "benchmark"}}
         else:
             time.sleep(abs(self.webhook))
             if self.webhook >= 0:

@@ -170,7 +170,7 @@ MUTATIONS = (
     Mutation(
         "attach: it does not count as a failure",
         "attach",
-        '        workload.unhealthy_reason = ""\n',
+        '        workload.unhealthy_reason = ""  # what is not ready is so because of this rollout\n',
         "",
     ),
     Mutation(
@@ -214,7 +214,7 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "or (pod.created < options.cutoff and (pod.sidecars or options.include_missing))",
+        "or (pod.created < cutoff and (pod.sidecars or options.include_missing))",
         "or pod.sidecars or options.include_missing",
     ),
     Mutation(
@@ -250,7 +250,7 @@ MUTATIONS = (
     Mutation(
         "selection: all workloads are named",
         "named_workloads",
-        'return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME"',
+        'return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME or --plan"',
         'return ""',
     ),
     Mutation(
@@ -317,7 +317,7 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "return not (is_known and missing_sidecars(workload, unpacked(workload.view), options))",
+        "return not (has_view and missing_sidecars(workload, unpacked(workload.view), options))",
         "return True",
     ),
     Mutation(
@@ -504,15 +504,15 @@ MUTATIONS = (
     Mutation(
         "exit codes: drift is a success for an audit",
         "fail_on_drift",
-        "self.not_up_to_date() if self.options.fail_on_drift else",
-        "self.not_up_to_date() if not self.options.fail_on_drift else",
+        '"not up to date": left * self.options.fail_on_drift,',
+        '"not up to date": left * (not self.options.fail_on_drift),',
     ),
     # The census
     Mutation(
         "census: an audit passes with Pods that were not checked",
         "census",
-        '"static Pod": "not checked"}',
-        '"static Pod": "not checked"}\n        self.leftovers = [s for s in self.leftovers if s.reason != "static Pod"]',
+        "if left and left not in NOT_AUDITED:",
+        'if left and left not in (*NOT_AUDITED, "static Pod"):',
     ),
     Mutation(
         "census: it is not taken again after a run",
@@ -918,8 +918,8 @@ MUTATIONS = (
     Mutation(
         "numbers: all containers of a drifted Pod are in the plan",
         "several_injectors",
-        'reason = left if sidecar.name in names else ""',
-        "reason = left",
+        'reason = left if sidecar.name in names and not is_fixed else ""',
+        'reason = left if not is_fixed else ""',
     ),
     Mutation(
         "numbers: Pods that the options do not select are left",
@@ -932,12 +932,6 @@ MUTATIONS = (
         "census exit_codes",
         '    not_included: "excluded",\n',
         "",
-    ),
-    Mutation(
-        "numbers: the methods of the whole plan are counted",
-        "numbers",
-        "Counter(workload.method for workload in plan.workloads[: plan.selected])",
-        "Counter(workload.method for workload in plan.workloads)",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
@@ -960,7 +954,7 @@ MUTATIONS = (
     Mutation(
         "exit codes: a rollout of before the cutoff counts",
         "earlier_rollouts",
-        "or last < options.cutoff.isoformat()[:19]:",
+        "or last < options.cutoff_of(workload.ref).isoformat()[:19]:",
         "or not last:",
     ),
     # Answers of an injector

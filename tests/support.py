@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import functools
 import io
+import itertools
 import json
 import logging
 import math
@@ -629,3 +630,10 @@ def documents(name: str) -> list[dict]:
 def arguments(name: str) -> list[str]:
     (job,) = documents(name)
     return job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def sidecar_table(ended: Finished) -> list[str]:
+    """The rows of the last table of sidecars, with one space between the columns."""
+    table = ended.stdout.rpartition("SIDECAR  ")[2].partition("\n")[2].splitlines()
+    rows = itertools.takewhile(lambda line: line and not line.startswith(" "), table)
+    return [re.sub(" +", " ", row) for row in rows]

@@ -60,6 +60,7 @@ MERGE_KEYS = {
     "conditions": "type",
 }
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+OWN_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 class Request(NamedTuple):
@@ -368,6 +369,11 @@ class Handler(BaseHTTPRequestHandler):
             ).encode()
         if request.path == REVIEWS and request.method == "POST":
             return self._review(request)
+        if request.path == OWN_REVIEWS and request.method == "POST":
+            review = {**json.loads(request.body), "metadata": {"creationTimestamp": now()}}
+            groups = ["system:authenticated"]
+            review["status"] = {"userInfo": {"username": request.user, "groups": groups}}
+            return 201, json.dumps(review).encode()
         if request.path.startswith(openapi.PREFIX) and request.method == "GET":
             with contextlib.suppress(KeyError):
                 return 200, json.dumps(openapi.document(request.path)).encode()

@@ -57,7 +57,7 @@ def test_they_are_drifted_without_any_option(damaged, run):
     }
     assert lines(ended, "web")[0].startswith("istio-proxy: None -> {")
     assert {r["name"]: r["pods_to_replace"] for r in ended.of("plan")} == {"db": 1, "web": 1}
-    assert "\n      1 of 2 Pods has no sidecar\n" in run(damaged, DRIFTED, *BOTH, TEXT).stdout
+    assert "; 1 of 2 Pods has no sidecar\n" in run(damaged, DRIFTED, *BOTH, TEXT).stdout
     done = run(damaged, DRIFTED, *BOTH, CONFIRM)
     assert done.outcomes == {"shop/db": "succeeded", "shop/web": "succeeded"}
     assert sidecars(damaged, "web") == sidecars(damaged, "db") == [2, 2]
@@ -75,7 +75,7 @@ def test_they_are_replaced_whatever_their_age(damaged, run):
         ended = run(damaged, *options)
         (plan,) = ended.of("plan")
         assert (plan["name"], plan["pods_to_replace"], plan["pods"]) == ("web", 1, 2)
-    assert "\n    1 of 2 Pods has no sidecar\n" in run(damaged, an_hour_ago, TEXT).stdout
+    assert "; 1 of 2 Pods has no sidecar\n" in run(damaged, an_hour_ago, TEXT).stdout
     assert run(damaged, an_hour_ago, CONFIRM).outcomes == {"shop/web": "succeeded"}
     assert sidecars(damaged, "web") == [2, 2]
 
@@ -153,7 +153,7 @@ def test_names_with_wildcards_do_not_count(cluster, run):
 def test_where_only_a_wildcard_names_it_the_reason_says_what_to_do(damaged, run):
     ended = run(damaged, DRIFTED, "--sidecar-container-name=istio-p*", "deploy/web")
     assert ended.skipped == {
-        "Deployment shop/web": "drifted, but some Pods have no sidecar; specify its full name, or "
+        "Deployment shop/web": "drifted, but some Pods have no sidecar; name the container without wildcards, or "
         "use --include-missing"
     }
 

@@ -21,7 +21,7 @@ def test_right_after_a_rollout_nothing_has_drifted(mesh, run):
     assert ended.planned == []
     assert verdicts(ended) == dict.fromkeys(ALL, "up_to_date")
     text = run(mesh, DRIFTED, TEXT, *BOTH)
-    assert "\nNothing to roll out.\n4 up to date.\nScanned " in text.stdout
+    assert "\nUp to date: 4 workloads.\n" in text.stdout
 
 
 CHANGES = [
@@ -106,7 +106,7 @@ def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(mesh, r
     extra["metadata"] = {"annotations": {"own/annotation": "2"}}
     mesh.kubelet.ready_after = 60
     mesh.change("Deployment", "shop", "web", {"spec": {"template": extra}})
-    assert "4 up to date" in run(mesh, DRIFTED, TEXT).stdout
+    assert "\nUp to date: 4 workloads.\n" in run(mesh, DRIFTED, TEXT).stdout
 
 
 def test_pods_of_one_workload_may_differ_from_each_other(mesh, run):

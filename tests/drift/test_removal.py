@@ -11,16 +11,19 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     )
     dry = run(mesh, DRIFTED)
     assert dry.code == 0
-    assert verdicts(dry) == {"shop/native": "drifted", "shop/web": "drifted"}
+    assert verdicts(dry) == dict.fromkeys(
+        ("shop/agent", "shop/db", "shop/native", "shop/web"), "drifted"
+    )
     assert dry.planned == []
     assert dry.of("drift")[0]["differences"][0]["path"] == ["istio-proxy"]
     assert dry.of("drift")[0]["differences"][0]["expected"] is None
     text = run(mesh, DRIFTED, TEXT).stdout
-    meaning = (
-        "would lose the sidecar (not restarted without --allow-removal; check what injects it)"
-    )
-    assert f"2 workloads {meaning}:\n  would be removed: istio-proxy 1.26.2\n" in text
-    assert "\n2 would lose the sidecar.\n" in text
+    assert "  a  would be removed: istio-proxy 1.26.2\n" in text
+    assert (
+        "  would lose the sidecar; not restarted without --allow-removal; check what injects it:\n"
+        "    Deployment shop/native (a), shop/web (a)\n"
+    ) in text
+    assert "\nNot rolled out: 4 drifted workloads.\n" in text
     left = run(mesh, DRIFTED, CONFIRM)
     assert left.code == 0
     assert patched(mesh) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from cluster.manifests import workload
 from support import BOTH, DRIFTED, TEXT
@@ -9,7 +11,7 @@ from support import BOTH, DRIFTED, TEXT
 pytestmark = pytest.mark.both
 
 
-def test_workloads_are_grouped_by_what_differs_the_largest_group_first(mesh, run):
+def test_workloads_that_differ_in_the_same_way_have_the_same_letter(mesh, run):
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     mesh.create("shop", workload("Deployment", "newer"))
     mesh.settle()
@@ -18,27 +20,33 @@ def test_workloads_are_grouped_by_what_differs_the_largest_group_first(mesh, run
         "args": ["proxy", "--log=info"],
     }
     shown = run(mesh, DRIFTED, *BOTH, TEXT).stdout
-    groups = shown.split("with these differences:\n")
-    assert groups[0].endswith("\n4 workloads ")
-    assert groups[1].endswith("1 workload ")
-    assert groups[1].startswith(
-        "  istio-proxy  args  sidecar -> <none>\n"
-        "  istio-proxy  args  <none> -> --log=info\n"
-        "  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.28.0\n"
-        "\n  #  NAMESPACE "
+    assert shown.partition("Differences between running Pods and new ones:\n")[2].startswith(
+        "  a  istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n"
+        "     istio-proxy  args  sidecar -> <none>\n"
+        "     istio-proxy  args  <none> -> --log=info\n"
+        "  b  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.28.0\n"
+        "     istio-proxy  args  sidecar -> <none>\n"
+        "     istio-proxy  args  <none> -> --log=info\n"
+        "\n#  NAMESPACE "
     )
-    assert "istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n" in groups[2]
-    rows = [line.split()[:3] for line in groups[1].splitlines()[5:9]]
-    names = ["deployment/native", "statefulset/db", "daemonset/agent", "deployment/web"]
-    assert rows == [
-        [number, "shop", name] for number, name in zip("2345", names, strict=True)
-    ]  # 1 is newer
+    rows = [line.split() for line in shown.splitlines() if re.match(r"\d  shop", line)]
+    names = "newer", "native", "db", "agent", "web"
+    assert [row[0] for row in rows] == list("12345")
+    assert [row[2].partition("/")[2] for row in rows] == list(names)
+    assert [row[7] for row in rows] == list("abbbb")
+
+
+def test_no_more_than_five_differences_are_shown_without_debug(mesh, run):
+    mesh.injector.container["env"] = [{"name": f"X{n}", "value": "1"} for n in range(7)]
+    shown = run(mesh, DRIFTED, TEXT).stdout
+    assert "env X1  <none> -> 1\n     and 5 more\n" in shown
+    assert "env X6  <none> -> 1\n" in run(mesh, DRIFTED, TEXT, "--log-level=debug").stdout
 
 
 def test_long_values_are_shortened_in_text_alone(mesh, run):
     mesh.injector.container["env"] = [{"name": "LONG", "value": "x" * 500}]
     shown = run(mesh, DRIFTED, TEXT).stdout
-    assert f"  istio-proxy  env LONG  <none> -> {'x' * 57}...\n" in shown
+    assert f"\n     istio-proxy  env LONG  <none> -> {'x' * 57}...\n" in shown
     whole = run(mesh, DRIFTED).of("drift")[0]["differences"]
     assert {"path": ["istio-proxy", "env", "LONG"], "current": None, "expected": "x" * 500} in whole
 
@@ -46,23 +54,25 @@ def test_long_values_are_shortened_in_text_alone(mesh, run):
 def test_json_says_all_of_a_verdict(mesh, run):
     mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     ended = run(mesh, DRIFTED, "--exclude-deployment", "--include-daemonset")
-    assert ended.of("drift") == [
-        {
-            "record": "drift",
-            "kind": "DaemonSet",
-            "namespace": "shop",
-            "name": "agent",
-            "verdict": "drifted",
-            "differences": [
-                {
-                    "path": ["istio-proxy", "image"],
-                    "current": "docker.io/istio/proxyv2:1.26.2",
-                    "expected": "docker.io/istio/proxyv2:1.27.0",
-                }
-            ],
-            "ignored": [],
-            "other_changes": [],
-            "message": "",
-        }
-    ]
-    assert ended.summary["verdicts"] == {"drifted": 1}
+    (found,) = [r for r in ended.of("drift") if r["kind"] == "DaemonSet"]
+    assert found == {
+        "record": "drift",
+        "kind": "DaemonSet",
+        "namespace": "shop",
+        "name": "agent",
+        "group": "apps",
+        "verdict": "drifted",
+        "differences": [
+            {
+                "path": ["istio-proxy", "image"],
+                "current": "docker.io/istio/proxyv2:1.26.2",
+                "expected": "docker.io/istio/proxyv2:1.27.0",
+            }
+        ],
+        "ignored": [],
+        "other_changes": [],
+        "message": "",
+    }
+    others = len(ended.of("drift")) - 1  # which are not selected
+    assert ended.summary["verdicts"] == {"drifted": 1 + others}
+    assert len([r for r in ended.of("skip") if r["code"] == "kind_not_selected"]) == others > 0

@@ -35,11 +35,19 @@ def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, 
     assert done.code == 0
     assert "bomb" not in patched(mesh)
     assert sorted(patched(mesh)) == ["native", "web"]
-    meaning = "rejected: new Pods cannot be created (running Pods are not affected until they are replaced)"
-    assert f'1 workload {meaning}:\n  violates PodSecurity "restricted:latest": ' in done.stdout
-    assert ":\n    Deployment strict/bomb\n" in done.stdout
-    assert re.search(r"^3 workloads in \d+s: 2 succeeded, 1 rejected\.$", done.stdout, re.MULTILINE)
-    assert "\nNothing to roll out.\n2 up to date, 1 rejected.\n" in run(mesh, DRIFTED, TEXT).stdout
+    meaning = "rejected: new Pods cannot be created; running Pods stay until they are replaced:\n"
+    reason = 'Deployment strict/bomb: violates PodSecurity "restricted:latest": '
+    assert f"  {meaning}    {reason}" in done.stdout
+    assert re.search(
+        r"^2 workloads in \d+s: 2 succeeded\.\nNot rolled out: 2 drifted workloads, 1 rejected\.$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    after = run(mesh, DRIFTED, TEXT).stdout
+    assert re.search(
+        r"\nNothing to roll out; scanned \d+ Pods\.\nNot rolled out: 2 drifted workloads, 1 rejected\.\nUp to date: 2 workloads\.\n",
+        after,
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,8 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
     )
     assert len(cluster.injector.seen) <= count - tool.REQUESTS_AT_A_TIME
     text = run(cluster, DRIFTED, TEXT).stdout
-    assert f"\n{count} workloads unknown: not compared:\n" in text
+    assert f"\nNot rolled out: {count} unknown.\n" in text
+    assert "\n  unknown: not compared:\n    Deployment shop/web-0, shop/web-1, " in text
     assert text.count("deadline exceeded") == 1  # grouped by reason
 
 
@@ -172,7 +181,7 @@ def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(m
     team = mesh.kubeconfig_of("team", [*VIEW, creates])
     refused = run(team, DRIFTED)
     hint = "or select your namespaces with --include-namespace"
-    assert (refused.code, refused.stdout) == (3, "")
+    assert (refused.code, refused.summary["exit_code"]) == (3, 3)
     assert "create pods in all namespaces" in refused.stderr and hint in refused.stderr
     assert verdicts(run(team, DRIFTED, "-n=shop")) == dict.fromkeys(COMPANY, "up_to_date")
 

@@ -15,6 +15,7 @@ on the embedded cluster (play.py), and an oracle that sees only the cluster's ob
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ from types import ModuleType
 from cluster import EmbeddedCluster
 from control_plane.remote import RemoteCluster, Shared
 
-from .cases import History, a_history, shorter
+from .cases import History, a_history, records_of_plan, shorter
 from .oracle import Oracle, Violation
 from .play import Run, World, is_write, printed_commands
 from .remote import RemoteWorld, served
@@ -75,6 +76,8 @@ def play_on(world: World, tool: ModuleType) -> Played:
     confirmed = options if "--confirm-each" in options else [*options, "--confirm=true"]
     if commands and history.seed % 2 and "--confirm-each" not in options:
         confirmed = without_program(commands[0])
+    if history.plan:
+        confirmed = [*confirmed, f"--plan={write_plan(world, first)}"]
     last = run(confirmed, history.events)
     if last.killed:
         world.rest(0.5)
@@ -89,10 +92,20 @@ def play_on(world: World, tool: ModuleType) -> Played:
     return Played(history, oracle.found, covered(history, world, runs), runs, shown)
 
 
+def write_plan(world: World, dry_run: Run) -> str:
+    """Write what a person would approve of a dry run to a file; return its path."""
+    path = f"{world.folder}/plan.jsonl"
+    records = records_of_plan(world.history.plan, dry_run.records)
+    with open(path, "w") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in records)
+    return path
+
+
 def without_program(words: list[str]) -> list[str]:
-    """A printed command's options, without kubectl's path, which World.run adds."""
+    """A printed command's options, without kubectl's path, which World.run adds, and without --plan."""
     at = words.index("--kubectl")
-    return words[:at] + words[at + 2 :]
+    rest = words[:at] + words[at + 2 :]
+    return [word for word in rest if not word.startswith("--plan")]
 
 
 def make_peace(world: World, oracle: Oracle, run, last: Run, same: list[str]) -> None:
@@ -145,6 +158,7 @@ def covered(history: History, world: World, runs: list[Run]) -> Counter:
         f"option {word.split('=')[0] if word.startswith('-') else 'TYPE/NAME'}"
         for word in history.options
     ]
+    found += [f"plan file {history.plan}"] if history.plan else []
     found += [f"event {event.what}" for event in world.fired]
     found += [f"moment {event.request or 'at random'}" for event in world.fired]
     found += [f"outcome {r['outcome']}" for run in runs for r in run.of("result")]

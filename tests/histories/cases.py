@@ -164,6 +164,8 @@ API_EVENTS = (
     "token expires",
 )
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+# Which records of the dry run stand in the file of --plan
+PLANS = ("all", "backwards", "every other one", "none selected", "no plan records")
 EVENTS = (
     *POD_EVENTS,
     *WORKLOAD_EVENTS,
@@ -212,6 +214,7 @@ class History:
     options: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     answers: str = ""  # to --confirm-each, such as `yynq`
+    plan: str = ""  # one of PLANS: the run that applies gets the records of the dry run by --plan
 
     @property
     def lines(self) -> list[str]:
@@ -220,7 +223,8 @@ class History:
             f"seed {self.seed}: sidecars: {self.setup}; change: {self.change}",
             *(f"  {app}" for app in self.apps),
             f"  options: {' '.join(self.options)}"
-            + (f" (answers {self.answers})" * bool(self.answers)),
+            + (f" (answers {self.answers})" * bool(self.answers))
+            + (f" (--plan: {self.plan})" * bool(self.plan)),
             *(f"  {event}" for event in self.events),
         ]
 
@@ -391,6 +395,8 @@ def a_history(seed: int) -> History:
         answers = "".join(chance.choices("yna", (50, 30, 5), k=12)) + "q"
         found = replace(found, options=(*options, "--confirm-each"), answers=answers)
         found = replace(found, events=without_kills(found.events))  # it needs a terminal
+    elif chance.random() < 0.2:
+        found = replace(found, plan=chance.choices(PLANS, (8, 6, 6, 1, 1))[0])
     return found
 
 
@@ -411,6 +417,19 @@ def shorter(history: History):
             yield replace(
                 history, apps=(*history.apps[:number], plain, *history.apps[number + 1 :])
             )
+
+
+def records_of_plan(plan: str, records: list[dict]) -> list[dict]:
+    """The records of a dry run that a person leaves in the file, in their order."""
+    if plan == "backwards":
+        return records[::-1]
+    if plan == "every other one":
+        return [r for number, r in enumerate(records) if r["record"] != "plan" or number % 2]
+    if plan == "none selected":
+        return [{**r, "selected": False} if r["record"] == "plan" else r for r in records]
+    if plan == "no plan records":
+        return [r for r in records if r["record"] != "plan"]
+    return records
 
 
 __all__ = ["App", "Event", "History", "a_history", "field", "shorter"]

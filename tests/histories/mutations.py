@@ -46,8 +46,8 @@ SEEN = (
     Seen(
         3,
         "--fail-on-drift does not count Pods",
-        "        texts = [f\"{count_of(counts.total(), 'Pod')} ({count_words(counts)})\"] * bool(counts)\n",
-        "        texts: list[str] = []\n",
+        '            "not up to date": left * self.options.fail_on_drift,\n',
+        "",
     ),
     Seen(
         4,
@@ -88,7 +88,7 @@ SEEN = (
     Seen(
         6,
         "each run restarts everything again",
-        "            or (pod.created < options.cutoff and (pod.sidecars or options.include_missing))\n",
+        "            or (pod.created < cutoff and (pod.sidecars or options.include_missing))\n",
         "            or (pod.sidecars or options.include_missing)\n",
     ),
     Seen(

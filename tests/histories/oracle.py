@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cluster import is_counted, is_ready
+from totals import wrong_numbers
 
 from .cases import SECRETS, SETUPS, App
 from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
@@ -71,6 +72,30 @@ class Words:
         return (self.values("--only-started-before") or [""])[-1]
 
     @property
+    def plan(self) -> list[dict] | None:
+        """The records of --plan that select a workload; None without it."""
+        found = None
+        for path in self.values("--plan"):
+            with open(path) as lines:
+                records = map(json.loads, lines)
+                found = [r for r in records if r["record"] == "plan" and r["selected"]]
+        return found
+
+    def cutoff_of(self, app: App, otherwise: str) -> str:
+        """The time before which Pods of a workload count."""
+        for record in self.plan or ():
+            if (record["namespace"], record["name"]) == (app.namespace, app.name):
+                return self.cutoff or record["started_before"]
+        return otherwise
+
+    def is_in_plan(self, app: App) -> bool:
+        found = self.plan
+        return found is None or any(
+            (r["kind"], r["namespace"], r["name"]) == (app.kind, app.namespace, app.name)
+            for r in found
+        )
+
+    @property
     def kinds(self) -> set[str]:
         if self.workloads:
             types = {pattern.partition("/")[0] for pattern in self.workloads}
@@ -113,6 +138,7 @@ class Words:
             and self.names_workload(app.kind, app.name)
             and self.annotated(app)
             and self.selects({"app": app.name})
+            and self.is_in_plan(app)
         )
         if not kind or not is_selected:
             return is_selected
@@ -182,6 +208,7 @@ class Oracle:
             self.check_exit_code(run)
             self.check_texts(run)
             self.check_plan(run)
+            self.check_plan_file(run)
             self.check_results(run)
             self.check_census(run)
 
@@ -416,7 +443,9 @@ class Oracle:
             reasons.append("not found")
         if "cannot list Pods again" in run.finished.stderr:
             reasons.append("list of Pods")
-        if options.has("--fail-on-drift") and (summary["leftovers"] or summary["without_pods"]):
+        planned = sum(r["pods_to_replace"] for r in run.of("plan") if not run.confirm)
+        left = planned or summary["leftovers"] or summary["without_pods"]
+        if options.has("--fail-on-drift") and left:
             reasons.append("drift")
         if code != bool(reasons):
             self.say(3, f"exit code {code}, expected {bool(reasons):d}: {reasons} {summary}")
@@ -425,63 +454,8 @@ class Oracle:
 
     def check_texts(self, run: Run) -> None:
         """The text of a run has the numbers of its JSON records."""
-        text, summary, plan = run.text, run.summary, run.of("plan")
-
-        def number(pattern: str) -> list[int]:
-            found = re.search(pattern, text)
-            return [int(part) for part in found.groups()] if found else []
-
-        selected = [r for r in plan if r["selected"]]
-        pods, chosen = (sum(r["pods_to_replace"] for r in rs) for rs in (plan, selected))
-        expected = [len(plan), pods]
-        if len(selected) < len(plan):
-            expected = [len(selected), len(plan), chosen, pods]
-            shown = number(r"To roll out: (\d+) of (\d+) workloads? \((\d+) of (\d+) Pod")
-        else:
-            shown = number(r"To roll out: (\d+) workloads? \((\d+) Pod")
-        if shown != expected and plan:
-            self.say(2, f"text: {shown} to roll out, JSON: {expected}")
-        for record in plan:
-            row = rf"{record['kind'].lower()}/{re.escape(record['name'])} +(\d+) of (\d+) "
-            rows = re.findall(rf"{record['namespace']} +{row}", text)
-            wanted = (str(record["pods_to_replace"]), str(record["pods"]))
-            if rows != [wanted]:
-                self.say(2, f"text: rows {rows} of {record['name']}, JSON: {wanted}")
-        for name in {found["name"] for found in summary["sidecars"]}:
-            of_it = [found for found in summary["sidecars"] if found["name"] == name]
-            total = sum(found["pods"] for found in of_it)
-            lefts: Counter[str] = Counter()
-            for found in of_it:
-                lefts.update(found["not_up_to_date"])
-            line = re.search(rf"^{re.escape(name)} in (\d+) Pods?: (.*)$", text, re.MULTILINE)
-            if not line or int(line[1]) != total:
-                self.say(2, f"text: {line and line[0]}, JSON: {of_it}")
-                continue
-            note = re.search(r"\(([^()]*)\)$", line[2])
-            counted = sum(int(n) for n in re.findall(r"(?:^|, )(\d+) ", note[1] if note else ""))
-            if counted != lefts.total():
-                self.say(2, f"text: {line[0]}, JSON: {dict(lefts)}")
-        if run.confirm:
-            outcomes = Counter(r["outcome"] for r in run.of("result"))
-            if dict(outcomes) != summary["outcomes"]:
-                self.say(2, f"results: {outcomes}, summary: {summary['outcomes']}")
-            found = re.search(r"^\d+ workloads? in [^:]+: (.*)\.$", text, re.MULTILINE)
-            shown_ = (
-                dict(reversed(part.split(" ", 1)) for part in found[1].split(", ")) if found else {}
-            )
-            for outcome, count in outcomes.items():
-                if shown_.get(outcome.replace("_", " ")) != str(count):
-                    self.say(2, f"text: {shown_}, results: {outcomes}")
-            counts = summary["pods"]
-            pods_ = number(r"Pods: (\d+) of (\d+) updated and ready")
-            if pods_ and pods_[0] != counts["updated_and_ready"]:
-                self.say(2, f"text: {pods_}, JSON: {counts}")
-            if not (counts["updated_and_ready"] <= counts["updated"] <= counts["matched"]):
-                self.say(2, f"counts: {counts}")
-            planned = {f"{r['namespace']}/{r['name']}" for r in plan}
-            ended = [f"{r['namespace']}/{r['name']}" for r in run.of("result")]
-            if sorted(planned) != sorted(ended):
-                self.say(2, f"planned {sorted(planned)}, results {sorted(ended)}")
+        for problem in wrong_numbers(run.text, run.records, self.options.has("--only-drifted")):
+            self.say(2, problem)
 
     def old_pods(
         self, app: App, pods: list[dict], template: dict, version, method: str, scene
@@ -518,7 +492,6 @@ class Oracle:
         if not lists:
             return
         summary = run.summary
-        self.cutoff = summary["started_before"][:19]
         records = list(self.entries(run, "record"))
         last = next(e for e in records if e.data["record"] == "summary")
         first = next(iter(records), last)
@@ -540,6 +513,7 @@ class Oracle:
             found = [p for p in found if any(p is item for item in pods)]
             record = plans.get(app.key)
             method = record["method"] if record else "restart"
+            self.cutoff = self.options.cutoff_of(app, summary["started_before"])[:19]
             old, different = self.old_pods(app, found, template, version, method, scene)
             if method == "attach" and not stamp_of(template):
                 self.say(2, f"plan: {app.key} has no rollout of an earlier run")
@@ -571,9 +545,29 @@ class Oracle:
                 if is_selected:
                     self.say(2, f"plan: {app.key} has {old} old Pods, and is not mentioned")
 
+    def check_plan_file(self, run: Run) -> None:
+        """With --plan, the plan has the workloads of the file alone, in its order; the others are listed."""
+        if self.options.plan is None:
+            return
+        wanted = [f"{r['namespace']}/{r['name']}" for r in self.options.plan]
+        planned = [f"{r['namespace']}/{r['name']}" for r in run.of("plan")]
+        verdicts = ("drifted", "missing", "rejected", "unknown")
+        compared = [r for r in run.of("drift") if r["verdict"] in verdicts]
+        listed = {f"{r['namespace']}/{r['name']}" for r in [*run.of("skip"), *compared]}
+        if planned != [key for key in wanted if key in planned]:
+            self.say(2, f"--plan: {planned}, in the file: {wanted}")
+        # Of an owner that was not read, the Pods are listed.
+        lost = [
+            key
+            for key in wanted
+            if key not in planned and not any(f"{k}-".startswith(f"{key}-") for k in listed)
+        ]
+        if lost:
+            self.say(2, f"--plan: {lost} are in the file, and not mentioned")
+
     def check_lacking(self, run: Run, app: App, pods: list[dict]) -> None:
         """The note `1 of 2 Pods has no sidecar` counts Pods."""
-        row = rf"^ *[-0-9]* *{app.namespace} +{app.kind.lower()}/{app.name} .*\n +(.*)$"
+        row = rf"^[-0-9]+ +{app.namespace} +{app.kind.lower()}/{app.name} +(.*)$"
         note = re.search(row, run.text, re.MULTILINE)
         said = note and re.search(r"(\d+) of (\d+) Pods? ha(?:s|ve) no sidecar", note[1])
         if said:
@@ -618,11 +612,14 @@ class Oracle:
         for pod in pods:
             for name, one in forms(pod, names).items():
                 census[name, one[1]] += 1
-        shown = {(found["name"], found["image"]): found["pods"] for found in summary["sidecars"]}
+        shown: Counter[tuple[str, str]] = Counter()
+        for found in summary["sidecars"]:
+            if found["image"]:  # else they lack it
+                shown[found["name"], found["image"]] += found["pods"]
         if not shown and len(self.entries(run, "signal")) > 1:
             return  # it did not wait for the list
-        if shown != dict(census):
-            self.say(2, f"census: {shown}, in fact {dict(census)}")
+        if shown != census:
+            self.say(2, f"census: {dict(shown)}, in fact {dict(census)}")
         for found in summary["sidecars"]:
             if sum(found["not_up_to_date"].values()) > found["pods"]:
                 self.say(2, f"census: {found}")
@@ -642,11 +639,12 @@ class Oracle:
             f"{left['namespace']}/{left['name']}": left["reason"] for left in summary["leftovers"]
         }
         touched = self.touched(run)
+        planned = {f"{r['namespace']}/{r['name']}" for r in run.of("plan") if not run.confirm}
         compared = {f"{r['namespace']}/{r['name']}": r["verdict"] for r in run.of("drift")}
         unselected = {f"{r['namespace']}/{r['name']}" for r in run.of("skip")} - compared.keys()
         for app in self.history.apps:
             template = template_of(scene, app)
-            if not template or touched.get(app.key) or app.key in unselected:
+            if not template or touched.get(app.key) or app.key in unselected | planned:
                 continue
             if not self.options.selects_app(app, kind=False):
                 continue

@@ -121,14 +121,14 @@ def test_the_text_shows_what_is_evicted(cluster, run):
     cluster.create("shop", replicated("ReplicaSet", "orphan", APP))
     cluster.settle()
     text = run(cluster, *EVICT, "--log-format=text").stdout
-    assert "To roll out: 1 workload (1 Pod).\n" in text
+    assert "To roll out: 1 workload with 1 Pod, 1 of them old.\n" in text
     cluster.create("shop", workload("Deployment", "web", APP))
     cluster.settle()
     lines = run(cluster, *EVICT, "--log-format=text").stdout.splitlines()
-    rows = {line.split()[1]: number for number, line in enumerate(lines) if line.startswith("shop")}
-    assert lines[rows["replicaset/orphan"] + 1] == "    its Pods will be evicted; downtime"
+    rows = {line.split()[2]: line for line in lines if "  shop  " in line}
+    assert rows["replicaset/orphan"].endswith("not serving; its Pods will be evicted; downtime")
     assert sum("evicted" in line for line in lines) == 1
-    assert "To roll out: 2 workloads (2 Pods), 1 to restart and 1 to evict." in lines
+    assert "To roll out: 2 workloads with 2 Pods, 2 of them old." in lines
 
 
 def test_a_rollout_with_two_replica_sets_is_not_compared_but_evicted(cluster, run):

@@ -48,8 +48,8 @@ def test_the_second_signal_stops_waiting(slow, start):
     ended = running.finish()
     assert ended.code == 130
     assert re.search(
-        r"interrupted: ReplicaSet shop/a: 0 of 3 Pods replaced; Pod a-\S+ was evicted; stopped "
-        rf"waiting; check with: KUBECONFIG={slow.kubeconfig} kubectl describe replicaset/a "
+        r"interrupted: ReplicaSet shop/a:\n  0 of 3 Pods replaced\n  Pod a-\S+ was evicted\n  stopped "
+        rf"waiting\n  check with: KUBECONFIG={slow.kubeconfig} kubectl describe replicaset/a "
         "--namespace shop",
         ended.stdout,
     )

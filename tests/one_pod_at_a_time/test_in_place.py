@@ -78,8 +78,8 @@ def test_the_plan_shows_which_is_which(shop, run):
         "late": "restart",
     }
     text = run(shop, *IN_PLACE, TEXT).stdout
-    assert "    images will be changed in place\n" in text
-    assert "\nTo roll out: 2 workloads (4 Pods), 1 to restart and 1 to change in place.\n" in text
+    assert text.count("; images will be changed in place") == 1
+    assert "\nTo roll out: 2 workloads with 4 Pods, 4 of them old.\n" in text
     before = {p["metadata"]["uid"] for p in shop.pods("shop", "web")}
     ended = run(shop, *IN_PLACE, CONFIRM)
     assert ended.outcomes == {"shop/web": "succeeded", "shop/late": "succeeded"}
@@ -98,7 +98,7 @@ def test_other_changes_wait_for_the_next_restart(shop, run):
     text = run(shop, *IN_PLACE, TEXT).stdout
     assert "Other changes to the Pod: init container setup\n" in text
     note = "images will be changed in place; other changes wait for the next restart"
-    assert f"    {note}\n" in text
+    assert re.search(rf"; {note}\n", text)
     run(shop, *IN_PLACE, CONFIRM)
     assert set(images(shop, "web")) == {NEW}
     assert not any(p["spec"].get("initContainers") for p in shop.pods("shop"))

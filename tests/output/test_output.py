@@ -41,30 +41,32 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
     ended = run(cluster, TEXT)
     lines = ended.stdout.splitlines()
     assert lines[:-1] == [
-        f"Context embedded ({cluster.url})",
-        "NAMESPACE  WORKLOAD        REPLACE  SIDECAR  OLDEST POD  STATE",
-        "shop       deployment/api  1 of 1   1.26.2   3d          no endpoints",
-        "    downtime",
-        "shop       deployment/web  3 of 3   1.26.2   3d          no endpoints",
+        f"Context embedded ({cluster.url}) as admin",
         "",
-        "Skipped:",
-        "  not managed by a controller; delete and recreate it manually:",
-        "    Pod shop/shell, Pod shop/shell-2",
-        "  not selected; add --include-statefulset:",
-        "    StatefulSet shop/db",
+        "#  NAMESPACE  WORKLOAD        PODS  OLD  SIDECAR  AGE  NOTES",
+        "1  shop       deployment/api  1     1    1.26.2   3d   not serving; downtime",
+        "2  shop       deployment/web  3     3    1.26.2   3d   not serving",
+        "",
+        "Not rolled out:",
         "  paused; run `kubectl rollout resume` first, or use --evict:",
         "    Deployment shop/paused",
+        "  not managed by a controller; delete and recreate it manually:",
+        "    Pod shop/shell, shop/shell-2",
+        "  not selected; add --include-statefulset:",
+        "    StatefulSet shop/db",
         "",
-        "To roll out: 2 workloads (4 Pods).",
+        "SIDECAR      VERSION  PODS",
+        "istio-proxy  1.26.2   8",
+        "",
+        "To roll out: 2 workloads with 4 Pods, 4 of them old.",
         "Every workload with the sidecar is in the plan, even if it is up to date; use "
         "--only-drifted to compare first.",
-        "Scanned 8 Pods; skipped 2 workloads and 2 Pods.",
+        "Not rolled out: 2 skipped workloads, 2 skipped Pods.",
         "",
         "This was a dry run; nothing was changed.",
-        "istio-proxy in 8 Pods: 1.26.2 in 8",
         "To apply, run:",
     ]
-    assert max(map(len, lines[:14])) <= 80
+    assert max(map(len, lines[:18])) <= 80
 
 
 def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
@@ -128,21 +130,22 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     cluster.delete("ServiceAccount", "shop", "d")
     cluster.fault(method="PATCH", path="deployments/b", status=403, body={"message": "no"})
     ended = run(unchecked(cluster), TEXT, CONFIRM)
-    _, summary = ended.stdout.split("Scanned 4 Pods.\n\n")
+    _, _, summary = ended.stdout.partition("compare first.\n\n")
     flags = "--namespace shop --context embedded"
-    *failures, counts, pods, census, last = summary.splitlines()
+    *failures, counts, pods, header, census, empty, last = summary.splitlines()
     assert last == "Failed: 2 failed."
-    (reason,) = [line for line in failures if line.startswith("failed: Deployment shop/d: ")]
-    assert 'error: deployment "d" exceeded its progress deadline' in reason
-    kubectl = failures[1].partition(" kubectl ")[0] + " kubectl"
+    assert (header, census, empty) == ("SIDECAR      VERSION  PODS", "istio-proxy  1.26.2   4", "")
+    kubectl = failures[2].partition(" kubectl ")[0] + " kubectl"
     assert re.fullmatch(r"  KUBECONFIG=\S+ kubectl", kubectl)
-    assert failures == [
-        "failed: Deployment shop/b: 403 no",
+    assert failures[:5] == [
+        "failed: Deployment shop/b:",
+        "  403 no",
         f"{kubectl} describe deployment/b {flags}",
-        reason,
-        f"{kubectl} describe deployment/d {flags}",
+        "failed: Deployment shop/d:",
+        '  error: deployment "d" exceeded its progress deadline',
     ]
-    assert census == "istio-proxy in 4 Pods: 1.26.2 in 4"
+    assert all(line.startswith("  ") for line in failures[5:])
+    assert failures[-1] == f"{kubectl} describe deployment/d {flags}"
     assert re.fullmatch(r"4 workloads in \d+s: 2 succeeded, 2 failed\.", counts)
     assert pods == "Pods: 2 of 4 updated and ready (2 not updated)."
 
@@ -176,7 +179,7 @@ def test_what_could_not_be_verified_is_neither_updated_nor_not_updated(a_report,
     assert shown.endswith("\nPods: 0 of 1 updated and ready (1 not verified).\n")
 
 
-def test_json_is_one_object_a_line_on_both_streams(cluster, run):
+def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.create("shop", pod("shell"))
     cluster.settle()
@@ -190,8 +193,14 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "kind": "Deployment",
         "namespace": "shop",
         "name": "web",
+        "group": "apps",
+        "uid": cluster.get("Deployment", "shop", "web")["metadata"]["uid"],
+        "started_before": summary["started_before"],
+        "revision": "",
         "pods_to_replace": 1,
+        "pods_replaced": 1,
         "pods": 1,
+        "differences": [],
         "sidecars": [
             {
                 "name": "istio-proxy",
@@ -212,6 +221,8 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "kind": "Pod",
         "namespace": "shop",
         "name": "shell",
+        "group": "",
+        "code": "without_controller",
         "reason": "not managed by a controller; delete and recreate it manually",
     }
     assert result == {
@@ -219,13 +230,21 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
         "kind": "Deployment",
         "namespace": "shop",
         "name": "web",
+        "group": "apps",
         "outcome": "succeeded",
+        "method": "restart",
+        "time": result["time"],
         "seconds": result["seconds"],
         "message": "",
+        "counts": counts(1, 1, 1, 1),
+        "revision": result["revision"],
     }
+    assert re.fullmatch(r"[0-9a-f]{12}", result["revision"])  # its Pods are created with it
     assert summary == {
         "record": "summary",
+        "version": tool.VERSION,
         "context": "embedded",
+        "user": "admin",
         "server": cluster.url,
         "dry_run": False,
         "started_before": summary["started_before"],
@@ -236,6 +255,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
             {
                 "name": "istio-proxy",
                 "image": "docker.io/istio/proxyv2:1.26.2",
+                "in_template": False,
                 "pods": 2,
                 "not_up_to_date": {},
             }
@@ -250,7 +270,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run):
     }
     assert all(
         re.fullmatch(r"[\d-]+T[\d:]+Z", text)
-        for text in (plan["oldest_pod"], summary["started_before"])
+        for text in (plan["oldest_pod"], result["time"], summary["started_before"])
     )
     for line in map(json.loads, ended.stderr.splitlines()):
         assert {"time", "level", "message"} <= line.keys()
@@ -373,7 +393,8 @@ def test_a_sidecar_in_two_versions_is_shown_once(tool):
 def test_containers_are_named_only_if_several_were_requested(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    assert "istio-proxy" not in run(cluster, TEXT).stdout.split("This was")[0]
+    plan = run(cluster, TEXT).stdout.partition("\n\nSIDECAR ")[0]
+    assert "deployment/web" in plan and "istio-proxy" not in plan
     for options in (
         ["--sidecar-container-name=istio-*"],
         ["--sidecar-container-name=istio-proxy", "--sidecar-container-name=x"],

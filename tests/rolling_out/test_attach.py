@@ -72,15 +72,14 @@ def test_it_is_in_the_plan_and_counts_like_any_other(begun, run, start):
     shown = run(cluster, DRIFTED, TEXT)
     stamp = cluster.get("Deployment", "shop", "web")["spec"]["template"]["metadata"]["annotations"]
     since = stamp["sidecarRollout.rollout.timestamp"][:19]
-    assert "\nIn progress:\n" in shown.stdout
-    assert f"in progress since {since}Z; not restarted again\n" in shown.stdout
-    assert "\nTo roll out: 1 workload (3 Pods).\n" in shown.stdout
+    assert f"its rollout of {since}Z is not complete; not restarted again\n" in shown.stdout
+    assert "\nTo roll out: 1 workload with 3 Pods, 3 of them old.\n" in shown.stdout
     (row,) = run(cluster, DRIFTED).of("plan")
     assert (row["name"], row["method"], row["pods_to_replace"]) == ("web", "attach", 3)
     assert row["unhealthy_reason"] == ""
     failed = run(cluster, CONFIRM, DRIFTED, "--timeout=2s")
     assert (failed.code, failed.outcomes) == (1, {"shop/web": "timed_out"})
-    assert failed.summary["failed"] == {"timed out": 1}
+    assert failed.summary["failed"] == {"timed_out": 1}
     release = threading.Event()
     held = cluster.fault(method="GET", path=r"/deployments/web$", release=release)
     running = start(cluster, CONFIRM, DRIFTED)

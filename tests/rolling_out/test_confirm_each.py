@@ -147,6 +147,6 @@ def test_the_differences_stand_above_the_question(letters):
     letters.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     typed = Typed(letters, "--only-drifted")
     typed.expect(QUESTION)
-    assert "  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.27.0" in typed.text
+    assert "\r\nistio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.27.0\r\n" in typed.text
     typed.answer("q\n")
     assert typed.end()[0] == 0

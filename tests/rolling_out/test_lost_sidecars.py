@@ -175,7 +175,7 @@ def test_workloads_that_opted_out_are_not_replaced(outdated, run):
         words = printed_command(command)[2:]
         assert {opt_out, "--annotation-prefix=team"} <= set(words)
         replaced |= run(outdated, *words, "--log-format=json").outcomes
-    lost = {line.split(": ")[1].split()[1] for line in lines if line.startswith("lost sidecar: ")}
+    lost = {line.split()[-1][:-1] for line in lines if line.startswith("lost sidecar: ")}
     assert replaced == dict.fromkeys(lost, "succeeded")
     assert "bank/b" not in lost
 

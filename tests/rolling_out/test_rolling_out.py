@@ -45,9 +45,7 @@ def test_a_dry_run_changes_nothing(cluster, run):
         "exit_code": 0,
         "failed": {},
     }
-    assert {
-        r.method for r in cluster.server.requests if "selfsubjectaccessreviews" not in r.path
-    } == {"GET"}
+    assert {r.method for r in cluster.server.requests if not r.path.endswith("reviews")} == {"GET"}
 
 
 def test_every_kind_is_restarted_and_all_its_pods_are_new(cluster, run):
@@ -186,9 +184,7 @@ def test_a_workload_that_was_failing_before_is_marked_and_its_failure_is_a_warni
     planned = run(cluster)
     assert planned.of("plan")[0]["unhealthy_reason"] == "ImagePullBackOff"
     table = run(cluster, "--log-format=text").stdout.splitlines()
-    assert table[1].split()[-1] == "STATE"
-    assert table[2].endswith("unhealthy")
-    assert table[3] == "    ImagePullBackOff"
+    assert table[3].endswith("  unhealthy: ImagePullBackOff")
     ended = run(cluster, CONFIRM)
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (0, "failed")

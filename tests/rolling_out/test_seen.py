@@ -100,7 +100,8 @@ def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start,
     held.release.set()
     ended = running.finish()
     assert ended.code == 1
-    assert f"\nincomplete: Deployment shop/web: could not verify its Pods: {status}" in ended.stdout
+    failure = f"\nincomplete: Deployment shop/web:\n  could not verify its Pods: {status}"
+    assert failure in ended.stdout
     assert "\nPods: 0 of 2 updated and ready (2 not verified).\n" in ended.stdout
 
 

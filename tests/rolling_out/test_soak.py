@@ -60,7 +60,7 @@ def test_the_summary_has_the_command_to_look_at_it(shop, start):
     running = soaking(shop, start, "--max-failures=1", TEXT)
     shop.kubelet.crash("shop", a_pod(shop, "a"), "app", reason="Error", code=3)
     ended = running.finish()
-    head, _, rest = ended.stdout.partition("failed: Deployment shop/a: failed during the soak: ")
+    head, _, rest = ended.stdout.partition("failed: Deployment shop/a:\n  failed during the soak: ")
     assert ": container app restarted: Error (exit code 3)\n" in rest
     assert "kubectl describe deployment/a --namespace shop" in rest
 
@@ -80,7 +80,7 @@ def test_a_pod_that_comes_back_without_the_sidecar_is_a_failure(shop, start):
     shop.delete("Pod", "shop", name)
     shop.wait_for(lambda: name not in map(name_of, shop.pods("shop", "a")))
     ended = running.finish()
-    assert "lost sidecar: Deployment shop/a: 1 of 2 new Pods has no sidecar" in ended.stdout
+    assert "lost sidecar: Deployment shop/a:\n  1 of 2 new Pods has no sidecar" in ended.stdout
     assert "Pods: 1 of 4 updated and ready (2 not updated, 1 lost)." in ended.stdout
     assert ended.code == 1
 
@@ -117,7 +117,10 @@ def test_evicted_pods_are_watched_as_well(cluster, start):
     name = a_pod(cluster, "lone")
     cluster.kubelet.crash("shop", name, "app")
     ended = running.finish()
-    text = f"failed: ReplicaSet shop/lone: failed during the soak: {name}: container app restarted: OOMKilled"
+    text = (
+        "failed: ReplicaSet shop/lone:\n"
+        f"  failed during the soak: {name}: container app restarted: OOMKilled\n"
+    )
     assert text in ended.stdout
 
 

@@ -46,7 +46,7 @@ def test_json_and_the_table_mark_them(mesh, run):
     ]
     assert "  istio-init 1.26.2 (init), istio-proxy 1.26.2  " in run(mesh, ISTIO, TEXT).stdout
     alone = run(mesh, "--sidecar-container-name=istio-init", TEXT).stdout
-    assert "  2 of 2   1.26.2 (init)  " in alone
+    assert "  2     2    1.26.2 (init)  " in alone
 
 
 def test_one_that_is_not_named_is_no_drift(mesh, run):

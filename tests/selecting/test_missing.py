@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, replicated, workload
-from support import BOTH, CONFIRM, TEXT, options_of, verdicts
+from support import BOTH, CONFIRM, TEXT, options_of, sidecar_table, verdicts
 
 MISSING = ("--only-drifted", "--include-missing")
 IMAGE = "docker.io/istio/proxyv2:1.26.2"
@@ -34,10 +34,11 @@ def test_without_it_they_are_not_found(late, run):
     assert ended.summary["verdicts"] == {"up_to_date": 1}
 
 
-def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_only_counted(late, run):
+def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_not(late, run):
     ended = run(late, *MISSING, *BOTH)
     names = ["late/web", "late/db", "late/agent"]
-    assert verdicts(ended) == dict.fromkeys(names, "missing") | {"shop/cart": "up_to_date"}
+    others = {"shop/cart": "up_to_date", "plain/plain": "not_injected"}
+    assert verdicts(ended) == dict.fromkeys(names, "missing") | others
     assert sorted(ended.planned) == sorted(names)
     assert ended.summary["verdicts"] == {"missing": 3, "up_to_date": 1, "not_injected": 1}
     assert (ended.code, ended.skipped) == (0, {})
@@ -51,13 +52,16 @@ def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_only_counted
 
 def test_text_shows_them_like_drift(late, run):
     text = run(late, *MISSING, *BOTH, TEXT).stdout
-    head, _, table = text.partition("  #  ")
-    assert head.endswith(
-        "\n3 workloads with these differences:\n  would be added: istio-proxy 1.26.2\n\n"
-    )
-    row = "late       deployment/web   3 of 3   <none>   "
+    head, _, table = text.partition("#  ")
+    assert head.endswith("new ones:\n  a  would be added: istio-proxy 1.26.2\n\n")
+    row = "late       deployment/web   3     3    <none>   "
     assert row in table
-    assert "\nTo roll out: 3 workloads (8 Pods).\n1 up to date, 1 not injected.\n" in text
+    assert "\nTo roll out: 3 workloads with 8 Pods, 8 of them old.\n" in text
+    assert "\nUp to date: 1 workload.\n" in text
+    assert sidecar_table(run(late, *MISSING, *BOTH, TEXT)) == [
+        "istio-proxy 1.26.2 1 1 0 0",
+        "istio-proxy <none> 8 0 8 0",
+    ]
     assert "plain" not in text
 
 
@@ -68,7 +72,9 @@ def test_they_are_rolled_out_and_a_second_run_finds_nothing(late, run, options):
     assert ended.code == 0
     assert ended.summary["pods"]["updated_and_ready"] == (8 if options else 3)
     again = run(late, *MISSING, *options)
-    assert set(verdicts(again).values()) == {"up_to_date"}
+    left = set() if options else {"late/agent", "late/db"}
+    assert {name for name, verdict in verdicts(again).items() if verdict == "missing"} == left
+    assert verdicts(again)["late/web"] == "up_to_date"
     assert again.summary["verdicts"]["not_injected"] == 1
 
 
@@ -82,13 +88,15 @@ def test_a_workload_with_and_without_is_one_row(late, run):
     late.delete("Pod", "late", late.pods("late", "web")[0]["metadata"]["name"])
     late.settle()
     ended = run(late, *MISSING)
-    assert verdicts(ended) == {"late/web": "drifted", "shop/cart": "up_to_date"}
+    skipped = {"late/agent": "missing", "late/db": "missing", "plain/plain": "not_injected"}
+    assert verdicts(ended) == skipped | {"late/web": "drifted", "shop/cart": "up_to_date"}
     (plan,) = ended.of("plan")
     assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
     assert [s["image"] for s in plan["sidecars"]] == [IMAGE]
     done = run(late, *MISSING, CONFIRM)
     assert done.outcomes == {"late/web": "succeeded"}
-    assert set(verdicts(run(late, *MISSING)).values()) == {"up_to_date"}
+    after = skipped | {"late/web": "up_to_date", "shop/cart": "up_to_date"}
+    assert verdicts(run(late, *MISSING)) == after
 
 
 def test_changed_configuration_is_no_difference_of_a_pod_without_the_sidecar(late, run):
@@ -98,7 +106,7 @@ def test_changed_configuration_is_no_difference_of_a_pod_without_the_sidecar(lat
     late.create("late", {"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {}})
     for found in late.store.list("pods"):
         late.backdate(found, 3600)
-    (drift,) = run(late, *MISSING, "--include-config", "-n=late").of("drift")
+    (drift,) = run(late, *MISSING, "--include-config", "-n=late", "deploy/web").of("drift")
     assert [d["path"] for d in drift["differences"]] == [["istio-proxy"]]
 
 
@@ -108,14 +116,14 @@ def test_an_init_container_that_is_missing(late, run, name):
     late.injector.init = True
     given = f"--sidecar-container-name={name}"
     text = run(late, *MISSING, given, TEXT, "-n=late").stdout
-    assert f"\n  would be added: {name} 2.1 (init)\n" in text
+    assert f"\n  a  would be added: {name} 2.1 (init)\n" in text
     assert run(late, *MISSING, given, CONFIRM, "-n=late").outcomes == {"late/web": "succeeded"}
     assert run(late, *MISSING, given, "-n=late").planned == []
 
 
 def test_nobody_has_it_yet(late, run):
     ended = run(late, *MISSING, "-n=late", TEXT)
-    assert "1 workload with these differences" in ended.stdout
+    assert "\n  a  would be added: istio-proxy 1.26.2\n" in ended.stdout
     assert "WARNING" not in ended.stderr
     ended = run(late, *MISSING, "-n=plain", TEXT)
     assert "no Pods have a container named istio-proxy (1 checked)" in ended.stderr
@@ -143,7 +151,7 @@ def test_one_that_cannot_be_restarted_is_skipped_only_if_it_should_have_it(late,
         "DaemonSet late/agent": "missing, but not selected; add --include-daemonset",
         "StatefulSet late/db": "missing, but not selected; add --include-statefulset",
     }
-    assert ended.summary["verdicts"] == {"up_to_date": 1, "not_injected": 1}
+    assert ended.summary["verdicts"] == {"up_to_date": 1, "not_injected": 1, "missing": 3}
 
 
 def test_a_namespace_that_opted_out_is_left_alone(late, run):
@@ -159,10 +167,11 @@ def test_rejected_and_unknown_as_for_drift(late, run):
     late.injector.state = "denies"
     names = ("late/agent", "late/db", "late/web", "shop/cart")
     ended = run(late, *MISSING)
-    assert verdicts(ended) == dict.fromkeys(names, "rejected")
+    others = {"plain/plain": "not_injected"}
+    assert verdicts(ended) == dict.fromkeys(names, "rejected") | others
     late.injector.state = "fails"
     ended = run(late, *MISSING, CONFIRM)
-    assert verdicts(ended) == dict.fromkeys(names, "unknown")
+    assert verdicts(ended) == dict.fromkeys(names, "unknown") | others
     assert ended.code == 0
     assert run(late, *MISSING, CONFIRM, "--fail-on-drift").code == 1
 

@@ -89,12 +89,11 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
         ("z-broken", "unhealthy"),
     ]
     table = run(cluster, TEXT).stdout.splitlines()
-    assert [row.split("  ")[-1].strip() for row in table[1:6]] == [
-        "STATE",
-        "no endpoints",
-        "serving",
-        "unhealthy",
-        "ImagePullBackOff",
+    assert [row[table[2].index("NOTES") :] for row in table[2:6]] == [
+        "NOTES",
+        "not serving",
+        "",
+        "unhealthy: ImagePullBackOff",
     ]
 
 

@@ -45,7 +45,7 @@ def test_hostile_names(cluster, run, owner):
     ended = run(cluster, TEXT, "--log-level=debug")
     shown = ended.stdout + ended.stderr
     assert ended.code == 0
-    assert "Skipped:" in ended.stdout
+    assert "Not rolled out:" in ended.stdout
     assert not set(shown) & set("\x1b\x07\r\u202e")
     assert "\\x1b[2J" in shown
     assert not any(line.startswith("fake") for line in shown.splitlines())
@@ -96,7 +96,7 @@ def test_all_options_are_known_to_the_next_test():
     assert {"--sidecar-container-name", "--only-started-before", "--timeout", "--log-format"} < set(
         OPTIONS
     )
-    assert len(OPTIONS) == 39  # with --help and --version
+    assert len(OPTIONS) == 40  # with --help and --version
 
 
 @given(

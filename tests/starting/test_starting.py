@@ -252,7 +252,8 @@ def test_a_dry_run_needs_no_patch_permission(cluster, run):
     assert said == (
         "missing permissions: patch deployments.apps in all namespaces, "
         "watch deployments.apps in all namespaces; granted by ClusterRole sidecar-rollout in "
-        "deploy/rbac.yaml, or select your namespaces with --include-namespace"
+        "deploy/rbac.yaml, or select your namespaces with --include-namespace "
+        "(user viewer, context embedded)"
     )
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 

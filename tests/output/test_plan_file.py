@@ -1,0 +1,269 @@
+"""--plan FILE: what was reviewed is applied, in its order, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import threading
+
+import pytest
+from cluster.manifests import replicated, workload
+from hypothesis import given
+from hypothesis import strategies as st
+from support import CONFIRM, DRIFTED, TEXT, command, upgrade
+
+JSON = ("--log-format=json", DRIFTED)
+
+
+@pytest.fixture
+def fleet(cluster):
+    """Three drifted Deployments."""
+    for name, replicas in (("web", 1), ("api", 2), ("db", 3)):
+        cluster.create("shop", workload("Deployment", name, replicas=replicas))
+    cluster.settle()
+    upgrade(cluster)
+    return cluster
+
+
+def lines_of(ended) -> list[str]:
+    return ended.stdout.splitlines()
+
+
+def plans(ended) -> list[dict]:
+    return [record for record in map(json.loads, lines_of(ended)) if record["record"] == "plan"]
+
+
+def names(ended) -> list[str]:
+    return [record["name"] for record in plans(ended)]
+
+
+def reasons(ended) -> dict[str, tuple[str, str]]:
+    skips = [r for r in map(json.loads, lines_of(ended)) if r["record"] == "skip"]
+    return {skip["name"]: (skip["code"], skip["reason"]) for skip in skips}
+
+
+def written(path, lines) -> str:
+    file = path / "plan.jsonl"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return f"--plan={file}"
+
+
+def test_only_the_workloads_of_a_plan_are_rolled_out_in_its_order(fleet, run, tmp_path):
+    dry = run(fleet, *JSON)
+    assert names(dry) == ["web", "api", "db"]
+    kept = [line for line in lines_of(dry) if '"name": "api"' not in line]
+    option = written(tmp_path, kept[::-1])
+    again = run(fleet, *JSON, option)
+    assert names(again) == ["db", "web"]
+    ended = run(fleet, *JSON, CONFIRM, option)
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 2})
+    assert {d["name"] for d in plans(run(fleet, *JSON))} == {"api"}
+
+
+def test_the_same_command_resumes_by_the_cutoff_of_the_plan(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    assert run(fleet, *JSON, CONFIRM, option, "--max-rollouts=1").summary["outcomes"] == {
+        "succeeded": 1,
+        "not_started": 2,
+    }
+    rest = run(fleet, *JSON, CONFIRM, option)
+    assert rest.summary["outcomes"] == {"succeeded": 2}
+    assert reasons(rest)["web"] == ("up_to_date", "needs no rollout anymore")
+
+
+def test_an_earlier_cutoff_may_be_given(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    ended = run(fleet, *JSON, option, "--only-started-before=2020-01-01T00:00:00Z")
+    assert names(ended) == []
+
+
+def test_another_object_of_the_same_name_is_skipped(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.delete("Deployment", "shop", "web")
+    fleet.settle()
+    sidecar = dict(fleet.injector.container)
+    fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.26.2"
+    fleet.create("shop", workload("Deployment", "web", replicas=1))
+    fleet.settle()
+    fleet.injector.container.update(sidecar)
+    ended = run(fleet, *JSON, option, "--only-started-before=2099-01-01T00:00:00Z")
+    assert names(ended) == ["api", "db"]
+    assert reasons(ended)["web"] == ("another_object", "is another object than in the plan")
+
+
+def test_a_sidecar_that_was_not_approved_is_not_rolled_out(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    ended = run(fleet, *JSON, CONFIRM, option)
+    assert (names(ended), ended.summary["outcomes"]) == ([], {})
+    code, reason = reasons(ended)["web"]
+    assert code == "another_sidecar"
+    assert reason == "drifted, but new Pods would get another sidecar than in the plan"
+
+
+def test_an_injector_that_is_upgraded_in_the_middle_ends_what_was_approved(
+    fleet, run, start, tmp_path
+):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    held = fleet.fault(method="GET", path="deployments/web$", release=threading.Event())
+    running = start(fleet, *JSON, CONFIRM, option)
+    assert held.reached.wait(30)
+    fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    held.release.set()
+    ended = running.finish()
+    results = [r for r in map(json.loads, lines_of(ended)) if r["record"] == "result"]
+    expected = ("skipped", "new Pods would get another sidecar than in the plan")
+    assert {(r["outcome"], r["message"]) for r in results} == {expected}
+
+
+def test_what_no_longer_exists_is_listed(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.delete("Deployment", "shop", "web")
+    fleet.settle()
+    ended = run(fleet, *JSON, option)
+    assert names(ended) == ["api", "db"]
+    assert reasons(ended)["web"][0] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["not json"], "line 1 is no such record"),
+        (["[]"], "line 1 is no such record"),
+        (['{"record": "summary"}', "{}"], "line 2 has no field 'record'"),
+        (['{"record": "plan", "selected": true}'], "line 1 has no field 'kind'"),
+        (['{"record": "skip"}', '{"record": "skip"}', '"record"'], "line 3 is no such record"),
+        (['{"record": "skip"}', ""], "line 2 is no such record"),
+    ],
+)
+def test_a_line_that_is_no_record_is_bad_usage(cluster, run, tmp_path, lines, said):
+    ended = run(cluster, *JSON, written(tmp_path, lines))
+    assert ended.code == 2
+    assert f"--log-format=json, a record per line; {said}\n" in ended.stderr
+
+
+def test_a_plan_that_cannot_be_read_is_bad_usage(cluster, run, tmp_path):
+    ended = run(cluster, *JSON, f"--plan={tmp_path}/nope.jsonl")
+    assert ended.code == 2
+    assert "No such file or directory" in ended.stderr
+
+
+def test_a_plan_without_workloads_selects_nothing(fleet, run, tmp_path):
+    dry = run(fleet, *JSON)
+    records = [line for line in lines_of(dry) if '"plan"' not in line]
+    deselected = [json.dumps({**record, "selected": False}) for record in plans(dry)]
+    for lines in ([], records, deselected):
+        ended = run(fleet, *JSON, written(tmp_path, lines))
+        assert (ended.code, names(ended)) == (0, [])
+        assert "--plan has no records of workloads to roll out: nothing is selected" in ended.stderr
+
+
+def test_a_plan_made_with_a_comparison_needs_one(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    ended = run(fleet, option)
+    assert (ended.code, "--plan requires --only-drifted" in ended.stderr) == (2, True)
+
+
+def test_the_plan_may_come_from_standard_input(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    text = run(fleet, TEXT, DRIFTED, option).stdout
+    assert f" {option} " in text
+    assert "--only-started-before" not in text
+    words, environment = command(fleet.kubeconfig, TEXT, DRIFTED, "--plan=-")
+    with open(option.removeprefix("--plan=")) as plan:
+        ended = subprocess.run(
+            words, env=environment, stdin=plan, capture_output=True, text=True, check=True
+        )
+    assert "To roll out: 3 workloads with 6 Pods, 6 of them old." in ended.stdout
+    assert " --plan=FILE " in ended.stdout
+
+
+def test_a_random_value_and_the_name_of_a_pod_do_not_change_the_revision(cluster, run, tmp_path):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.create("shop", replicated("StatefulSet", "db", replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    cluster.injector.stamps = True
+    options = (*JSON, "--include-statefulset")
+    first, second = (run(cluster, *options) for _ in range(2))
+    found = [{r["name"]: r["revision"] for r in plans(ended)} for ended in (first, second)]
+    assert found[0] == found[1]
+    assert all(len(revision) == 12 for revision in found[0].values())
+    ended = run(cluster, *options, CONFIRM, written(tmp_path, lines_of(first)))
+    assert ended.summary["outcomes"] == {"succeeded": 2}
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from(["", "plan", "web", "2026-05-01T13:00:00Z", "0001-01-01T00:00:00+14:00"]),
+    st.lists(st.text(max_size=3), max_size=2),
+)
+FIELDS = ("kind", "namespace", "name", "group", "uid", "revision", "started_before")
+LINES = st.one_of(
+    st.binary(max_size=40),
+    st.fixed_dictionaries(
+        {"record": st.just("plan"), "selected": st.booleans()},
+        optional=dict.fromkeys(FIELDS, VALUES),
+    ).map(lambda record: json.dumps(record).encode()),
+)
+
+
+@given(st.lists(LINES, max_size=4))
+def test_whatever_a_file_has_it_is_a_plan_or_bad_usage(tool, tmp_path_factory, found):
+    path = tmp_path_factory.mktemp("plan") / "plan.jsonl"
+    path.write_bytes(b"\n".join(found))
+    try:
+        plan = tool.plan_file(str(path))
+    except argparse.ArgumentTypeError as error:
+        assert re.search(r"; line \d+ (is no such record|has no field '\w+')$", str(error))
+    else:
+        assert all(isinstance(part, str) for ref in plan for part in ref)
+        sorted(plan)  # as the report does
+
+
+def test_a_question_and_a_plan_cannot_both_come_from_standard_input(fleet, tmp_path):
+    (tmp_path / "plan.jsonl").write_text("")
+    words, environment = command(fleet.kubeconfig, TEXT, DRIFTED, "--plan=-", "--confirm-each")
+    with open(tmp_path / "plan.jsonl") as plan:
+        ended = subprocess.run(words, env=environment, stdin=plan, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.partition("\n")[0]) == (
+        2,
+        "error: --confirm-each requires a terminal on standard input",
+    )
+
+
+def test_a_plan_of_several_files_is_one(fleet, run, tmp_path):
+    """As `cat` makes it of the plans of two clusters or teams."""
+    lines = lines_of(run(fleet, *JSON))
+    ended = run(fleet, *JSON, written(tmp_path, [*lines[::-1], *lines]))
+    assert names(ended) == ["db", "api", "web"]
+
+
+def test_what_is_not_selected_stays_so(fleet, run, tmp_path):
+    """--plan is one more filter: a kind that is not selected is listed."""
+    fleet.create("shop", workload("StatefulSet", "queue", replicas=1))
+    sidecar = fleet.injector.container
+    sidecar["image"], new = "docker.io/istio/proxyv2:1.26.2", sidecar["image"]
+    fleet.settle()
+    sidecar["image"] = new
+    option = written(tmp_path, lines_of(run(fleet, *JSON, "--include-statefulset", "sts/*")))
+    ended = run(fleet, *JSON, option)
+    assert names(ended) == []
+    assert reasons(ended)["queue"][0] == "kind_not_selected"
+    assert set(reasons(ended)) == {"queue"}
+
+
+def test_what_is_rejected_or_unknown_by_now_is_not_up_to_date(fleet, run, tmp_path):
+    """It has a `drift` record with the reason, and no `skip` record that says that all is well."""
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    for state, verdict in (("denies", "rejected"), ("fails", "unknown")):
+        fleet.injector.state = state
+        ended = run(fleet, *JSON, option)
+        assert (names(ended), reasons(ended)) == ([], {})
+        found = [r for r in map(json.loads, lines_of(ended)) if r["record"] == "drift"]
+        assert {r["verdict"] for r in found} == {verdict}
+        assert len(found) == 3

@@ -1,0 +1,40 @@
+"""The codes of `skip` records: scripts compare them, so they are kept."""
+
+from __future__ import annotations
+
+import re
+
+from support import SCRIPT
+
+CODES = {
+    "not_named",
+    "without_controller",
+    "static_pod",
+    "running_to_completion",
+    "excluded",
+    "gone",
+    "being_deleted",
+    "another_object",
+    "not_included",
+    "kind_not_selected",
+    "wrong_method",
+    "incomplete_rollout",
+    "unhealthy",
+    "nothing_to_replace",
+    "below_partition",
+    "changed_in_place",
+    "changed_template",
+    "another_sidecar",
+}
+
+OTHERS = {"not_found", "unfinished", "up_to_date", "without_pods"}  # of what no rule is about
+
+
+def test_each_rule_has_its_code(tool):
+    lists = (tool.OWNER_RULES, tool.OBJECT_RULES, tool.ROLLOUT_RULES, [tool.kind_not_selected])
+    rules = [rule for rules in lists for rule in rules]
+    assert sorted(rule.__name__ for rule in rules) == sorted(CODES)
+
+
+def test_no_other_codes_are_used():
+    assert set(re.findall(r'\bSkip\(.*, "([a-z_]+)"\)', SCRIPT.read_text())) == OTHERS

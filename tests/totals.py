@@ -1,0 +1,145 @@
+"""Each number of a run's text, computed again from its JSON records."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+ROW = r"^(\S+) +\S+(?: \(in template\))? +(\d+) +(\d+) +(\d+) +(\d+)(?: \((.*)\))?$"
+TO_ROLL_OUT = (
+    r"To roll out: (\d+)(?: of (\d+))? workloads?(?: \(--max-rollouts\))?"
+    r" with (\d+) Pods?, (\d+) of them old"
+)
+DONE = r"^(\d+) workloads? in [^:]+: (.*)\.$"
+FAILED = r"^Failed: (.*)\.$"
+
+
+def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[str]:
+    """Yield what the text of a run says otherwise than its records; `compares`: with --only-drifted."""
+    plan = of(records, "plan")
+    (summary,) = of(records, "summary")
+    yield from wrong_plan(text, plan)
+    yield from wrong_table(text.rpartition("\nSIDECAR ")[2], summary["sidecars"], compares)
+    left = left_out(records)
+    current = left.pop("up to date", 0)
+    said = numbers(text, r"^Not rolled out: (.*)\.$")
+    if said != left:
+        yield f"text: not rolled out: {said}, records: {left}"
+    shown = sum(numbers(text, r"^Up to date: (\d+ workload)s?\.$").values())
+    if shown != current:
+        yield f"text: {shown} up to date, records: {current}"
+    if not summary["dry_run"]:
+        yield from wrong_results(text, records, left)
+    failed = {word.replace("_", " "): count for word, count in summary["failed"].items()}
+    failed.pop("not up to date", 0)  # has a line of its own
+    shown = numbers(text, FAILED)
+    if {word.lower(): count for word, count in shown.items()} != failed and summary[
+        "exit_code"
+    ] == 1:
+        yield f"text: failed: {shown}, records: {failed}"
+
+
+def of(records: list[dict], kind: str) -> list[dict]:
+    return [found for found in records if found["record"] == kind]
+
+
+def key(record: dict) -> tuple[str, str, str]:
+    return record["kind"], record["namespace"], record["name"]
+
+
+def numbers(text: str, pattern: str) -> Counter[str]:
+    """The numbers of a list such as `2 drifted workloads, 1 rejected`, by their words in the singular."""
+    found = re.search(pattern, text, re.MULTILINE)
+    counts: Counter[str] = Counter()
+    for number, word in re.findall(r"(\d+) ([^,]+)", found[1] if found else ""):
+        counts[re.sub(r"(?<=workload|.....Pod)s$", "", word)] = int(number)
+    return counts
+
+
+def wrong_plan(text: str, plan: list[dict]) -> Iterator[str]:
+    selected = [record for record in plan if record["selected"]]
+    expected = [
+        len(selected),
+        len(plan),
+        sum(record["pods_replaced"] for record in selected),
+        sum(record["pods_to_replace"] for record in selected),
+    ]
+    found = re.search(TO_ROLL_OUT, text)
+    if plan and found:
+        shown = [int(part or found[1]) for part in found.groups()]
+    if plan and (not found or shown != expected):
+        yield f"text: {found and shown} to roll out, records: {expected}"
+    for record in plan:
+        kind, namespace, name = key(record)
+        rows = re.findall(
+            rf"^(\S+) +{namespace} +{kind.lower()}/{re.escape(name)} +(\d+) +(\d+) ", text, re.M
+        )
+        place = str(record["position"]) if record["selected"] else "-"
+        wanted = (place, str(record["pods_replaced"]), str(record["pods_to_replace"]))
+        if rows != [wanted]:
+            yield f"text: rows {rows} of {name}, records: {wanted}"
+
+
+def wrong_table(table: str, sidecars: list[dict], compares: bool) -> Iterator[str]:
+    """The table of sidecars: each row adds up, and says what the records say."""
+    rows = []
+    for found in sidecars:
+        lefts = dict(found["not_up_to_date"])
+        current = found["pods"] - sum(lefts.values())
+        old = lefts.pop("in_the_plan", 0)
+        rows.append((found["name"], found["pods"], current, old, sum(lefts.values())))
+    shown = []
+    for name, *counts, note in re.findall(ROW, table, re.MULTILINE):
+        pods, current, old, left = map(int, counts)
+        shown.append((name, pods, current, old, left))
+        reasons = sum(int(n) for n in re.findall(r"(?:^|, )(\d+) ", note))
+        if pods != current + old + left or reasons != left:
+            yield f"text: {name} {counts} ({note}) does not add up"
+    # Without rows, the Pods were not counted again, and the last table is that of the plan.
+    if sidecars and compares and sorted(shown) != sorted(rows):
+        yield f"text: {shown}, records: {rows}"
+
+
+def left_out(records: list[dict]) -> Counter[str]:
+    """How many workloads, and Pods without one, are not in the plan, by why."""
+    planned = set(map(key, of(records, "plan")))
+    drift = of(records, "drift")
+    verdicts = Counter(r["verdict"] for r in drift if key(r) not in planned)
+    others = {key(r) for r in of(records, "skip") if r["code"] != "without_pods"}
+    others -= set(map(key, drift))
+    kinds = Counter(kind == "Pod" for kind, *_ in others)
+    return +Counter(
+        {
+            "drifted workload": verdicts["drifted"] + verdicts["missing"],
+            "rejected": verdicts["rejected"],
+            "unknown": verdicts["unknown"],
+            "skipped workload": kinds[False],
+            "skipped Pod": kinds[True],
+            "up to date": verdicts["up_to_date"],
+        }
+    )
+
+
+def wrong_results(text: str, records: list[dict], left: Counter[str]) -> Iterator[str]:
+    (summary,) = of(records, "summary")
+    outcomes = Counter(r["outcome"] for r in of(records, "result"))
+    if outcomes != summary["outcomes"]:
+        yield f"results: {outcomes}, summary: {summary['outcomes']}"
+    planned, ended = (sorted(map(key, of(records, name))) for name in ("plan", "result"))
+    if planned != ended:
+        yield f"planned {planned}, results {ended}"
+    wanted = Counter({outcome.replace("_", " "): count for outcome, count in outcomes.items()})
+    said = re.findall(r"^Not rolled out: .*\.$", text, re.MULTILINE)
+    if said != 2 * [said[0]] if left else said:
+        yield f"text: not rolled out: {said}, records: {left}"
+    shown = numbers(text, DONE.replace(r"(\d+)", r"\d+"))
+    total = re.search(DONE, text, re.MULTILINE)
+    if shown != +wanted or (total and int(total[1]) != wanted.total()):
+        yield f"text: {total and total[0]}, records: {wanted}"
+    pods = summary["pods"]
+    found = re.search(r"^Pods: (\d+) of \d+ updated and ready", text, re.MULTILINE)
+    if found and int(found[1]) != pods["updated_and_ready"]:
+        yield f"text: {found[0]}, records: {pods}"
+    if not pods["updated_and_ready"] <= pods["updated"] <= pods["matched"]:
+        yield f"counts: {pods}"
