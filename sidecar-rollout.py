@@ -233,6 +233,7 @@ class Options:
     exclude_annotation: list[AnnotationFilter]
     kinds: frozenset[str]
     skip_unhealthy: bool
+    skip_downtime: bool
     only_drifted: bool
     include_missing: bool
     include_config: bool
@@ -252,7 +253,8 @@ class Options:
     timeout: float  # seconds
     soak: float | None  # seconds
     annotation_prefix: str
-    rollout_reason: str
+    rollout_reason: str  # see reason_for
+    record_events: bool
     kubeconfig: str | None
     context: str | None
     kubectl: str
@@ -648,6 +650,13 @@ def message_text(text: str) -> str:
 def short_reason(message: str) -> str:
     """Return what a person reads of a rejection: without the Pod's name."""
     return shorten(re.sub(r'^(\d+ )?pods "[^"]*" is forbidden: ', "", message), 300)
+
+
+def image_version(image: str) -> str:
+    """Return the part of an image that tells its version."""
+    name, _, digest = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return tag or digest[:19] or "latest"
 
 
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
@@ -1066,6 +1075,7 @@ OPTIONS = {
         ),
         Option("--exclude-deployment --exclude-deployments", "Skip Deployments"),
         Option("--skip-unhealthy", "Skip workloads that are unhealthy before the rollout"),
+        Option("--skip-downtime", "Skip workloads whose rollout is downtime, as the plan says"),
     ),
     "Drift detection": (
         Option(
@@ -1163,8 +1173,13 @@ OPTIONS = {
         ),
         Option(
             "--rollout-reason TEXT",
-            "Value of PREFIX.rollout.reason (default: Update sidecars NAMES)",
+            "Value of PREFIX.rollout.reason (default: Update sidecars NAMES, and what changes)",
             non_empty,
+            DEFAULT_REASON,
+        ),
+        Option(
+            "--record-events",
+            "Record an Event on each workload that was restarted, evicted or changed",
         ),
         Option(
             "--kubectl PATH", "Path to kubectl (default: the one on the PATH)", file_path, "kubectl"
@@ -1238,8 +1253,6 @@ def parse_args(argv: Sequence[str]) -> Options:
     if given.plan and given.cutoff is not NOW:
         given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
     given.confirm = bool(given.confirm or given.confirm_each)
-    default = f"{DEFAULT_REASON} {join_words(given.sidecars)}"
-    given.rollout_reason = given.rollout_reason or default
     return Options(**only(vars(given), Options.__dataclass_fields__))
 
 
@@ -1844,6 +1857,28 @@ class Cluster:
         query = {"fieldManager": FIELD_MANAGER}
         return decode_object(self.request("PATCH", path_of(ref), query=query, body=body))
 
+    def record_event(self, workload: Workload, message: str, is_failure: bool) -> None:
+        """Record an Event on a workload, for `kubectl describe`; without permission, nothing."""
+        ref = workload.ref
+        subject = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
+        now = format_time(self.now())
+        body = {
+            "metadata": {"generateName": f"{ref.name}.", "namespace": ref.namespace},
+            "involvedObject": subject | {"uid": dig(workload.obj, "metadata.uid") or ""},
+            "type": "Warning" if is_failure else "Normal",
+            "reason": "SidecarRolloutFailed" if is_failure else "SidecarRollout",
+            "message": shorten(message, 1000),
+            "source": {"component": FIELD_MANAGER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            path = f"{CORE}/namespaces/{ref.namespace}/events"
+            self.request("POST", path, body=body, retries=0)
+        except ApiError as error:
+            log.debug("cannot record an Event: %s", error, extra={"workload": str(ref)})
+
     def user(self) -> str:
         """Return this user's name; empty if the API server does not tell (before 1.28)."""
         version = "authentication.k8s.io/v1"
@@ -2161,6 +2196,8 @@ def needed_permissions(options: Options) -> dict[str, str]:
         needed["patch pods"] = ""
     if options.confirm and options.evict:
         needed["create pods/eviction"] = ""
+    if options.confirm and options.record_events:
+        needed["create events"] = "no Events are recorded"
     for kind in OWNED if options.evict else ():
         needed[f"get {KINDS[kind].resource}"] = f"Pods of {kind}s are skipped"
     if "Deployment" in options.kinds:
@@ -2561,6 +2598,11 @@ def unhealthy(workload: Workload, options: Options) -> str:
     return f"unhealthy: {reason}" if options.skip_unhealthy and reason else ""
 
 
+def has_downtime(workload: Workload, options: Options) -> str:
+    is_skipped = options.skip_downtime and may_all_be_away(workload, options)
+    return "its rollout is downtime: all its Pods may be away at once" if is_skipped else ""
+
+
 def nothing_to_replace(workload: Workload, options: Options) -> str:
     if workload.old_pods:
         return ""
@@ -2632,6 +2674,7 @@ ROLLOUT_RULES: tuple[Rule, ...] = (
     changed_in_place,
     changed_template,
     another_sidecar,
+    has_downtime,
 )
 LEFT = {  # why Pods are not up to date, by the rule that leaves their workload out
     not_named: "not selected",
@@ -2821,6 +2864,36 @@ def failure_condition(workload: Json) -> str:
     return message_text(failed.get("message", "")) if failed else ""
 
 
+def may_all_be_away(workload: Workload, options: Options) -> bool:
+    """Return whether all Pods of a workload may be away at once while they are replaced.
+
+    A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
+    its maxSurge. Percentages are rounded down, of maxSurge up; if both are 0, maxUnavailable is 1.
+    Kubernetes' pkg/controller/deployment/rolling.go and util/deployment_util.go.
+    """
+    obj = workload.obj
+    wanted = counts_of(workload.ref, obj)[0] or len(workload.pods)
+    if workload.ref.kind == "DaemonSet" or partition_of(obj):
+        return False  # away on one node at a time; Pods below the partition stay
+    if not workload.method.is_rollout:
+        return evicted_at_once(workload.method, wanted, options) >= wanted
+    if dig(obj, "spec.strategy.type") == "Recreate":
+        return True
+    field = "strategy" if workload.ref.kind == "Deployment" else "updateStrategy"
+    rolling = dig(obj, f"spec.{field}.rollingUpdate")
+    has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
+    away = rolling.get("maxUnavailable", 1)
+    if isinstance(away, str):
+        away = int(away.rstrip("%")) * wanted // 100
+    return max(away, int(not has_surge)) >= wanted
+
+
+def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
+    """Return how many Pods of an owner that wants so many may be unavailable."""
+    limit = options.max_unavailable
+    return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
+
+
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
     return any(
         key in found and fnmatch.fnmatchcase(found[key], pattern)
@@ -2910,7 +2983,8 @@ def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
     is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
     reason = template_annotations(obj).get(f"{options.annotation_prefix}.rollout.reason", "")
     if reason.startswith(DEFAULT_REASON):
-        names = re.split(", | and ", reason.removeprefix(DEFAULT_REASON).strip())
+        listed = reason.removeprefix(DEFAULT_REASON).partition(":")[0]
+        names = re.split(", | and ", listed.strip())
         found = itertools.product(names, options.sidecars)
         is_ours &= any(
             " " in name or matches(name, [other]) or matches(other, [name]) for name, other in found
@@ -3053,36 +3127,6 @@ def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
         turns[rank] += 1
         order[workload.ref] = (*rank[:2], turns[rank], workload.ref.namespace)
     return sorted(workloads, key=lambda workload: order[workload.ref])
-
-
-def may_all_be_away(workload: Workload, options: Options) -> bool:
-    """Return whether all Pods of a workload may be away at once while they are replaced.
-
-    A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
-    its maxSurge. Percentages are rounded down, of maxSurge up; if both are 0, maxUnavailable is 1.
-    Kubernetes' pkg/controller/deployment/rolling.go and util/deployment_util.go.
-    """
-    obj = workload.obj
-    wanted = counts_of(workload.ref, obj)[0] or len(workload.pods)
-    if workload.ref.kind == "DaemonSet" or partition_of(obj):
-        return False  # away on one node at a time; Pods below the partition stay
-    if not workload.method.is_rollout:
-        return evicted_at_once(workload.method, wanted, options) >= wanted
-    if dig(obj, "spec.strategy.type") == "Recreate":
-        return True
-    field = "strategy" if workload.ref.kind == "Deployment" else "updateStrategy"
-    rolling = dig(obj, f"spec.{field}.rollingUpdate")
-    has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
-    away = rolling.get("maxUnavailable", 1)
-    if isinstance(away, str):
-        away = int(away.rstrip("%")) * wanted // 100
-    return max(away, int(not has_surge)) >= wanted
-
-
-def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
-    """Return how many Pods of an owner that wants so many may be unavailable."""
-    limit = options.max_unavailable
-    return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
 
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Scan]:
@@ -3250,7 +3294,7 @@ CONTROLLER_LABELS = (
 TOKEN_VOLUME = "kube-api-access-[a-z0-9]{5}"  # each Pod has its own name for it
 # Annotations of this command, of kubectl rollout restart, and of admission about itself
 BOOKKEEPING = re.compile(
-    r".*\.rollout\.(timestamp|reason|revision)|kubectl\.kubernetes\.io/restartedAt"
+    r".*\.rollout\.(timestamp|reason|revision|by)|kubectl\.kubernetes\.io/restartedAt"
     r"|kubernetes\.io/limit-ranger"
 )
 REFERENCES = re.compile(  # paths below which there are only names, such as that of a Secret
@@ -4189,7 +4233,18 @@ class Rollout:
         if result.outcome in FAILURES and result is not earlier and workload.unhealthy_reason:
             before = f"(unhealthy before the rollout: {workload.unhealthy_reason})"
             result = replace(result, message=f"{result.message} {before}")
-        return replace(result, seconds=seconds_since(started))
+        result = replace(result, seconds=seconds_since(started))
+        if self.options.record_events and workload.is_begun and (earlier or not result.attempt):
+            self.record_event(result)
+        return result
+
+    def record_event(self, result: Result) -> None:
+        """Record what became of a workload, unless nothing may be written anymore."""
+        if not self.signals.is_second():
+            workload = result.workload
+            parts = [described(result), result.message, reason_for(workload, self.options)]
+            message = "; ".join(filter(None, parts))
+            self.cluster.record_event(workload, message, result.outcome in FAILURES)
 
     def interrupted(self, workload: Workload) -> Result:
         """Return the result of a rollout that is no longer waited for."""
@@ -4338,11 +4393,14 @@ class Rollout:
         """
         if workload.controller:
             return {RESTARTED_AT: stamp}
+        found = {
+            "timestamp": stamp,
+            "reason": reason_for(workload, self.options),
+            "revision": revision_of(workload) if self.options.only_drifted else "",
+            "by": self.cluster.connection.user,
+        }
         prefix = f"{self.options.annotation_prefix}.rollout"
-        found = {f"{prefix}.timestamp": stamp, f"{prefix}.reason": self.options.rollout_reason}
-        if self.options.only_drifted:
-            found[f"{prefix}.revision"] = revision_of(workload)
-        return found
+        return {f"{prefix}.{name}": value for name, value in found.items() if value}
 
     def wait(self, workload: Workload, attempt: Attempt, tell: Tell) -> tuple[int | None, str]:
         """Return kubectl's result, or 1 and why a look ended the waiting."""
@@ -4626,9 +4684,40 @@ class Rollout:
         return ""
 
 
+def reason_for(workload: Workload, options: Options) -> str:
+    """Return the reason of a rollout for people: of a person, or what changes, without values."""
+    if options.rollout_reason != DEFAULT_REASON:
+        return options.rollout_reason
+    images = [
+        f"image {image_version(found.current)} -> {image_version(found.expected)}"
+        for found in workload.differences
+        if found.path[1:] == ("image",) and found.current and found.expected
+    ]
+    others = len(workload.differences) - len(images)
+    more = f"{len(images) and 'other ' or ''}difference"
+    parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]
+    text = f"{DEFAULT_REASON} {join_words(options.sidecars)}"
+    return f"{text}: {', '.join(parts)}" if parts else text
+
+
 def is_unfinished(text: str) -> bool:
     """Return whether a rollout that did not complete in time may still complete."""
     return any(words in text for words in (TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START))
+
+
+NOUNS = {  # of each method, for the log
+    Method.RESTART: "rollout",
+    Method.ATTACH: "rollout",
+    Method.EVICT: "eviction",
+    Method.IN_PLACE: "image change",
+}
+LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)
+
+
+def described(result: Result) -> str:
+    """Return `rollout succeeded in 3.2s`."""
+    text = f"{NOUNS[result.workload.method]} {result.outcome.value}"
+    return text if result.outcome in LISTED_BY_REASON else f"{text} in {result.seconds}s"
 
 
 def growing(seconds: float) -> Iterator[float]:
@@ -5551,12 +5640,6 @@ class Scheduler:
 
 # 14. Report: it displays and counts, and decides nothing -----------------------------------------
 
-NOUNS = {  # of each method, for the log
-    Method.RESTART: "rollout",
-    Method.ATTACH: "rollout",
-    Method.EVICT: "eviction",
-    Method.IN_PLACE: "image change",
-}
 VERBS = {  # for questions
     Method.RESTART: "Roll out",
     Method.ATTACH: "Wait for",
@@ -5573,19 +5656,11 @@ VERDICT_MEANINGS = {
     "replaced",
     Verdict.UNKNOWN: "unknown: not compared",
 }
-LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)
 POSITIONS = {
     REGULAR: "a regular container",
     NATIVE: "a native sidecar",
     INIT: "an init container",
 }
-
-
-def image_version(image: str) -> str:
-    """Return the part of an image that tells its version."""
-    name, _, digest = image.partition("@")
-    tag = name.rpartition("/")[2].partition(":")[2]
-    return tag or digest[:19] or "latest"
 
 
 def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
@@ -5982,9 +6057,7 @@ class Report:
             counts=counts._asdict() if result.counts or not workload.is_begun else None,
             revision=revision_of(workload),
         )
-        text = f"{NOUNS[workload.method]} {outcome.value}"
-        if outcome not in LISTED_BY_REASON:
-            text += f" in {result.seconds}s"
+        text = described(result)
         message = result.message
         if outcome in FAILURES:  # the whole message stands in the summary
             message = shorten(message, 80)

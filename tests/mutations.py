@@ -507,6 +507,80 @@ MUTATIONS = (
         '"not up to date": left * self.options.fail_on_drift,',
         '"not up to date": left * (not self.options.fail_on_drift),',
     ),
+    # Who, why, what
+    Mutation(
+        "annotations: nobody says who it was",
+        "who_and_why",
+        '"by": self.cluster.connection.user,',
+        '"by": "",',
+    ),
+    Mutation(
+        "annotations: the reason has values",
+        "who_and_why",
+        "    parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]\n",
+        "    parts = list(map(difference_text, workload.differences))\n",
+    ),
+    Mutation(
+        "Events: they are recorded without the option",
+        "who_and_why",
+        "if self.options.record_events and workload.is_begun and",
+        "if workload.is_begun and",
+    ),
+    Mutation(
+        "Events: of what was skipped, too",
+        "who_and_why",
+        "if self.options.record_events and workload.is_begun and",
+        "if self.options.record_events and",
+    ),
+    Mutation(
+        "downtime: --skip-downtime skips nothing",
+        "downtime",
+        "is_skipped = options.skip_downtime and may_all_be_away(workload, options)",
+        "is_skipped = False",
+    ),
+    # Plan files
+    Mutation(
+        "--plan: a file without records selects everything",
+        "plan_file",
+        "if options.plan is not None and ref not in options.plan:",
+        "if options.plan and ref not in options.plan:",
+    ),
+    Mutation(
+        "--plan: another object is rolled out",
+        "plan_file",
+        'is_same = not planned or planned.uid == dig(workload.obj, "metadata.uid")',
+        "is_same = True",
+    ),
+    Mutation(
+        "--plan: another sidecar is rolled out",
+        "plan_file",
+        'is_same = not planned or planned.revision in ("", revision_of(workload))',
+        "is_same = True",
+    ),
+    Mutation(
+        "--plan: what is rejected by now needs no rollout",
+        "plan_file",
+        "elif ref not in known and having[ref] in NEED_NO_ROLLOUT:",
+        "elif ref not in known:",
+    ),
+    Mutation(
+        "--plan: the order is that of a plan without it",
+        "plan_file",
+        "    planned.sort(key=lambda workload: places.get(workload.ref, 0))\n",
+        "",
+    ),
+    Mutation(
+        "--plan: the cutoff is now",
+        "plan_file",
+        "return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff",
+        "return self.cutoff",
+    ),
+    Mutation(
+        "totals: Pods of up-to-date workloads have no sidecar in their template",
+        "census",
+        "workload.in_template = share(frozenset(map(as_sidecar, found_there)))",
+        "workload.in_template = frozenset()",
+    ),
     # The census
     Mutation(
         "census: an audit passes with Pods that were not checked",

@@ -12,6 +12,7 @@ FIELDS = {
         *ALWAYS,
         "involvedObject.kind",
         "involvedObject.name",
+        "involvedObject.namespace",
         "involvedObject.uid",
         "reason",
         "type",

@@ -265,3 +265,20 @@ def test_what_an_annotation_does_not_include_is_excluded(company, run):
         "istio-proxy 1.26.2 2 0 0 2 (2 excluded)",
         "istio-proxy 1.27.0 3 0 0 3 (3 excluded)",
     ]
+
+
+def test_a_sidecar_that_stands_in_the_template_is_up_to_date(cluster, run):
+    """A restart never changes it, and people look for it after a CVE."""
+    cluster.namespace("legacy")
+    own = pod_spec(containers=[container("app"), container("istio-proxy", OLD)])
+    cluster.create("legacy", workload("Deployment", "fax", own, replicas=2))
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    ended = run(cluster, DRIFTED, TEXT)
+    assert sidecar_table(ended) == [
+        "istio-proxy 1.26.2 1 1 0 0",
+        "istio-proxy 1.26.2 (in template) 2 2 0 0",
+    ]
+    done = run(cluster, DRIFTED, CONFIRM)
+    rows = {(row["image"], row["in_template"]): row["pods"] for row in done.summary["sidecars"]}
+    assert rows[OLD, True] == 2

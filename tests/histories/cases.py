@@ -332,6 +332,8 @@ def some_options(chance: random.Random, apps: tuple[App, ...], setup: str) -> tu
         0.08, "--log-level=debug", "--log-level=warning"
     )
     found += maybe(0.05, "--context=embedded")
+    more = random.Random(str(apps))  # of the same history, so that older seeds stay what they were
+    found += [word for word in ("--record-events", "--skip-downtime") if more.random() < 0.1]
     return (*found, f"--timeout={chance.choice((4, 6))}s")
 
 

@@ -254,6 +254,9 @@ class Oracle:
             if kind == "patch":
                 _, _, _, _, _, namespace, _, name = request.path.split("/")
                 yield entry, kind, self.world.apps.get(f"{namespace}/{name}"), None
+            elif kind == "Event":
+                if not (self.options.has("--record-events") and run.confirm):
+                    self.say(4, f"an Event that nobody asked for: {request.body}")
             elif kind in ("eviction", "image change"):
                 namespace, name = request.path.split("/")[4], request.path.split("/")[6]
                 pod = self.pod_before(entry, namespace, name)

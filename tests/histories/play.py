@@ -152,6 +152,8 @@ def classify(request: Request, listed: set[str], selector: str) -> str:
         return "eviction"
     if request.method == "POST" and path.endswith("/pods"):
         return "dry run"
+    if request.method == "POST" and path.endswith("/events"):
+        return "Event"
     if request.method == "PATCH":
         return "image change" if "/pods/" in path else "patch"
     if request.method == "GET" and path.endswith("/pods"):

@@ -267,3 +267,12 @@ def test_what_is_rejected_or_unknown_by_now_is_not_up_to_date(fleet, run, tmp_pa
         found = [r for r in map(json.loads, lines_of(ended)) if r["record"] == "drift"]
         assert {r["verdict"] for r in found} == {verdict}
         assert len(found) == 3
+
+
+def test_without_a_comparison_too_the_same_command_resumes(fleet, run, tmp_path):
+    """New Pods are younger than the cutoff of the plan, and not restarted again."""
+    json_alone = JSON[0]
+    option = written(tmp_path, lines_of(run(fleet, json_alone)))
+    assert run(fleet, json_alone, CONFIRM, option).summary["outcomes"] == {"succeeded": 3}
+    again = run(fleet, json_alone, CONFIRM, option)
+    assert (names(again), again.summary["outcomes"]) == ([], {})

@@ -81,7 +81,11 @@ def test_what_is_written_into_the_template(cluster, run):
     stamp = datetime.fromisoformat(annotations.pop("myCompany.rollout.timestamp"))
     assert began <= stamp <= datetime.now(timezone.utc)
     assert stamp.tzinfo
-    assert annotations == {"team": "a", "myCompany.rollout.reason": "CVE-2026-1 in Envoy"}
+    assert annotations == {
+        "team": "a",
+        "myCompany.rollout.reason": "CVE-2026-1 in Envoy",
+        "myCompany.rollout.by": "admin",
+    }
     assert "sidecar-rollout" in [entry["manager"] for entry in found["metadata"]["managedFields"]]
     (patch,) = patches(cluster)
     assert patch.headers["content-type"] == "application/strategic-merge-patch+json"
@@ -98,6 +102,7 @@ def test_the_default_annotations(cluster, run):
     assert annotations.keys() == {
         "sidecarRollout.rollout.timestamp",
         "sidecarRollout.rollout.reason",
+        "sidecarRollout.rollout.by",
     }
     assert annotations["sidecarRollout.rollout.reason"] == "Update sidecars istio-proxy"
 

@@ -25,6 +25,7 @@ CODES = {
     "changed_in_place",
     "changed_template",
     "another_sidecar",
+    "has_downtime",
 }
 
 OTHERS = {"not_found", "unfinished", "up_to_date", "without_pods"}  # of what no rule is about

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from cluster.manifests import container, pod_spec, replicated, service, workload
 from support import BOTH, CONFIRM, Watch
@@ -97,3 +99,38 @@ def test_of_serving_workloads_those_with_downtime_go_last(cluster, run):
         ("a", "serving", True),
         ("d", "unhealthy", False),
     ]
+
+
+def test_they_are_skipped_with_skip_downtime(cluster, run):
+    for name, fields in (("one", rolling(1, 0)), ("two", {"replicas": 2})):
+        cluster.create("shop", workload("Deployment", name, **fields))
+    cluster.create("shop", replicated("ReplicaSet", "lone", replicas=1))
+    cluster.settle()
+    dry = run(cluster, "--evict")
+    assert {r["name"]: r["downtime"] for r in dry.of("plan")} == {
+        "lone": True,
+        "one": True,
+        "two": False,
+    }
+    ended = run(cluster, "--evict", "--skip-downtime", CONFIRM)
+    assert ended.outcomes == {"shop/two": "succeeded"}
+    reason = "its rollout is downtime: all its Pods may be away at once"
+    assert {(r["name"], r["code"], r["reason"]) for r in ended.of("skip")} == {
+        ("lone", "has_downtime", reason),
+        ("one", "has_downtime", reason),
+    }
+
+
+def test_one_that_is_scaled_down_since_the_plan_is_skipped(cluster, start):
+    """Of two Pods, one keeps serving; of one, none does."""
+    cluster.create("shop", workload("Deployment", "web", replicas=2, **rolling(1, 0)))
+    cluster.settle()
+    held = cluster.fault(method="GET", path="deployments/web$", release=threading.Event())
+    running = start(cluster, CONFIRM, "--skip-downtime")
+    assert held.reached.wait(30)
+    cluster.change("Deployment", "shop", "web", {"spec": {"replicas": 1}})
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "skipped"}
+    assert ended.of("result")[0]["message"].startswith("its rollout is downtime")

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import SCRIPT
+from support import SCRIPT, a_workload
 
 NAME = "--sidecar-container-name=istio-proxy"
 
@@ -185,7 +185,7 @@ def test_defaults(tool):
     assert options.confirm_each is False
     assert (options.annotation_prefix, options.rollout_reason) == (
         "sidecarRollout",
-        "Update sidecars istio-proxy",
+        "Update sidecars",  # and their names, and what changes
     )
 
 
@@ -195,8 +195,11 @@ def test_the_reason_names_all_sidecars(tool):
         "--sidecar-container-name=b",
         "--sidecar-container-name=c",
     ]
-    assert tool.parse_args(names).rollout_reason == "Update sidecars a, b and c"
-    assert tool.parse_args(names[:2]).rollout_reason == "Update sidecars a and b"
+    for words, reason in (
+        (names, "Update sidecars a, b and c"),
+        (names[:2], "Update sidecars a and b"),
+    ):
+        assert tool.reason_for(a_workload(tool), tool.parse_args(words)) == reason
 
 
 @pytest.mark.parametrize(

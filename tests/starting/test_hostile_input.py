@@ -96,7 +96,7 @@ def test_all_options_are_known_to_the_next_test():
     assert {"--sidecar-container-name", "--only-started-before", "--timeout", "--log-format"} < set(
         OPTIONS
     )
-    assert len(OPTIONS) == 40  # with --help and --version
+    assert len(OPTIONS) == 42  # with --help and --version
 
 
 @given(
