@@ -76,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both: also runs with --control-plane")
     config.addinivalue_line("markers", "injectors: runs with --injectors alone")
+    config.addinivalue_line("markers", "real: runs with --control-plane alone")
     config.addinivalue_line("markers", "embedded(reason): not with --control-plane")
 
 
@@ -112,14 +113,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "anywhere" not in item.fixturenames:
                 item.add_marker(here)
-    modes = {"both": "--control-plane", "injectors": "--injectors"}
+    modes = {"both": "--control-plane", "real": "--control-plane", "injectors": "--injectors"}
     chosen = {mark for mark, option in modes.items() if config.getoption(option)}
 
     def is_wanted(item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
         if "both" in marks and not {"cluster", "shared"} & set(item.fixturenames):
             return not chosen  # it needs no cluster at all
-        return bool(marks & chosen) if chosen else "injectors" not in marks
+        return bool(marks & chosen) if chosen else not marks & {"injectors", "real"}
 
     config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
     items[:] = filter(is_wanted, items)

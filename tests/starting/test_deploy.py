@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import signal
 import subprocess
 import sys
 
 import demo
 import pytest
-from support import CONFIRM, DEPLOY, KUBECTL, TOP, arguments, documents
+import yaml
+from cluster.manifests import workload
+from support import CONFIRM, DEPLOY, KUBECTL, TOP, arguments, documents, let_ready, upgrade
 
 
 @pytest.fixture
@@ -23,19 +27,72 @@ def kubectl(cluster):
     return run
 
 
-def test_the_manifests_can_be_applied_in_the_readmes_order(kubectl):
-    commands = re.findall(r"(?m)^kubectl apply (-f .*)$", (DEPLOY / "README.md").read_text())
-    files = re.findall(r"deploy/(\S+)", " ".join(commands))
-    names = {path.name for path in DEPLOY.glob("*.yaml")}
-    assert sorted(files) == sorted(names - {"team.yaml"})  # which a team applies to its namespace
-    for command in commands:
-        names = re.findall(r"deploy/(\S+)", command)
-        count = sum(len(documents(name)) for name in names)
-        tried = kubectl("apply", "--dry-run=server", *command.split())
-        assert (tried.returncode, tried.stdout.count(" created (server dry run)\n")) == (0, count)
-        applied = kubectl("apply", *command.split())
-        assert (applied.returncode, applied.stdout.count(" created\n")) == (0, count)
-        assert kubectl("apply", *command.split()).stdout.count(" unchanged\n") == count
+def test_the_readmes_commands_are_about_all_manifests(kubectl):
+    text = (DEPLOY / "README.md").read_text()
+    assert re.findall(r"(?m)^kubectl apply (.*)$", text) == ["-k deploy"]
+    built = kubectl("kustomize", "deploy")
+    assert (built.returncode, built.stderr) == (0, "")
+    found = list(yaml.safe_load_all(built.stdout))
+    names = {path.name for path in DEPLOY.glob("*.yaml")} - {"team.yaml", "kustomization.yaml"}
+    wanted = [document for name in names for document in documents(name)]
+    assert sorted(map(key, found)) == sorted(map(key, wanted))
+
+
+def key(document: dict) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+def test_image_registry_and_arguments_are_set_in_one_place(kubectl, tmp_path):
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    path = tmp_path / "deploy" / "kustomization.yaml"
+    text = path.read_text().replace("newName: registry.example/", "newName: registry.test/")
+    text = text.replace("newTag: 0.", "newTag: 9.").replace("=istio-proxy", "=linkerd-proxy")
+    added = re.sub("(?m)^      # (- op|  path|  value)", r"      \1", text)
+    path.write_text(added)
+    built = kubectl("kustomize", str(path.parent))
+    assert (built.returncode, built.stderr) == (0, "")
+    jobs = [d for d in yaml.safe_load_all(built.stdout) if d["kind"] == "CronJob"]
+    assert len(jobs) == 2
+    for job in jobs:
+        (found,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        assert found["image"].startswith("registry.test/sidecar-rollout:9.")
+        assert found["args"][0] == "--sidecar-container-name=linkerd-proxy"
+        assert found["args"][-1] == "--exclude-namespace=vault"
+
+
+def test_the_rollouts_end_before_the_jobs_deadline():
+    (job,) = documents("cronjob.yaml")
+    spec, words = job["spec"], arguments("cronjob.yaml")
+    assert (spec["suspend"], spec["timeZone"]) == (True, "Etc/UTC")
+    assert {"--skip-downtime", "--soak=1m"} <= set(words)
+    wanted = {"kube-system", "istio-system", "istio-ingress"}
+    assert {w.partition("=")[2] for w in words if w.startswith("--exclude-namespace")} == wanted
+    value = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+    assert value["--max-duration"] == "3h"
+    needed = 3 * 3600 + int(value["--timeout"].rstrip("s")) + 60
+    assert spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] > needed
+    for found in (job, job["spec"]["jobTemplate"]["spec"]["template"]):
+        assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "sidecar-rollout"
+
+
+def test_a_pod_that_is_deleted_ends_its_log_with_the_summary(cluster, start):
+    """The kubelet sends SIGTERM, and waits for terminationGracePeriodSeconds."""
+    for name in "abc":
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    cluster.kubelet.ready_after = 60
+    words = [word for word in arguments("cronjob.yaml") if not word.startswith("--timeout")]
+    running = start(cluster, *words, "--timeout=30s")
+    cluster.wait_for(cluster.kubelet.starting)
+    running.signal(signal.SIGTERM)
+    running.wait_for_log("interrupted: no new rollouts will start; waiting for 1 in progress")
+    let_ready(cluster)
+    ended = running.finish()
+    assert ended.code == 143
+    last = json.loads(ended.stdout.splitlines()[-1])
+    assert (last["record"], last["exit_code"]) == ("summary", 143)
+    assert last["outcomes"] == {"incomplete": 1, "not_started": 2}  # a soak that was interrupted
 
 
 def test_a_misspelled_field_would_be_found(kubectl, tmp_path):
@@ -87,7 +144,8 @@ def test_the_audit_is_the_same_without_confirm():
 
 @pytest.mark.parametrize(("name", "code"), [("cronjob.yaml", 0), ("audit.yaml", 1)])
 def test_the_demo_runs_the_cron_jobs_command_line(name, code):
-    words = [sys.executable, demo.__file__, *arguments(name)]
+    given = ["--soak=1s" if word == "--soak=1m" else word for word in arguments(name)]
+    words = [sys.executable, demo.__file__, *given]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=100)
     records = [json.loads(line) for line in ended.stdout.splitlines()]
     assert ended.returncode == code == records[-1]["exit_code"]

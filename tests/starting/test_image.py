@@ -32,12 +32,18 @@ def test_the_dockerfile_has_no_lint():
 
 def test_what_the_dockerfile_copies_exists_and_it_is_no_root():
     found = dict(reversed(instructions()))
-    copied = [shlex.split(rest)[0] for word, rest in instructions() if word == "COPY"]
-    assert copied == ["deploy/requirements.txt", "sidecar-rollout.py"]
-    assert all((TOP / path).exists() for path in copied)
+    copied = [shlex.split(rest) for word, rest in instructions() if word == "COPY"]
+    sources = [words[-2] for words in copied if not words[0].startswith("--from")]
+    assert sources == ["deploy/requirements.txt", "sidecar-rollout.py"]
+    assert all((TOP / path).exists() for path in sources)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[1:] == ["*", "!sidecar-rollout.py", "!deploy/requirements.txt"]
     assert found["USER"] == "65532:65532"
     assert json.loads(found["ENTRYPOINT"]) == ["/usr/local/bin/sidecar-rollout.py"]
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", found["FROM"])
+    stages = [rest for word, rest in instructions() if word == "FROM"]
+    assert re.fullmatch(r"(python:3\.\d+\.\d+-slim-\w+) AS build (\1)", " ".join(stages))
+    last = instructions()[[word for word, _ in instructions()].index("FROM") + 1 :]
+    assert ["RUN", "pip uninstall --yes pip"] in last
 
 
 def test_what_it_installs_is_pinned_and_is_what_the_tool_needs():
@@ -62,7 +68,7 @@ def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, clus
     uv = Path(sys.executable).with_name("uv")  # which is ten times as fast
     pip.write_text(f'#!/bin/sh\nexec {uv} pip "$@" --python {tmp_path}/venv/bin/python\n')
     pip.chmod(0o755)
-    (command,) = [rest for word, rest in instructions() if word == "RUN" and rest.startswith("pip")]
+    (command,) = [r for word, r in instructions() if word == "RUN" and r.startswith("pip install")]
     requirements = tmp_path / "requirements.txt"
     requirements.write_bytes((DEPLOY / "requirements.txt").read_bytes())
     environment = {
@@ -71,10 +77,11 @@ def test_its_install_commands_work_in_a_clean_virtual_environment(tmp_path, clus
         "KUBECONFIG": cluster.kubeconfig,
     }
     command = command.replace("/tmp/requirements.txt", str(requirements))
+    assert "--prefix=/install" in command
+    command = command.replace("/install", str(tmp_path / "venv"))
     subprocess.run(
         ["sh", "-ec", command], env=environment, check=True, capture_output=True, timeout=600
     )
-    assert not requirements.exists()
     words = [str(SCRIPT), "--sidecar-container-name=istio-proxy", CONFIRM]
     ended = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0 and "1 succeeded" in ended.stdout, ended.stderr
