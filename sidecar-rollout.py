@@ -778,22 +778,26 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    HINTS = {
+    HINTS = {  # short options by their first letter: -ojson
         "--dry-run": "a dry run is the default",
         "-o": "use --log-format=json",
         "--output": "use --log-format=json",
         "--yes": "use --confirm=true",
         "-y": "use --confirm=true",
+        "--container": "use --sidecar-container-name",
+        "-c": "use --sidecar-container-name",
+        "--all": "use --all-namespaces, which is the default",
     }
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2. Of an unknown option, say which one may be meant."""
         found = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
         if found:
-            close = difflib.get_close_matches(found[1], self._option_string_actions, n=1)
+            name = found[1] if found[1].startswith("--") else found[1][:2]
+            close = difflib.get_close_matches(name, self._option_string_actions, 1, 0.68)
             guess = f"did you mean {close[0]}?" if close else ""
-            hint = self.HINTS.get(found[1], guess)
-            message = f"unknown option {found[1]}{f'; {hint}' if hint else ''}"
+            hint = self.HINTS.get(name, guess)
+            message = f"unknown option {name}{f'; {hint}' if hint else ''}"
         self.exit(2, f"error: {printable(message)}\nSee '{PROGRAM} --help' for usage.\n")
 
 
@@ -832,7 +836,7 @@ LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 # An unset shell variable must not select more than was meant.
 non_empty = matching(r"(?s).*\S.*", "non-empty")
 # An RFC 1123 label, and an RFC 1123 subdomain
-name_pattern = matching(
+one_name = matching(
     r"(?=.*[*?\[]|.{1,63}$)[a-z0-9*?\[\]!-]+",
     f"one name with at most 63 lowercase letters, digits and '-'; {WILDCARDS}",
 )
@@ -845,6 +849,12 @@ annotation_prefix = matching(
     rf"((?=[^/]{{1,253}}/){LABEL}(\.{LABEL})*/)?[A-Za-z0-9][-A-Za-z0-9_.]{{0,44}}",
     "a prefix such as myCompany or example.com/team, with at most 45 characters after the '/'",
 )
+
+
+def name_pattern(text: str) -> str:
+    if "," in text:
+        raise invalid(text, "one name; repeat the option for each name")
+    return one_name(text)
 
 
 def amount(text: str) -> Amount:
@@ -1268,16 +1278,31 @@ def types_of(workloads: Names) -> set[str]:
     return {pattern.partition("/")[0] for pattern in workloads}
 
 
-def find_contradiction(given: argparse.Namespace) -> str:
-    """Return what is wrong with the options together, or an empty text."""
-    types = types_of(given.workloads)
+def invalid_type(types: set[str], given: argparse.Namespace) -> str:
+    """Return what is wrong with the types of the workloads, or an empty text."""
     known = [kind.lower() for kind in WORKLOADS]
     evicted = sorted(types.difference(known))
     kinds = join_words(known, "or")
-    if types & {"pod", "job"}:
-        return f'invalid type "{min(types & {"pod", "job"})}": must be {kinds}'
+    of_jobs = types & {"pod", "po", "job", "cronjob", "cj"}
+    if of_jobs:
+        hint = "Pods of Jobs run to completion and are not supported"
+        return f'invalid type "{min(of_jobs)}": must be {kinds}; {hint}'
     if evicted and not given.evict:
-        return f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
+        text = f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
+        if evicted[0] in map(str.lower, KINDS) or "." in evicted[0]:
+            return text
+        name = next(text for text in given.workloads if text.startswith(f"{evicted[0]}/"))
+        example = f"deployment/{name.partition('/')[2]} --include-namespace={evicted[0]}"
+        return f"{text}; if {evicted[0]} is a namespace, use {example}"
+    return ""
+
+
+def find_contradiction(given: argparse.Namespace) -> str:
+    """Return what is wrong with the options together, or an empty text."""
+    types = types_of(given.workloads)
+    wrong = invalid_type(types, given)
+    if wrong:
+        return wrong
     if given.exclude_deployment and "deployment" in types:
         return "--exclude-deployment cannot be used with deployment/NAME"
     if not given.kinds and not given.evict:
@@ -1446,7 +1471,7 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
     # The client logs a credential plugin's output to the root logger; it may contain a token.
     logging.root.addFilter(lambda record: False)
-    logging.getLogger("urllib3").setLevel("DEBUG" if level == "debug" else "ERROR")
+    logging.getLogger("urllib3").setLevel("ERROR")
     log.setLevel(level.upper())
     return handler
 
@@ -1927,6 +1952,8 @@ def api_error(response: Any) -> ApiError:
     message = printable(message_text(str(status.get("message") or response.reason or "")))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
+    if 'User "system:anonymous"' in message:
+        message = "not logged in: the context has no credentials"
     if response.status == 410:
         message = "the list expired while it was being read; rerun this command"
     text = f"{response.status} {message}".strip()
@@ -2014,7 +2041,12 @@ def items_of(text: str) -> Generator[Json, None, Json]:
 # 6. Starting: kubectl, the kubeconfig, the permissions -------------------------------------------
 
 
+DEFAULT_KUBECONFIG = "~/.kube/config"
 NO_CONTEXT = "current-context must exist"  # kubectl config view --minify, without a context
+
+
+OLDEST_KUBECTL = "1.28"  # that was tested
+VERSIONS = ("client", "server")  # in the output of kubectl version
 
 
 def find_kubectl(path: str) -> str:
@@ -2026,8 +2058,11 @@ def find_kubectl(path: str) -> str:
     return found
 
 
-def run_command(command: Sequence[str]) -> tuple[str, str]:
-    """Return a command's standard output, and why it failed in one line (empty: it did not)."""
+def run_command(command: Sequence[str]) -> tuple[str, list[str]]:
+    """Return a command's standard output, and the lines that say why it failed; none: it did not.
+
+    They are without secrets.
+    """
     try:
         ended = subprocess.run(
             command,
@@ -2039,9 +2074,10 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", innermost_cause(error)
+        return "", [innermost_cause(error)]
     lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-    return ended.stdout, printable(lines[-1]) if ended.returncode else ""
+    shown = [printable(redact_text(line)).strip() for line in lines if line.strip()]
+    return ended.stdout, shown if ended.returncode else []
 
 
 def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connection:
@@ -2074,8 +2110,23 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     configuration = connection.configuration
     if "exec" in user and not (configuration.api_key or configuration.cert_file):
         plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
-        raise StartError(f"{plugin} failed; run it manually to see the error")
+        raise StartError(f"{plugin} failed: {plugin_error(kubectl, connection, user)}")
     return connection
+
+
+def plugin_error(kubectl: str, connection: Connection, user: Json) -> str:
+    """Return why a credential plugin fails: kubectl's words, and the plugin's last line or a hint.
+
+    kubectl prints what the plugin has written to standard error before its own line.
+    """
+    _, lines = run_command([kubectl, *connection.kubectl_flags, "version"])
+    texts = [(n, line.partition("exec: ")[2]) for n, line in enumerate(lines) if "exec: " in line]
+    if not texts:
+        return "run it manually to see the error"
+    number, text = texts[0]
+    hint = user["exec"].get("installHint") if "not found" in text else "".join(lines[:number][-1:])
+    hint = re.sub(r"(?<![\w/.:=-])[\w+=-]{16,}(?![\w/.:-])", REDACTED, redact_setting(hint or ""))
+    return f"{text}; {printable(hint)}" if hint else text
 
 
 def check_proxy(config: Json, configuration: Any) -> None:
@@ -2108,17 +2159,25 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     path = view[view.index("--kubeconfig") + 1] if "--kubeconfig" in view else ""
     if path and not os.path.exists(path):
         raise StartError(f"kubeconfig {path} does not exist")
-    output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
+    output, lines = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         return decode_object(output)
-    error = error or "unexpected output"  # which is not shown: it may have a token
+    error = (lines or ["unexpected output"])[-1]  # which is not shown: it may have a token
     is_default = "--kubeconfig" not in view and "--context" not in view
     if NO_CONTEXT not in error:
+        version, _ = run_command([view[0], "version", "--client", "--output=json"])
+        if "clientVersion" not in version:
+            text = f"{view[0]} is not kubectl, or does not run: {error}"
+            raise StartError(f"{text}; specify the path of kubectl with --kubectl")
         raise StartError(f"{error.removeprefix('error: ')}; to reproduce: {shlex.join(view)}")
     if is_default and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
+    files = [path] if path else (os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG).split(":")
+    problem = "the kubeconfig has no current context"
+    if not any(os.path.exists(os.path.expanduser(file)) for file in files):
+        problem = f"no kubeconfig found: {join_words(files, 'or')} does not exist"
     hint = "specify a file with --kubeconfig or a context with --context"
-    raise StartError(f"no cluster configured: the kubeconfig has no current context; {hint}")
+    raise StartError(f"no cluster configured: {problem}; {hint}")
 
 
 def load_user(config: Json, connection: Connection, kubeconfig: str | None) -> Json:
@@ -2145,7 +2204,7 @@ def load_user(config: Json, connection: Connection, kubeconfig: str | None) -> J
 
 def absolute_path(path: str, kubeconfig: str | None) -> str:
     """Return a path of a kubeconfig; a relative one starts in the folder of that file."""
-    files = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    files = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser(DEFAULT_KUBECONFIG)
     folders = map(os.path.dirname, files.split(os.pathsep))
     paths = [os.path.abspath(os.path.join(folder, path)) for folder in folders]
     return next(filter(os.path.exists, paths), path)
@@ -2163,18 +2222,28 @@ def impersonation_headers(user: Json) -> list[tuple[str, str]]:
 
 
 def check_kubectl(path: str, connection: Connection) -> None:
-    """Check that kubectl can reach the cluster. StartError if not, for example because of a proxy.
+    """Check that kubectl can wait for rollouts on the cluster, before anything is patched.
 
-    Without this check, workloads would be patched although kubectl cannot wait for their rollouts.
+    StartError if it cannot reach the cluster, for example because of a proxy, or is too old.
     """
-    command = [path, *connection.kubectl_flags, "version"]
+    help, _ = run_command([path, "rollout", "status", "--help"])
+    if "--timeout" not in help:
+        text = f"{path} is too old: `rollout status` has no --timeout"
+        raise StartError(f"{text}; install kubectl {OLDEST_KUBECTL} or later")
+    command = [path, *connection.kubectl_flags, "version", "--output=json"]
     for pause in (1, 1, 0):
-        _, error = run_command(command)
-        if not error or "Forbidden" in error:  # which is a response
-            return
+        output, lines = run_command(command)
+        if not lines or "Forbidden" in lines[-1]:  # which is a response
+            break
         time.sleep(pause)
-    hint = f"to reproduce: {shlex.join(command)}"
-    raise StartError(f"kubectl cannot connect to the cluster: {error}; {hint}")
+    else:
+        hint = f"to reproduce: {shlex.join(command)}"
+        raise StartError(f"kubectl cannot connect to the cluster: {lines[-1]}; {hint}")
+    versions = [dig(decode_object(output or "{}"), f"{name}Version") for name in VERSIONS]
+    minors = [int("0" + re.sub("[^0-9].*", "", version.get("minor", ""))) for version in versions]
+    if all(minors) and abs(minors[0] - minors[1]) > 1:
+        text = "kubectl %s and API server %s are more than one minor version apart: not supported"
+        log.warning(text, *(version["gitVersion"] for version in versions))
 
 
 def needed_permissions(options: Options) -> dict[str, str]:
@@ -6304,7 +6373,8 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
             selected = "that match the selector " if options.selector else ""
             text = f"no Pods {selected}in namespace {pattern}; check the name"
             is_exact = pattern in options.include_namespace and not is_pattern(pattern)
-            found[text] = is_exact and is_absent(cluster, pattern)
+            is_typo = is_exact and is_absent(cluster, pattern)
+            found[f'namespaces "{pattern}" not found' if is_typo else text] = is_typo
             others = scan.namespaces.difference(excluded, options.include_namespace)
             meant = [name for name in sorted(others) if is_typo_of(pattern, name)]
             is_exact = pattern in excluded and not is_pattern(pattern)
@@ -6320,7 +6390,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
             text = "no workload with the sidecar, and none of their namespaces, matches"
             found[f"{text} --exclude-annotation={name}; check it"] = False
     for text, is_typo in found.items():
-        log.log(logging.ERROR if is_typo else logging.WARNING, "%s", text)
+        (print_error if is_typo else log.warning)("%s", text)
     return sum(found.values()) if options.confirm or options.fail_on_drift else 0
 
 
@@ -6331,15 +6401,18 @@ def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
     names = [name for ref in refs for name in typed_names(ref)]
     namespace = join_words(namespaces_to_list(options), "or")
     where = f"namespace {namespace}" if namespace else "the selected namespaces"
+    sidecars = join_words(options.sidecars, "or")
     resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
     for pattern in options.workloads:
         kind, _, name = pattern.partition("/")
         is_listed = kind in resources and not is_pattern(name)
         if is_listed and pattern not in plan.scan.named:
             found[f'{resources[kind]} "{name}" not found in {where}'] = True
+        elif is_listed and pattern not in names:
+            found[f"{pattern} exists, but none of its Pods has {sidecars}"] = False
         elif not fnmatch.filter(names, pattern):
-            hint = "check the name, the namespace and the cutoff"
-            found[f"no Pods of {pattern} have the sidecar; {hint}"] = False
+            hint = "check the name and the namespace"
+            found[f"no Pods of {pattern} have {sidecars}; {hint}"] = False
     return found
 
 
@@ -6441,23 +6514,30 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
             pass
 
 
+def print_error(form: str, *values: object) -> None:
+    """Print an error as kubectl does; once the plan is shown, errors are in the log."""
+    with suppress(OSError):  # standard error was closed
+        print(f"error: {printable(form % values)}", file=sys.stderr, flush=True)
+
+
 def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> int:
-    """Log in one line what ended the program; return the exit code."""
+    """Say in one line what ended the program; return the exit code."""
     log.debug("traceback", exc_info=error)
     if isinstance(error, Interrupted):
-        log.warning("interrupted; nothing was changed")
+        print_error("interrupted (nothing was changed)")
         return signals.exit_code
     if isinstance(error, ModuleNotFoundError):
         hint = f"pip install -r requirements.txt (or use: uv run {SCRIPT})"
-        log.error("Python package %s is not installed; run: %s", error.name, hint)
+        print_error("Python package %s is not installed; run: %s", error.name, hint)
         return 3
     if isinstance(error, ApiError) and re.match("400 (unable to parse|found ')", str(error)):
-        log.error("invalid value for --selector: %s", str(error).removeprefix("400 "))
+        print_error("invalid value for --selector: %s", str(error).removeprefix("400 "))
         return 2
     if isinstance(error, (StartError, ApiError)):
-        log.error("%s (nothing was changed)", error)
+        print_error("%s (nothing was changed)", error)
         return 3
-    log.critical("unexpected error: %r; rerun with --log-level=debug and report the log", error)
+    tell = log.critical if has_begun else print_error
+    tell("unexpected error: %r; rerun with --log-level=debug and report the log", error)
     return 1 if has_begun else 3
 
 

@@ -747,8 +747,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a run that cannot start exits with 1",
         "starting",
-        '        log.error("%s (nothing was changed)", error)\n        return 3\n',
-        '        log.error("%s (nothing was changed)", error)\n        return 1\n',
+        '        print_error("%s (nothing was changed)", error)\n        return 3\n',
+        '        print_error("%s (nothing was changed)", error)\n        return 1\n',
     ),
     # Names that lead elsewhere, and protections
     Mutation(

@@ -367,6 +367,12 @@ class Handler(BaseHTTPRequestHandler):
             return 200, json.dumps(
                 discovery(request.path, request.headers.get("accept", ""))
             ).encode()
+        is_anonymous = request.user == "system:anonymous"  # who has no role system:basic-user
+        if request.path in (REVIEWS, OWN_REVIEWS) and is_anonymous:
+            _, _, group, _, resource = request.path.split("/")
+            message = f'{resource}.{group} is forbidden: User "system:anonymous" cannot create'
+            message += f' resource "{resource}" in API group "{group}" at the cluster scope'
+            raise Refused(403, "Forbidden", message)
         if request.path == REVIEWS and request.method == "POST":
             return self._review(request)
         if request.path == OWN_REVIEWS and request.method == "POST":

@@ -430,7 +430,9 @@ class Oracle:
         plans = {f"{r['namespace']}/{r['name']}": r for r in run.of("plan")}
         for result in run.of("result"):
             key = f"{result['namespace']}/{result['name']}"
-            is_stop = "would not have the sidecar" in result["message"]  # what stops the run counts
+            # What stops the run counts: since the plan, the injector has changed.
+            is_stop = "would not have the sidecar" in result["message"]
+            is_stop &= options.has("--only-drifted")
             is_stop |= result["outcome"] == "lost_sidecar"
             was_healthy = not plans[key]["unhealthy_reason"] or is_stop
             if result["outcome"] in FAILURES and was_healthy:

@@ -112,7 +112,7 @@ def test_a_signal_before_anything_is_changed_ends_at_once(three, start):
     assert ended.code == 143
     assert ended.stdout.startswith("Context ")
     assert ended.stdout.count("\n") == 1
-    assert ended.stderr.endswith("interrupted; nothing was changed\n")
+    assert ended.stderr.endswith("interrupted (nothing was changed)\n")
 
 
 def test_kubectl_is_not_in_the_terminals_process_group(three, start):
@@ -202,7 +202,7 @@ def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
     process.send_signal(signal.SIGINT)
     _, log = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "interrupted; nothing was changed" in log
+    assert "interrupted (nothing was changed)" in log
 
 
 def test_the_second_signal_ends_the_recheck_as_well(three, start):
@@ -248,7 +248,7 @@ def test_ctrl_c_twice_while_the_cluster_is_read(three, start):
     said = ended.stderr.splitlines()
     assert ended.code == 130
     assert len(said) == 2
-    assert said[1].endswith("interrupted; nothing was changed")
+    assert said[1].endswith("interrupted (nothing was changed)")
 
 
 def test_a_signal_in_the_end_of_an_object_shows_no_traceback(tool, monkeypatch, capfd):

@@ -25,7 +25,7 @@ def test_a_typo_in_an_excluded_namespace_is_an_error(mesh_and_shop, run, name):
     ended = run(mesh_and_shop, f"--exclude-namespace={name}", CONFIRM, TEXT)
     assert (ended.code, patched(mesh_and_shop)) == (3, [])
     text = f"namespace {name} of --exclude-namespace does not exist; did you mean istio-system?"
-    assert ended.stderr.splitlines()[-1].endswith(f"ERROR   {text} (nothing was changed)")
+    assert ended.stderr.splitlines()[-1].endswith(f"error: {text} (nothing was changed)")
     shown = run(mesh_and_shop, f"--exclude-namespace={name}", TEXT)
     assert (shown.code, shown.stderr.count("WARNING")) == (0, 1)
 
@@ -90,7 +90,7 @@ def test_a_workload_that_does_not_exist_in_any_namespace_is_an_error(cluster, ru
     cluster.settle()
     ended = run(cluster, "deployment/webb", *options, TEXT)
     assert ended.code == 1
-    assert 'ERROR   deployments.apps "webb" not found in ' in ended.stderr
+    assert 'error: deployments.apps "webb" not found in ' in ended.stderr
     assert patched(cluster) == []
 
 

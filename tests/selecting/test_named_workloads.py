@@ -72,18 +72,18 @@ def test_the_printed_command_has_them(shop, run):
 
 def told(ended) -> list[str]:
     """The warnings and errors, without their time."""
-    return [line[10:] for line in ended.stderr.splitlines() if " INFO " not in line]
+    lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]
+    return [line if line.startswith("error: ") else line[10:] for line in lines]
 
 
 def test_what_matches_nothing_is_a_warning(shop, run):
-    hint = "have the sidecar; check the name, the namespace and the cutoff"
     shop.create("shop", workload("Deployment", "none", replicas=0))
     ended = run(shop, "deploy/none", "sts/x-*", "-n=shop", TEXT, "--confirm=true")
     assert ended.code == 0
     found = [line for line in told(ended) if " in namespace " not in line]  # a real one has others
     assert found == [
-        f"WARNING no Pods of deployment/none {hint}",
-        f"WARNING no Pods of statefulset/x-* {hint}",
+        "WARNING deployment/none exists, but none of its Pods has istio-proxy",
+        "WARNING no Pods of statefulset/x-* have istio-proxy; check the name and the namespace",
     ]
 
 
@@ -92,15 +92,15 @@ def test_what_does_not_exist_is_an_error(shop, run, options, code):
     """A typo in a CronJob must not stay green for a year."""
     absent = 'deployments.apps "cart" not found in namespace other'
     ended = run(shop, "-n=other", "deploy/web", "deploy/cart", TEXT, *options)
-    assert (ended.code, told(ended)) == (code, [f"ERROR   {absent}"])
+    assert (ended.code, told(ended)) == (code, [f"error: {absent}"])
     ended = run(shop, "-n=shop", "-n=shpo", TEXT, *options)
-    assert told(ended) == ["ERROR   no Pods in namespace shpo; check the name"]
+    assert told(ended) == ['error: namespaces "shpo" not found']
     assert ended.code == code
     near = "--sidecar-container-name=istio-prox"
     ended = run(shop, "-n=shop", near, TEXT, *options)
     assert ended.code == code
     assert re.fullmatch(
-        r"ERROR   no Pods have a container named istio-prox \(\d+ checked\); did you mean "
+        r"error: no Pods have a container named istio-prox \(\d+ checked\); did you mean "
         "istio-proxy[?]",
         told(ended)[0],
     )
@@ -133,7 +133,13 @@ def test_other_owners_need_evict(shop, run):
         'error: invalid type "replicaset": must be deployment, statefulset or daemonset; other '
         "owners of Pods require --evict\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
-    assert 'invalid type "ingress": must be' in run(shop, "ingress/lone", TEXT).stderr
+    pasted = run(shop, "shop/db", TEXT)  # as the log prints it
+    assert pasted.stderr.partition("\n")[0].endswith(
+        "require --evict; if shop is a namespace, use deployment/db --include-namespace=shop"
+    )
+    for name in ("pod/x", "job/x", "cronjob/backup", "cj/backup"):
+        hint = "; Pods of Jobs run to completion and are not supported\n"
+        assert hint in run(shop, name, TEXT).stderr
     ended = run(shop, "rs/lone", "--evict", CONFIRM)
     assert ended.outcomes == {"shop/lone": "succeeded"}
 

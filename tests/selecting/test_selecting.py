@@ -527,7 +527,7 @@ def test_a_typo_in_the_containers_name_is_met_with_the_closest_one(cluster, run)
 @pytest.mark.embedded("excluded namespaces are looked at in a whole cluster")
 def test_a_namespace_that_holds_no_pod_logs_a_warning(three_namespaces, run):
     named = run(three_namespaces, "--include-namespace=team-c", "--include-namespace=team-a")
-    assert "no Pods in namespace team-c; check the name" in named.stderr
+    assert 'error: namespaces "team-c" not found' in named.stderr
     assert "namespace team-a" not in named.stderr
     excluded = run(three_namespaces, "--exclude-namespace=kube-sytem", "--exclude-namespace=team-*")
     assert "no Pods in namespace kube-sytem; check the name" in excluded.stderr

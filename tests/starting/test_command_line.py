@@ -49,7 +49,7 @@ A_PREFIX = (
         ("--sidecar-container-name", "", A_NAME),
         ("--sidecar-container-name", "Istio", A_NAME),
         ("--sidecar-container-name", "a" * 64, A_NAME),
-        ("--sidecar-container-name", "a,b", A_NAME),
+        ("--sidecar-container-name", "a,b", "one name; repeat the option for each name"),
         ("--include-namespace", "", A_NAME),
         ("-n", "a b", A_NAME),
         ("--confirm", "maybe", "true or false"),

@@ -169,7 +169,7 @@ def test_a_context_that_impersonates_is_honored_on_every_request(shop, run):
 def test_other_fields_of_impersonation_are_refused(shop, run, field):
     user = {"token": "admin-token", "as": "jane", **field}
     ended = run(shop.write_kubeconfig("as", user), "--log-format=text")
-    text = f"ERROR   the kubeconfig impersonates with {next(iter(field))}, which is not supported"
+    text = f"error: the kubeconfig impersonates with {next(iter(field))}, which is not supported"
     assert (ended.code, text in ended.stderr) == (3, True)
     assert shop.server.requests == []
 

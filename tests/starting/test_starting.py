@@ -20,7 +20,7 @@ def only_error(ended) -> str:
     assert ended.stdout.count("\n") <= 1  # the target
     wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
     assert len(wrong) == 1, ended.stderr
-    _, _, message = wrong[0].partition(" ERROR   ")
+    _, _, message = wrong[0].partition("error: ")
     assert message.endswith(" (nothing was changed)")
     return message.removesuffix(" (nothing was changed)")
 
@@ -42,7 +42,43 @@ def test_no_kubectl(cluster, run):
 def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo wrong architecture >&2; exit 126")
     said = only_error(run(cluster, TEXT, f"--kubectl={kubectl}"))
-    assert said == f"wrong architecture; to reproduce: {kubectl} config view --minify"
+    assert said == (
+        f"{kubectl} is not kubectl, or does not run: wrong architecture; specify the path of kubectl "
+        "with --kubectl"
+    )
+    for other in ("/bin/ls", "/bin/true"):
+        said = only_error(run(cluster, TEXT, f"--kubectl={other}"))
+        assert said.startswith(f"{other} is not kubectl, or does not run: ")
+
+
+OLD_HELP = """case "$*" in *--help) echo 'Usage: kubectl rollout status (TYPE NAME) [flags]'; exit;; esac"""
+
+
+def test_a_kubectl_that_cannot_wait_for_a_time_is_too_old(cluster, run, tmp_path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    kubectl = script(tmp_path / "kubectl", f'{OLD_HELP}\nexec {KUBECTL} "$@"')
+    said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
+    assert said == (
+        f"{kubectl} is too old: `rollout status` has no --timeout; install kubectl 1.28 or later"
+    )
+    assert patched(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("minor", "is_told"), [("34", True), ("35", False), ("37", False), ("38", True)]
+)
+def test_a_skew_of_more_than_one_minor_version_is_a_warning(cluster, run, tmp_path, minor, is_told):
+    """The embedded cluster says that it is version 1.36."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    changed = f"""sed 's/"minor": "37"/"minor": "{minor}"/'"""
+    fake = f"""case "$*" in *version*) {KUBECTL} "$@" | {changed}; exit;; esac"""
+    kubectl = script(tmp_path / "kubectl", f'{fake}\nexec {KUBECTL} "$@"')
+    ended = run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}")
+    assert ended.code == 0, ended.stderr
+    text = "are more than one minor version apart: not supported"
+    assert (text in ended.stderr) == is_told
 
 
 def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
@@ -53,14 +89,23 @@ def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
     assert ended.code == ended.summary["exit_code"] == 0
 
 
-NO_CONTEXT = (
-    "no cluster configured: the kubeconfig has no current context; specify a file with --kubeconfig "
-    "or a context with --context"
-)
+HINT = "; specify a file with --kubeconfig or a context with --context"
+NO_CONTEXT = f"no cluster configured: the kubeconfig has no current context{HINT}"
+NOT_FOUND = "no cluster configured: no kubeconfig found: {} does not exist" + HINT
 
 
 def test_no_kubeconfig_at_all(run, tmp_path):
-    assert only_error(run(None, TEXT, HOME=str(tmp_path))) == NO_CONTEXT
+    said = only_error(run(None, TEXT, HOME=str(tmp_path)))
+    assert said == NOT_FOUND.format("~/.kube/config")
+    one = f"{tmp_path}/nope"
+    assert only_error(run(None, TEXT, KUBECONFIG=one)) == NOT_FOUND.format(one)
+    several = only_error(run(None, TEXT, KUBECONFIG=f"{one}:{one}2"))
+    assert several == NOT_FOUND.format(f"{one} or {one}2")
+
+
+def test_a_context_without_credentials_is_not_logged_in(cluster, run):
+    said = only_error(run(cluster.write_kubeconfig("nobody", {}), TEXT))
+    assert said == "403 not logged in: the context has no credentials"
 
 
 @pytest.mark.parametrize(
@@ -198,8 +243,8 @@ def test_an_answer_that_is_none_of_kubernetes(cluster, run, body):
 def test_a_bad_selector(cluster, run):
     ended = run(cluster, TEXT, "--selector=bad selector!!")
     said = "found 'selector', expected: in, notin, =, ==, !=, gt, lt"
-    text = f"ERROR   invalid value for --selector: unable to parse requirement: {said}\n"
-    assert (ended.code, ended.stderr.partition("Z ")[2].partition("Z ")[2]) == (2, text)
+    text = f"error: invalid value for --selector: unable to parse requirement: {said}\n"
+    assert (ended.code, ended.stderr.partition("\n")[2]) == (2, text)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +260,7 @@ def test_what_else_an_api_server_says_of_a_selector(cluster, run, said):
     cluster.fault(path="/api/v1/pods", status=400, times=9, body={"message": said})
     ended = run(cluster, TEXT, "-l", "a=b")
     assert ended.code == 2
-    assert ended.stderr.endswith(f"ERROR   invalid value for --selector: {said}\n")
+    assert ended.stderr.endswith(f"error: invalid value for --selector: {said}\n")
 
 
 def test_a_traceback_only_at_debug_level(cluster, run, start):
@@ -330,20 +375,53 @@ def test_in_the_cluster_without_a_service_account(run, tmp_path):
 def test_a_kubectl_that_does_not_print_json_is_not_quoted(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo token: SECRET")
     said = run(cluster, TEXT, f"--kubectl={kubectl}", "--log-level=debug").stderr
-    assert "unexpected output; to reproduce: " in said
+    assert "unexpected output; specify the path" in said
     assert "SECRET" not in said
 
 
-def test_a_credential_plugin_that_fails_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
-    plugin = tmp_path / "plugin"
-    plugin.write_text("#!/bin/sh\necho 'login: SECRETTOKEN expired' >&2\nexit 3\n")
-    plugin.chmod(0o755)
+def of_plugin(cluster, command: str, **fields) -> str:
+    """A kubeconfig with a credential plugin."""
     version = "client.authentication.k8s.io/v1"
-    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
-    said = only_error(run(cluster.write_kubeconfig("exec", user), TEXT))
-    assert (
-        said
-        == f"credential plugin {plugin} (context embedded) failed; run it manually to see the error"
+    plugin = {"apiVersion": version, "command": command, "interactiveMode": "Never", **fields}
+    return cluster.write_kubeconfig("exec", {"exec": plugin})
+
+
+@pytest.mark.parametrize(
+    ("wrote", "said"),
+    [
+        ("run: aws sso login", "; run: aws sso login"),
+        ("token eyJhbGciOi.abcdefgh.x expired", "; token <redacted> expired"),
+        ("cannot refresh 0a1B2c3D4e5F6g7H8i9J0k", "; cannot refresh <redacted>"),
+        ("token=hunter2hunter2", "; token=<redacted>"),
+        (
+            "see https://sso.example.com/device/login-here",
+            "; see https://sso.example.com/device/login-here",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_credential_plugin_that_fails_has_the_last_word_without_tokens(
+    cluster, run, tmp_path, wrote, said
+):
+    """It may ask to log in."""
+    plugin = script(tmp_path / "plugin", f"echo before >&2; printf '{wrote}\\n' >&2; exit 3")
+    if not wrote:
+        plugin = script(tmp_path / "plugin", "exit 3")
+    error = only_error(run(of_plugin(cluster, str(plugin)), TEXT))
+    assert error == (
+        f"credential plugin {plugin} (context embedded) failed: executable {plugin} failed with exit "
+        f"code 3{said}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [({}, ""), ({"installHint": "install it with brew"}, "; install it with brew")],
+)
+def test_a_credential_plugin_that_is_not_installed(cluster, run, fields, hint):
+    error = only_error(run(of_plugin(cluster, "aws-nope", **fields), TEXT))
+    assert error == (
+        f"credential plugin aws-nope (context embedded) failed: executable aws-nope not found{hint}"
     )
 
 
@@ -394,7 +472,7 @@ def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_
     said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
     assert said.startswith("kubectl cannot connect to the cluster: ")
     assert "was refused" in said
-    assert said.endswith(f"; to reproduce: {kubectl} --context embedded version")
+    assert said.endswith(f"; to reproduce: {kubectl} --context embedded version --output=json")
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
