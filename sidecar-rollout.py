@@ -33,6 +33,18 @@ Examples:
   sidecar-rollout.py --sidecar-container-name='linkerd-*' \\
       --include-statefulset --include-namespace='team-*'
 
+  # Apply a plan that was reviewed, the output with --log-format=json
+  sidecar-rollout.py --sidecar-container-name=istio-proxy --only-drifted \\
+      --plan=plan.jsonl --confirm=true
+
+  # Also evict Pods that a restart does not replace
+  sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
+      --include-daemonset --evict
+
+  # Start no rollouts while a file exists
+  sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
+      --gate='test ! -e /tmp/hold-rollouts'
+
   # Restart only workloads with Pods from before a time; rerun this to resume
   sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
       --only-started-before='2026-05-01 13:00'
@@ -95,6 +107,7 @@ import signal
 import string
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import urllib.parse
@@ -111,7 +124,7 @@ from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"
 SCRIPT = "sidecar-rollout.py"
 IS_PLUGIN = os.path.basename(sys.argv[0]) == "kubectl-sidecar_rollout"  # of kubectl
 PROGRAM = "kubectl sidecar-rollout" if IS_PLUGIN else SCRIPT
@@ -802,10 +815,16 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows no value at switches."""
+    """Shows no value at switches, and breaks no line inside a flag."""
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         return "" if action.const is True else super()._format_args(action, default_metavar)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def format_help(self) -> str:
+        return re.sub(" +$", "", super().format_help(), flags=re.MULTILINE)
 
 
 def invalid(text: str, requirement: str) -> argparse.ArgumentTypeError:

@@ -238,7 +238,7 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Anywhere]:
 
 
 @pytest.fixture
-def letters(cluster):
+def deployments_a_to_f(cluster):
     """Deployments a to f, one Pod each."""
     for name in "abcdef":
         cluster.create("shop", workload("Deployment", name))
@@ -256,7 +256,7 @@ def planned(tool):
 
 
 @pytest.fixture
-def outdated(cluster):
+def drifted_fleet(cluster):
     """Deployments a to g, two Pods each, an hour old; the injector has a newer sidecar."""
     for name in "abcdefg":
         cluster.create("shop", workload("Deployment", name, replicas=2))
@@ -268,7 +268,7 @@ def outdated(cluster):
 
 
 @pytest.fixture
-def mesh(cluster):
+def every_kind(cluster):
     """Four workloads of all kinds, one with a native sidecar, one with claims, and defaults from a LimitRange."""
     cluster.injector.container = dict(PROXY)
     cluster.injector.also = {"volumes": [VOLUME]}
@@ -294,7 +294,7 @@ def mesh(cluster):
 
 
 @pytest.fixture
-def two(cluster):
+def web_and_api(cluster):
     cluster.create("shop", workload("Deployment", "api"))
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()

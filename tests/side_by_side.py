@@ -39,14 +39,14 @@ def show(line: str) -> None:
 class Company:
     """40 Pods of eight Deployments with the old sidecar, in a namespace of their own."""
 
-    def __init__(self, mesh: RemoteCluster, kruise: OpenKruise, name: str) -> None:
-        self.mesh, self.kruise, self.name = mesh, kruise, name
+    def __init__(self, every_kind: RemoteCluster, kruise: OpenKruise, name: str) -> None:
+        self.mesh, self.kruise, self.name = every_kind, kruise, name
         self.inject(OLD)
-        mesh.namespace(name)
-        mesh.wait_for(self.is_injected, 30)
+        every_kind.namespace(name)
+        every_kind.wait_for(self.is_injected, 30)
         for number in range(WORKLOADS):
-            mesh.create(name, workload("Deployment", f"web-{number}", replicas=REPLICAS))
-        mesh.settle(60)
+            every_kind.create(name, workload("Deployment", f"web-{number}", replicas=REPLICAS))
+        every_kind.settle(60)
 
     def inject(self, image: str, update: dict | None = None) -> None:
         container = {"name": "proxy", "image": image, "podInjectPolicy": "AfterAppContainer"}
@@ -92,15 +92,15 @@ def is_ready(pod: dict) -> bool:
 
 
 @contextmanager
-def watched(mesh: RemoteCluster, name: str) -> Iterator[list[int]]:
+def watched(every_kind: RemoteCluster, name: str) -> Iterator[list[int]]:
     """The most Pods of a namespace that were not ready at once, from its watch."""
-    path = path_of("pods", mesh.names.real(name))
-    found = mesh.api.ask("GET", path)
+    path = path_of("pods", every_kind.names.real(name))
+    found = every_kind.api.ask("GET", path)
     ready = {pod["metadata"]["name"]: is_ready(pod) for pod in found["items"]}
     most = [0]
 
     def follow() -> None:
-        for event in mesh.api.watch(path, found["metadata"]["resourceVersion"]):
+        for event in every_kind.api.watch(path, found["metadata"]["resourceVersion"]):
             if event["type"] in ("ADDED", "MODIFIED"):
                 ready[event["object"]["metadata"]["name"]] = is_ready(event["object"])
                 most[0] = max(most[0], list(ready.values()).count(False))

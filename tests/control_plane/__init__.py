@@ -7,6 +7,7 @@ with ControlPlane(path) as control_plane:
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -45,12 +46,16 @@ def built(folder: Path, name: str) -> Path:
 def build(folder: Path, name: str, show: Callable[[str], None]) -> Path:
     """Build the program of a Go module, unless it has been built, and return its path."""
     path = built(folder, name)
-    if path.exists():
-        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:  # of two that build at a time, one waits
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return path if path.exists() else _build(folder, name, path, show)
+
+
+def _build(folder: Path, name: str, path: Path, show: Callable[[str], None]) -> Path:
     show(f"Building {name}: downloading modules")
     packages = _go(folder, "list", "-deps", "-e", _target(folder)).split()
     part = path.with_suffix(".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
     command = ["go", "build", "-v", "-buildvcs=false", "-ldflags", _flags(folder), "-o", str(part)]
     with subprocess.Popen(
         [*command, _target(folder)], cwd=folder, stderr=subprocess.PIPE, text=True

@@ -124,64 +124,68 @@ def test_what_is_said_of_a_change(shop, run, patch, said):
     assert drift(run(shop, *CONFIG)) == said
 
 
-def test_configuration_counts_only_on_request(mesh, run):
-    for found in mesh.pods("shop"):
-        mesh.backdate(found, 3 * 86400 + 60)
-    mesh.delete("ConfigMap", "shop", "proxy-config")
-    mesh.server.requests.clear()
-    assert set(verdicts(run(mesh, DRIFTED, *BOTH)).values()) == {"up_to_date"}
-    asked = [r.path for r in mesh.server.requests]
+def test_configuration_counts_only_on_request(every_kind, run):
+    for found in every_kind.pods("shop"):
+        every_kind.backdate(found, 3 * 86400 + 60)
+    every_kind.delete("ConfigMap", "shop", "proxy-config")
+    every_kind.server.requests.clear()
+    assert set(verdicts(run(every_kind, DRIFTED, *BOTH)).values()) == {"up_to_date"}
+    asked = [r.path for r in every_kind.server.requests]
     assert [path for path in asked if "/configmaps" in path or "/secrets" in path] == []
 
 
-def test_configuration_that_changed_after_the_pods_were_created(mesh, run):
-    for found in mesh.pods("shop"):
-        mesh.backdate(found, 3 * 86400 + 60)
-    assert set(verdicts(run(mesh, *CONFIG, *BOTH)).values()) == {"drifted"}
-    mesh.server.requests.clear()
-    ended = run(mesh, *CONFIG, *BOTH, TEXT)
+def test_configuration_that_changed_after_the_pods_were_created(every_kind, run):
+    for found in every_kind.pods("shop"):
+        every_kind.backdate(found, 3 * 86400 + 60)
+    assert set(verdicts(run(every_kind, *CONFIG, *BOTH)).values()) == {"drifted"}
+    every_kind.server.requests.clear()
+    ended = run(every_kind, *CONFIG, *BOTH, TEXT)
     assert (
         "  ConfigMap shop/proxy-config changed 3d after the oldest Pod was created\n"
         in ended.stdout
     )
-    asked = [r for r in mesh.server.requests if "/configmaps" in r.path or "/secrets" in r.path]
+    asked = [
+        r for r in every_kind.server.requests if "/configmaps" in r.path or "/secrets" in r.path
+    ]
     assert [r.path for r in asked] == ["/api/v1/namespaces/shop/configmaps/proxy-config"]
     assert "as=PartialObjectMetadata;" in asked[0].headers["accept"]
-    assert "kube-root-ca.crt" not in json.dumps([r.path for r in mesh.server.requests])
+    assert "kube-root-ca.crt" not in json.dumps([r.path for r in every_kind.server.requests])
 
 
-def test_configuration_that_the_sidecar_reloads_by_itself_is_left_out(mesh, run):
-    for found in mesh.pods("shop"):
-        mesh.backdate(found, 3 * 86400 + 60)
-    ended = run(mesh, *CONFIG, *BOTH, "--ignore-config=istio-*", "--ignore-config=proxy-*")
+def test_configuration_that_the_sidecar_reloads_by_itself_is_left_out(every_kind, run):
+    for found in every_kind.pods("shop"):
+        every_kind.backdate(found, 3 * 86400 + 60)
+    ended = run(every_kind, *CONFIG, *BOTH, "--ignore-config=istio-*", "--ignore-config=proxy-*")
     assert set(verdicts(ended).values()) == {"up_to_date"}
 
 
-def test_after_a_rollout_for_its_configuration_a_workload_is_up_to_date(mesh, run):
-    for found in mesh.pods("shop", "web"):
-        mesh.backdate(found, 3 * 86400 + 60)
-    ended = run(mesh, *CONFIG, CONFIRM)
+def test_after_a_rollout_for_its_configuration_a_workload_is_up_to_date(every_kind, run):
+    for found in every_kind.pods("shop", "web"):
+        every_kind.backdate(found, 3 * 86400 + 60)
+    ended = run(every_kind, *CONFIG, CONFIRM)
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
-    assert run(mesh, *CONFIG, CONFIRM).planned == []
+    assert run(every_kind, *CONFIG, CONFIRM).planned == []
 
 
-def test_configuration_that_is_missing_is_rejected(mesh, run):
-    mesh.delete("ConfigMap", "shop", "proxy-config")
-    ended = run(mesh, *CONFIG, CONFIRM, *BOTH)
+def test_configuration_that_is_missing_is_rejected(every_kind, run):
+    every_kind.delete("ConfigMap", "shop", "proxy-config")
+    ended = run(every_kind, *CONFIG, CONFIRM, *BOTH)
     assert ended.code == 0
     assert ended.planned == []
-    assert patched(mesh) == []
+    assert patched(every_kind) == []
     assert set(verdicts(ended).values()) == {"rejected"}
     assert ended.of("drift")[0]["message"] == (
         "would not start: ConfigMap shop/proxy-config does not exist"
     )
 
 
-def test_no_content_of_a_secret_is_ever_read(mesh, run):
-    mesh.injector.also = {"volumes": [{"name": "proxy-config", "secret": {"secretName": "certs"}}]}
-    mesh.create("shop", config("certs", "Secret"))
-    ended = run(mesh, *CONFIG, "--log-level=debug")
-    asked = [r for r in mesh.server.requests if "/secrets/certs" in r.path]
+def test_no_content_of_a_secret_is_ever_read(every_kind, run):
+    every_kind.injector.also = {
+        "volumes": [{"name": "proxy-config", "secret": {"secretName": "certs"}}]
+    }
+    every_kind.create("shop", config("certs", "Secret"))
+    ended = run(every_kind, *CONFIG, "--log-level=debug")
+    asked = [r for r in every_kind.server.requests if "/secrets/certs" in r.path]
     assert asked
     assert all("as=PartialObjectMetadata;" in r.headers["accept"] for r in asked)
     assert "c2VjcmV0" not in ended.stdout + ended.stderr

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.both
 ALL = ["shop/agent", "shop/native", "shop/web", "shop/db"]
 
 
-def test_right_after_a_rollout_nothing_has_drifted(mesh, run):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    assert run(mesh, CONFIRM, *BOTH, "--parallel-rollouts=4").code == 0
-    ended = run(mesh, DRIFTED, *BOTH)
+def test_right_after_a_rollout_nothing_has_drifted(every_kind, run):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    assert run(every_kind, CONFIRM, *BOTH, "--parallel-rollouts=4").code == 0
+    ended = run(every_kind, DRIFTED, *BOTH)
     assert ended.code == 0
     assert ended.planned == []
     assert verdicts(ended) == dict.fromkeys(ALL, "up_to_date")
-    text = run(mesh, DRIFTED, TEXT, *BOTH)
+    text = run(every_kind, DRIFTED, TEXT, *BOTH)
     assert "\nUp to date: 4 workloads.\n" in text.stdout
 
 
@@ -64,9 +64,9 @@ CHANGES = [
     CHANGES,
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_each_change_of_the_injector_is_found_and_named(mesh, run, change, found):
-    mesh.injector.container |= change
-    ended = run(mesh, DRIFTED, *BOTH)
+def test_each_change_of_the_injector_is_found_and_named(every_kind, run, change, found):
+    every_kind.injector.container |= change
+    ended = run(every_kind, DRIFTED, *BOTH)
     assert verdicts(ended) == dict.fromkeys(ALL, "drifted")
     for name in ("web", "native", "db", "agent"):
         if found:
@@ -77,68 +77,68 @@ def test_each_change_of_the_injector_is_found_and_named(mesh, run, change, found
     assert sorted(ended.planned) == sorted(ALL)
 
 
-def test_a_sidecar_that_becomes_native(mesh, run):
-    mesh.injector.native = True
-    ended = run(mesh, DRIFTED, *BOTH)
+def test_a_sidecar_that_becomes_native(every_kind, run):
+    every_kind.injector.native = True
+    ended = run(every_kind, DRIFTED, *BOTH)
     assert verdicts(ended) == dict.fromkeys(ALL, "drifted") | {"shop/native": "up_to_date"}
     assert lines(ended, "web") == ["istio-proxy.position: containers -> initContainers"]
 
 
-def test_only_what_drifted_is_restarted(mesh, run):
-    mesh.namespace("other", inject=True)
-    mesh.create("other", config())
-    before = {p["metadata"]["uid"] for p in mesh.pods("shop")}
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    mesh.create("other", workload("Deployment", "newer"))
-    mesh.settle()
-    ended = run(mesh, DRIFTED, CONFIRM, *BOTH, "--parallel-rollouts=4")
+def test_only_what_drifted_is_restarted(every_kind, run):
+    every_kind.namespace("other", inject=True)
+    every_kind.create("other", config())
+    before = {p["metadata"]["uid"] for p in every_kind.pods("shop")}
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    every_kind.create("other", workload("Deployment", "newer"))
+    every_kind.settle()
+    ended = run(every_kind, DRIFTED, CONFIRM, *BOTH, "--parallel-rollouts=4")
     assert ended.code == 0, ended.stderr
     assert verdicts(ended) == dict.fromkeys(ALL, "drifted") | {"other/newer": "up_to_date"}
     assert ended.outcomes == dict.fromkeys(ALL, "succeeded")
-    assert sorted(patched(mesh)) == ["agent", "db", "native", "web"]
-    assert not before & {p["metadata"]["uid"] for p in mesh.pods("shop")}
-    assert run(mesh, DRIFTED, CONFIRM, *BOTH).planned == []
+    assert sorted(patched(every_kind)) == ["agent", "db", "native", "web"]
+    assert not before & {p["metadata"]["uid"] for p in every_kind.pods("shop")}
+    assert run(every_kind, DRIFTED, CONFIRM, *BOTH).planned == []
 
 
-def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(mesh, run):
-    mesh.change("Deployment", "shop", "native", {"spec": {"paused": True}})
+def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(every_kind, run):
+    every_kind.change("Deployment", "shop", "native", {"spec": {"paused": True}})
     extra = {"spec": {"volumes": [{"name": "own", "emptyDir": {}}]}, "metadata": {}}
     extra["metadata"] = {"annotations": {"own/annotation": "2"}}
-    mesh.kubelet.ready_after = 60
-    mesh.change("Deployment", "shop", "web", {"spec": {"template": extra}})
-    assert "\nUp to date: 4 workloads.\n" in run(mesh, DRIFTED, TEXT).stdout
+    every_kind.kubelet.ready_after = 60
+    every_kind.change("Deployment", "shop", "web", {"spec": {"template": extra}})
+    assert "\nUp to date: 4 workloads.\n" in run(every_kind, DRIFTED, TEXT).stdout
 
 
-def test_pods_of_one_workload_may_differ_from_each_other(mesh, run):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    mesh.delete("Pod", "shop", mesh.pods("shop", "web")[0]["metadata"]["name"])
-    mesh.settle()
-    ended = run(mesh, DRIFTED)
+def test_pods_of_one_workload_may_differ_from_each_other(every_kind, run):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    every_kind.delete("Pod", "shop", every_kind.pods("shop", "web")[0]["metadata"]["name"])
+    every_kind.settle()
+    ended = run(every_kind, DRIFTED)
     (plan,) = [r for r in ended.of("plan") if r["name"] == "web"]
     assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
 
 
-def test_what_else_changes_is_told_and_is_no_drift_by_itself(mesh, run):
-    mesh.injector.also = {
+def test_what_else_changes_is_told_and_is_no_drift_by_itself(every_kind, run):
+    every_kind.injector.also = {
         "volumes": [VOLUME, {"name": "crl", "emptyDir": {}}],
         "initContainers": [container("init", "i:1")],
     }
-    assert set(verdicts(run(mesh, DRIFTED)).values()) == {"up_to_date"}
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    ended = run(mesh, DRIFTED)
+    assert set(verdicts(run(every_kind, DRIFTED)).values()) == {"up_to_date"}
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    ended = run(every_kind, DRIFTED)
     assert ended.of("drift")[0]["other_changes"] == ["init container init", "volume crl"]
     assert (
         "  Other changes to the Pod: init container init, volume crl\n"
-        in run(mesh, DRIFTED, TEXT).stdout
+        in run(every_kind, DRIFTED, TEXT).stdout
     )
 
 
-def test_a_changed_volume_that_the_sidecar_mounts_is_drift(mesh, run):
-    mesh.injector.also = {
+def test_a_changed_volume_that_the_sidecar_mounts_is_drift(every_kind, run):
+    every_kind.injector.also = {
         "volumes": [{"name": "proxy-config", "configMap": {"name": "proxy-config-2"}}]
     }
-    mesh.create("shop", config("proxy-config-2"))
-    ended = run(mesh, DRIFTED)
+    every_kind.create("shop", config("proxy-config-2"))
+    ended = run(every_kind, DRIFTED)
     assert (
         "istio-proxy.volumes.proxy-config.configMap.name: proxy-config -> proxy-config-2"
         in lines(ended, "web")
@@ -146,39 +146,44 @@ def test_a_changed_volume_that_the_sidecar_mounts_is_drift(mesh, run):
 
 
 @pytest.mark.embedded("nobody binds a claim that a Pod names by itself")
-def test_the_volume_of_a_claim_is_no_difference_between_pods(mesh, run):
-    mesh.injector.container["volumeMounts"] = [
+def test_the_volume_of_a_claim_is_no_difference_between_pods(every_kind, run):
+    every_kind.injector.container["volumeMounts"] = [
         *PROXY["volumeMounts"],
         {"name": "data", "mountPath": "/data"},
     ]
     template = workload("StatefulSet", "queue", pod_spec(container("app")), replicas=2)
     template["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": {}}]
-    mesh.create("shop", template)
-    mesh.settle()
-    assert verdicts(run(mesh, DRIFTED, *BOTH))["shop/queue"] == "up_to_date"
+    every_kind.create("shop", template)
+    every_kind.settle()
+    assert verdicts(run(every_kind, DRIFTED, *BOTH))["shop/queue"] == "up_to_date"
 
 
 @pytest.mark.embedded("managedFields cannot be written by hand")
-def test_resources_of_another_container_changed_in_place_excuse_nothing(mesh, run):
-    (found, *_) = mesh.pods("shop", "web")
+def test_resources_of_another_container_changed_in_place_excuse_nothing(every_kind, run):
+    (found, *_) = every_kind.pods("shop", "web")
     resized = {"f:spec": {"f:containers": {'k:{"name":"app"}': {"f:resources": {}}}}}
     entry = {"manager": "vpa", "operation": "Update", "subresource": "resize", "fieldsV1": resized}
     managers = [*found["metadata"].get("managedFields", []), entry]
-    mesh.store.change("pods", found, metadata={**found["metadata"], "managedFields": managers})
-    mesh.injector.container["resources"] = {"requests": {"cpu": "4"}, "limits": {"memory": "1Gi"}}
-    ended = run(mesh, DRIFTED)
+    every_kind.store.change(
+        "pods", found, metadata={**found["metadata"], "managedFields": managers}
+    )
+    every_kind.injector.container["resources"] = {
+        "requests": {"cpu": "4"},
+        "limits": {"memory": "1Gi"},
+    }
+    ended = run(every_kind, DRIFTED)
     (plan,) = [record for record in ended.of("plan") if record["name"] == "web"]
     assert plan["pods_to_replace"] == 3
     assert lines(ended, "web") == ["istio-proxy.resources.requests.cpu: 1 -> 4"]
 
 
-def test_a_templates_own_name_and_namespace_are_not_its_pods(mesh, run):
+def test_a_templates_own_name_and_namespace_are_not_its_pods(every_kind, run):
     named = workload("Deployment", "named")
     named["spec"]["template"]["metadata"] |= {"name": "taken", "namespace": "elsewhere"}
-    mesh.create("shop", named)
-    mesh.create("shop", pod("taken", pod_spec(container("app"))))
-    mesh.settle()
-    assert verdicts(run(mesh, DRIFTED))["shop/named"] == "up_to_date"
+    every_kind.create("shop", named)
+    every_kind.create("shop", pod("taken", pod_spec(container("app"))))
+    every_kind.settle()
+    assert verdicts(run(every_kind, DRIFTED))["shop/named"] == "up_to_date"
 
 
 def test_one_dry_run_a_workload_and_one_look_at_each_configuration(cluster, run):
@@ -195,10 +200,10 @@ def test_one_dry_run_a_workload_and_one_look_at_each_configuration(cluster, run)
     assert counts["GET", "/api/v1/namespaces/shop/configmaps/proxy-config"] == 1
 
 
-def test_what_the_injector_is_shown(mesh, run):
-    run(mesh, DRIFTED)
-    (seen,) = [p for p in mesh.injector.seen if p["metadata"]["labels"]["app"] == "web"]
-    live = mesh.pods("shop", "web")[0]["metadata"]
+def test_what_the_injector_is_shown(every_kind, run):
+    run(every_kind, DRIFTED)
+    (seen,) = [p for p in every_kind.injector.seen if p["metadata"]["labels"]["app"] == "web"]
+    live = every_kind.pods("shop", "web")[0]["metadata"]
     assert seen["metadata"]["generateName"] == live["generateName"]
     assert seen["metadata"]["labels"] == live["labels"]
     (reference,) = seen["metadata"]["ownerReferences"]

@@ -11,15 +11,15 @@ from support import BOTH, DRIFTED, TEXT
 pytestmark = pytest.mark.both
 
 
-def test_workloads_that_differ_in_the_same_way_have_the_same_letter(mesh, run):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    mesh.create("shop", workload("Deployment", "newer"))
-    mesh.settle()
-    mesh.injector.container |= {
+def test_workloads_that_differ_in_the_same_way_have_the_same_letter(every_kind, run):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    every_kind.create("shop", workload("Deployment", "newer"))
+    every_kind.settle()
+    every_kind.injector.container |= {
         "image": "docker.io/istio/proxyv2:1.28.0",
         "args": ["proxy", "--log=info"],
     }
-    shown = run(mesh, DRIFTED, *BOTH, TEXT).stdout
+    shown = run(every_kind, DRIFTED, *BOTH, TEXT).stdout
     assert shown.partition("Differences between running Pods and new ones:\n")[2].startswith(
         "  a  istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n"
         "     istio-proxy  args  sidecar -> <none>\n"
@@ -36,24 +36,24 @@ def test_workloads_that_differ_in_the_same_way_have_the_same_letter(mesh, run):
     assert [row[7] for row in rows] == list("abbbb")
 
 
-def test_no_more_than_five_differences_are_shown_without_debug(mesh, run):
-    mesh.injector.container["env"] = [{"name": f"X{n}", "value": "1"} for n in range(7)]
-    shown = run(mesh, DRIFTED, TEXT).stdout
+def test_no_more_than_five_differences_are_shown_without_debug(every_kind, run):
+    every_kind.injector.container["env"] = [{"name": f"X{n}", "value": "1"} for n in range(7)]
+    shown = run(every_kind, DRIFTED, TEXT).stdout
     assert "env X1  <none> -> 1\n     and 5 more\n" in shown
-    assert "env X6  <none> -> 1\n" in run(mesh, DRIFTED, TEXT, "--log-level=debug").stdout
+    assert "env X6  <none> -> 1\n" in run(every_kind, DRIFTED, TEXT, "--log-level=debug").stdout
 
 
-def test_long_values_are_shortened_in_text_alone(mesh, run):
-    mesh.injector.container["env"] = [{"name": "LONG", "value": "x" * 500}]
-    shown = run(mesh, DRIFTED, TEXT).stdout
+def test_long_values_are_shortened_in_text_alone(every_kind, run):
+    every_kind.injector.container["env"] = [{"name": "LONG", "value": "x" * 500}]
+    shown = run(every_kind, DRIFTED, TEXT).stdout
     assert f"\n     istio-proxy  env LONG  <none> -> {'x' * 57}...\n" in shown
-    whole = run(mesh, DRIFTED).of("drift")[0]["differences"]
+    whole = run(every_kind, DRIFTED).of("drift")[0]["differences"]
     assert {"path": ["istio-proxy", "env", "LONG"], "current": None, "expected": "x" * 500} in whole
 
 
-def test_json_says_all_of_a_verdict(mesh, run):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    ended = run(mesh, DRIFTED, "--exclude-deployment", "--include-daemonset")
+def test_json_says_all_of_a_verdict(every_kind, run):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    ended = run(every_kind, DRIFTED, "--exclude-deployment", "--include-daemonset")
     (found,) = [r for r in ended.of("drift") if r["kind"] == "DaemonSet"]
     assert found == {
         "record": "drift",

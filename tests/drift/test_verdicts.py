@@ -18,23 +18,23 @@ def label(cluster, namespace: str, **labels: str) -> None:
     cluster.store.change("namespaces", found, metadata=metadata)
 
 
-def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, run):
-    mesh.namespace("strict", inject=True)
-    mesh.create("strict", config())
-    mesh.create("strict", workload("Deployment", "bomb"))
-    mesh.settle()
-    label(mesh, "strict", **{"pod-security.kubernetes.io/enforce": "restricted"})
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    dry = run(mesh, DRIFTED)
+def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(every_kind, run):
+    every_kind.namespace("strict", inject=True)
+    every_kind.create("strict", config())
+    every_kind.create("strict", workload("Deployment", "bomb"))
+    every_kind.settle()
+    label(every_kind, "strict", **{"pod-security.kubernetes.io/enforce": "restricted"})
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    dry = run(every_kind, DRIFTED)
     assert dry.code == 0
     assert verdicts(dry)["strict/bomb"] == "rejected"
     assert sorted(dry.planned) == ["shop/native", "shop/web"]
     (record,) = [r for r in dry.of("drift") if r["name"] == "bomb"]
     assert 'is forbidden: violates PodSecurity "restricted:latest"' in record["message"]
-    done = run(mesh, DRIFTED, CONFIRM, TEXT)
+    done = run(every_kind, DRIFTED, CONFIRM, TEXT)
     assert done.code == 0
-    assert "bomb" not in patched(mesh)
-    assert sorted(patched(mesh)) == ["native", "web"]
+    assert "bomb" not in patched(every_kind)
+    assert sorted(patched(every_kind)) == ["native", "web"]
     meaning = "rejected: new Pods cannot be created; running Pods stay until they are replaced:\n"
     reason = 'Deployment strict/bomb: violates PodSecurity "restricted:latest": '
     assert f"  {meaning}    {reason}" in done.stdout
@@ -43,7 +43,7 @@ def test_pods_that_would_not_be_admitted_are_rejected_and_never_restarted(mesh, 
         done.stdout,
         re.MULTILINE,
     )
-    after = run(mesh, DRIFTED, TEXT).stdout
+    after = run(every_kind, DRIFTED, TEXT).stdout
     assert re.search(
         r"\nNothing to roll out; scanned \d+ Pods\.\nNot rolled out: 2 drifted workloads, 1 rejected\.\nUp to date: 2 workloads\.\n",
         after,
@@ -91,16 +91,16 @@ COMPANY = ("shop/agent", "shop/db", "shop/native", "shop/web")
         ("no-dry-run", "unknown", "does not support dry run"),
     ],
 )
-def test_an_injector_in_trouble(mesh, run, state, verdict, message):
-    mesh.injector.hangs_for = 0.2
-    mesh.injector.state = state
-    dry, done = run(mesh, DRIFTED), run(mesh, DRIFTED, CONFIRM)
+def test_an_injector_in_trouble(every_kind, run, state, verdict, message):
+    every_kind.injector.hangs_for = 0.2
+    every_kind.injector.state = state
+    dry, done = run(every_kind, DRIFTED), run(every_kind, DRIFTED, CONFIRM)
     assert verdicts(dry) == verdicts(done) == dict.fromkeys(COMPANY, verdict)
     assert message in dry.of("drift")[0]["message"]
     assert (dry.code, done.code) == (0, 0)
-    assert patched(mesh) == []
+    assert patched(every_kind) == []
     assert done.planned == []
-    assert len(mesh.injector.seen) == 8  # a webhook in trouble is not asked again
+    assert len(every_kind.injector.seen) == 8  # a webhook in trouble is not asked again
 
 
 def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, run, tool):
@@ -131,26 +131,26 @@ def test_a_page_of_html_in_a_reason_is_cut(tool):
     assert tool.short_reason('403 pods "web-7d-" is forbidden: no') == "no"
 
 
-def test_a_namespace_that_is_being_deleted_is_left_out(mesh, run):
+def test_a_namespace_that_is_being_deleted_is_left_out(every_kind, run):
     """Its Pods would not be admitted today either, but they are not to come back."""
-    mesh.namespace("leaving", inject=True)
-    mesh.create("leaving", workload("Deployment", "web"))
-    mesh.settle()
-    namespace = mesh.store.get("namespaces", "", "leaving")
+    every_kind.namespace("leaving", inject=True)
+    every_kind.create("leaving", workload("Deployment", "web"))
+    every_kind.settle()
+    namespace = every_kind.store.get("namespaces", "", "leaving")
     ending = {**namespace["metadata"], "deletionTimestamp": "2026-11-01T00:00:00Z"}
-    mesh.store.change("namespaces", namespace, metadata=ending)
-    ended = run(mesh, DRIFTED, CONFIRM)
+    every_kind.store.change("namespaces", namespace, metadata=ending)
+    ended = run(every_kind, DRIFTED, CONFIRM)
     assert ended.code == 0
     assert set(verdicts(ended)) == set(COMPANY)
     assert ended.skipped["Deployment leaving/web"] == "its namespace is terminating"
 
 
-def test_an_exceeded_quota_is_a_warning_and_unknown(mesh, run):
-    mesh.create(
+def test_an_exceeded_quota_is_a_warning_and_unknown(every_kind, run):
+    every_kind.create(
         "shop",
         {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}},
     )
-    ended = run(mesh, DRIFTED)
+    ended = run(every_kind, DRIFTED)
     assert (ended.code, set(verdicts(ended).values())) == (0, {"unknown"})
     assert "exceeded quota: q, requested: pods=1" in ended.of("drift")[0]["message"]
 
@@ -162,23 +162,23 @@ VIEW = [
 ]
 
 
-def test_the_permission_to_create_pods_missing_altogether_stops_the_run(mesh, run):
-    viewer = mesh.kubeconfig_of("viewer", VIEW)
+def test_the_permission_to_create_pods_missing_altogether_stops_the_run(every_kind, run):
+    viewer = every_kind.kubeconfig_of("viewer", VIEW)
     for options in ((), (CONFIRM,)):
         ended = run(viewer, DRIFTED, TEXT, *options)
         assert ended.code == 3
         assert ended.stdout == ""
-        assert patched(mesh) == []
+        assert patched(every_kind) == []
         assert "missing permissions: create pods in all namespaces; granted by" in ended.stderr
 
 
-def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(mesh, run):
-    mesh.namespace("closed", inject=True)
-    mesh.create("closed", config())
-    mesh.create("closed", workload("Deployment", "web"))
-    mesh.settle()
+def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(every_kind, run):
+    every_kind.namespace("closed", inject=True)
+    every_kind.create("closed", config())
+    every_kind.create("closed", workload("Deployment", "web"))
+    every_kind.settle()
     creates = {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"], "namespace": "shop"}
-    team = mesh.kubeconfig_of("team", [*VIEW, creates])
+    team = every_kind.kubeconfig_of("team", [*VIEW, creates])
     refused = run(team, DRIFTED)
     hint = "or select your namespaces with --include-namespace"
     assert (refused.code, refused.summary["exit_code"]) == (3, 3)
@@ -186,9 +186,9 @@ def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(m
     assert verdicts(run(team, DRIFTED, "-n=shop")) == dict.fromkeys(COMPANY, "up_to_date")
 
 
-def test_configuration_that_may_not_be_read_is_unknown(mesh, run):
+def test_configuration_that_may_not_be_read_is_unknown(every_kind, run):
     rules = [VIEW[0], VIEW[2], {"verbs": ["create"], "apiGroups": [""], "resources": ["pods"]}]
-    ended = run(mesh.kubeconfig_of("blind", rules), DRIFTED, "--include-config")
+    ended = run(every_kind.kubeconfig_of("blind", rules), DRIFTED, "--include-config")
     assert set(verdicts(ended).values()) == {"unknown"}
     assert ended.of("drift")[0]["message"].startswith(
         "cannot read ConfigMap shop/proxy-config: 403 configmaps"

@@ -11,7 +11,7 @@ from control_plane.remote import RemoteCluster, Shared
 
 
 @pytest.fixture
-def mesh(shared: Shared) -> Iterator[RemoteCluster]:
+def real_cluster(shared: Shared) -> Iterator[RemoteCluster]:
     """A real cluster; its namespaces get the labels that a test gives them."""
     with RemoteCluster(shared) as found:
         yield found
@@ -19,20 +19,20 @@ def mesh(shared: Shared) -> Iterator[RemoteCluster]:
 
 
 @pytest.fixture
-def until(mesh: RemoteCluster):
+def until(real_cluster: RemoteCluster):
     """until(condition, **annotations): wait until a Pod of the namespace shop would be as that."""
 
     def wait(condition: Callable[[dict], bool], **annotations: str) -> None:
-        path = path_of("pods", mesh.names.real("shop"))
+        path = path_of("pods", real_cluster.names.real("shop"))
         metadata = {"name": "x", "annotations": annotations, "labels": {"app": "x"}}
         body = {"metadata": metadata, "spec": pod_spec()}
 
         def is_as_wanted() -> bool:
             try:
-                return condition(mesh.api.ask("POST", path, body, dryRun="All"))
+                return condition(real_cluster.api.ask("POST", path, body, dryRun="All"))
             except ApiError:  # as while the injector starts
                 return False
 
-        mesh.wait_for(is_as_wanted, timeout=60)
+        real_cluster.wait_for(is_as_wanted, timeout=60)
 
     return wait

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from cluster.manifests import workload
-from company import stay_up_to_date
 from control_plane.injectors import Dapr
 from control_plane.remote import Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+from workloads_of_every_kind import stay_up_to_date
 
 pytestmark = pytest.mark.injectors
 WANTED = {"dapr.io/enabled": "true", "dapr.io/app-id": "app", "dapr.io/app-port": "8080"}
@@ -35,34 +35,34 @@ def has(image: str):
     return is_injected
 
 
-def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(dapr, mesh, until, run):
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(dapr, real_cluster, until, run):
     dapr.image = OLD
-    company = stay_up_to_date(dapr, mesh, until, run, has(OLD), *OPTIONS, **WANTED)
+    company = stay_up_to_date(dapr, real_cluster, until, run, has(OLD), *OPTIONS, **WANTED)
 
     dapr.image = NEW
     dapr.start()
     until(has(NEW), **WANTED)
-    ended = run(mesh, *OPTIONS)
+    ended = run(real_cluster, *OPTIONS)
     for name in (reference.partition("/")[2] for reference in company):
         assert lines(ended, name) == [f"daprd.image: {OLD} -> {NEW}"]
-    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    confirmed = run(real_cluster, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
     assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
-    assert verdicts(run(mesh, *OPTIONS)) == company
-    assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))
+    assert verdicts(run(real_cluster, *OPTIONS)) == company
+    assert all(map(has(NEW), real_cluster.pods("shop") + real_cluster.pods("bank")))
 
 
-def test_who_may_not_create_pods_with_the_sidecar_changes_nothing(dapr, mesh, until, run):
+def test_who_may_not_create_pods_with_the_sidecar_changes_nothing(dapr, real_cluster, until, run):
     """Dapr ignores the Pods of users it does not know: their dry runs have no sidecar."""
     dapr.image = OLD
     dapr.start()
-    mesh.namespace("shop")
+    real_cluster.namespace("shop")
     until(has(OLD), **WANTED)
-    mesh.create("shop", workload("Deployment", "web", replicas=2, annotations=WANTED))
-    mesh.settle()
+    real_cluster.create("shop", workload("Deployment", "web", replicas=2, annotations=WANTED))
+    real_cluster.settle()
     everything = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-    kubeconfig = mesh.kubeconfig_of("operator", everything)
+    kubeconfig = real_cluster.kubeconfig_of("operator", everything)
     ended = run(kubeconfig, DRIFTED, DAPRD, CONFIRM)
     assert (ended.code, ended.planned, ended.of("result")) == (0, [], [])
     (path,) = [d["path"] for r in ended.of("drift") for d in r["differences"]]
     assert path == ["daprd"]
-    assert verdicts(run(mesh, DRIFTED, DAPRD)) == {"shop/web": "up_to_date"}
+    assert verdicts(run(real_cluster, DRIFTED, DAPRD)) == {"shop/web": "up_to_date"}

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from cluster.manifests import workload
-from company import create_company
 from control_plane.injectors import Istio
 from control_plane.remote import RemoteCluster, Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+from workloads_of_every_kind import create_company
 
 pytestmark = pytest.mark.injectors
 PROXY = "docker.io/istio/proxyv2"
@@ -46,73 +46,80 @@ def has_none(pod: dict) -> bool:
     return proxies(pod) == []
 
 
-def label(mesh: RemoteCluster, labels: dict[str, str | None]) -> None:
-    mesh.change("Namespace", "", "shop", {"metadata": {"labels": labels}})
+def label(real_cluster: RemoteCluster, labels: dict[str, str | None]) -> None:
+    real_cluster.change("Namespace", "", "shop", {"metadata": {"labels": labels}})
 
 
 @pytest.fixture
-def shop(istio, mesh, until) -> RemoteCluster:
+def shop(istio, real_cluster, until) -> RemoteCluster:
     """Two Deployments with the old proxy, one of them with an image of its own."""
     istio.install(f"tag={OLD}")
-    mesh.namespace("shop", labels=ENABLED)
+    real_cluster.namespace("shop", labels=ENABLED)
     until(has(OLD))
-    mesh.create("shop", workload("Deployment", "web", replicas=2))
+    real_cluster.create("shop", workload("Deployment", "web", replicas=2))
     pinned = {"sidecar.istio.io/proxyImage": f"{PROXY}:1.29.9"}
-    mesh.create("shop", workload("Deployment", "pinned", annotations=pinned))
-    mesh.settle()
-    return mesh
+    real_cluster.create("shop", workload("Deployment", "pinned", annotations=pinned))
+    real_cluster.settle()
+    return real_cluster
 
 
 @pytest.mark.parametrize("native", ["false", "true"])
-def test_right_after_creation_nothing_has_drifted(istio, mesh, until, run, native):
+def test_right_after_creation_nothing_has_drifted(istio, real_cluster, until, run, native):
     istio.install(f"tag={OLD}", ENABLE_NATIVE_SIDECARS=native)
     for name in ("shop", "bank"):
-        mesh.namespace(name, labels=ENABLED)
+        real_cluster.namespace(name, labels=ENABLED)
     until(has(OLD))
-    company = dict.fromkeys(create_company(mesh), "up_to_date")
-    natives = [c["name"] for p in mesh.pods("shop") for c in p["spec"].get("initContainers", ())]
+    company = dict.fromkeys(create_company(real_cluster), "up_to_date")
+    natives = [
+        c["name"] for p in real_cluster.pods("shop") for c in p["spec"].get("initContainers", ())
+    ]
     assert ("istio-proxy" in natives) == (native == "true")
     all_containers = (DRIFTED, *BOTH, "--sidecar-container-name=istio-*")
     for _ in range(2):
-        assert verdicts(run(mesh, *all_containers)) == company
+        assert verdicts(run(real_cluster, *all_containers)) == company
     istio.start(ENABLE_NATIVE_SIDECARS=native)
     until(has(OLD))
-    assert verdicts(run(mesh, *all_containers)) == company
+    assert verdicts(run(real_cluster, *all_containers)) == company
 
 
-def test_a_renewed_root_certificate_is_a_change_of_configuration(istio, mesh, until, run):
+def test_a_renewed_root_certificate_is_a_change_of_configuration(istio, real_cluster, until, run):
     istio.install(f"tag={OLD}")
-    mesh.namespace("shop", labels=ENABLED)
+    real_cluster.namespace("shop", labels=ENABLED)
     until(has(OLD))
-    mesh.create("shop", workload("Deployment", "web"))
-    mesh.settle()
-    found = mesh.wait_for(lambda: mesh.get("ConfigMap", "shop", "istio-ca-root-cert"))
-    assert lines(run(mesh, DRIFTED), "web") == []
+    real_cluster.create("shop", workload("Deployment", "web"))
+    real_cluster.settle()
+    found = real_cluster.wait_for(
+        lambda: real_cluster.get("ConfigMap", "shop", "istio-ca-root-cert")
+    )
+    assert lines(run(real_cluster, DRIFTED), "web") == []
     istio.stop()
     secret = "/api/v1/namespaces/istio-system/secrets/istio-ca-secret"
     istio.api.ask("DELETE", secret)
     istio.start()
-    mesh.wait_for(
-        lambda: mesh.get("ConfigMap", "shop", "istio-ca-root-cert")["data"] != found["data"], 60
+    real_cluster.wait_for(
+        lambda: (
+            real_cluster.get("ConfigMap", "shop", "istio-ca-root-cert")["data"] != found["data"]
+        ),
+        60,
     )
     until(has(OLD))
-    assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date"}
-    ended = run(mesh, DRIFTED, "--include-config")
+    assert verdicts(run(real_cluster, DRIFTED)) == {"shop/web": "up_to_date"}
+    ended = run(real_cluster, DRIFTED, "--include-config")
     (line,) = lines(ended, "web")
     assert re.match("ConfigMap shop/istio-ca-root-cert: None -> .*changed", line)
-    ignored = run(mesh, DRIFTED, "--include-config", "--ignore-config=istio-ca-*")
+    ignored = run(real_cluster, DRIFTED, "--include-config", "--ignore-config=istio-ca-*")
     assert verdicts(ignored) == {"shop/web": "up_to_date"}
 
 
-def test_an_upgrade_is_found_exactly_and_rolled_out(istio, mesh, until, run):
+def test_an_upgrade_is_found_exactly_and_rolled_out(istio, real_cluster, until, run):
     istio.install(f"tag={OLD}")
     for name in ("shop", "bank"):
-        mesh.namespace(name, labels=ENABLED)
+        real_cluster.namespace(name, labels=ENABLED)
     until(has(OLD))
-    company = create_company(mesh)
+    company = create_company(real_cluster)
     istio.install(*UPGRADE)
     until(has(NEW))
-    ended = run(mesh, DRIFTED, *BOTH)
+    ended = run(real_cluster, DRIFTED, *BOTH)
     assert sorted(ended.planned) == company
     for name in (reference.partition("/")[2] for reference in company):
         assert lines(ended, name) == [
@@ -126,11 +133,11 @@ def test_an_upgrade_is_found_exactly_and_rolled_out(istio, mesh, until, run):
     assert {tuple(r["other_changes"]) for r in ended.of("drift")} == {
         ("init container istio-init",)
     }
-    confirmed = run(mesh, DRIFTED, *BOTH, CONFIRM, "--parallel-rollouts=5")
+    confirmed = run(real_cluster, DRIFTED, *BOTH, CONFIRM, "--parallel-rollouts=5")
     assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
-    again = run(mesh, DRIFTED, *BOTH, "--sidecar-container-name=istio-*")
+    again = run(real_cluster, DRIFTED, *BOTH, "--sidecar-container-name=istio-*")
     assert verdicts(again) == dict.fromkeys(company, "up_to_date")
-    for pod in mesh.pods("shop") + mesh.pods("bank"):
+    for pod in real_cluster.pods("shop") + real_cluster.pods("bank"):
         assert has(NEW)(pod)
         (proxy,) = [c for c in pod["spec"]["containers"] if c["name"] == "istio-proxy"]
         assert "--proxyLogLevel=info" in proxy["args"]
@@ -138,19 +145,19 @@ def test_an_upgrade_is_found_exactly_and_rolled_out(istio, mesh, until, run):
         assert proxy["resources"]["limits"]["memory"] == "2Gi"
 
 
-def test_beside_another_injector(istio, mesh, until, run):
+def test_beside_another_injector(istio, real_cluster, until, run):
     """Two webhooks, two sidecars in each Pod; each of them is looked at by its name."""
     istio.install(f"tag={OLD}")
-    mesh.namespace("shop", inject=True, labels=ENABLED)
-    mesh.injector.container = {"name": "log-agent", "image": "agent:1"}
+    real_cluster.namespace("shop", inject=True, labels=ENABLED)
+    real_cluster.injector.container = {"name": "log-agent", "image": "agent:1"}
     until(has(OLD))
-    mesh.create("shop", workload("Deployment", "web"))
-    mesh.settle()
+    real_cluster.create("shop", workload("Deployment", "web"))
+    real_cluster.settle()
     both = (DRIFTED, "--sidecar-container-name=istio-*", "--sidecar-container-name=log-agent")
-    assert verdicts(run(mesh, *both)) == {"shop/web": "up_to_date"}
-    mesh.injector.container["image"] = "agent:2"
-    assert lines(run(mesh, *both), "web") == ["log-agent.image: agent:1 -> agent:2"]
-    assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date"}
+    assert verdicts(run(real_cluster, *both)) == {"shop/web": "up_to_date"}
+    real_cluster.injector.container["image"] = "agent:2"
+    assert lines(run(real_cluster, *both), "web") == ["log-agent.image: agent:1 -> agent:2"]
+    assert verdicts(run(real_cluster, DRIFTED)) == {"shop/web": "up_to_date"}
 
 
 def moved(old: str, before: str, new: str, after: str) -> list[str]:
@@ -176,8 +183,8 @@ def canary(istio) -> Iterator[None]:
     istio.stop("canary")
 
 
-def revisions(mesh: RemoteCluster) -> set[str]:
-    return {pod["metadata"]["annotations"]["istio.io/rev"] for pod in mesh.pods("shop")}
+def revisions(real_cluster: RemoteCluster) -> set[str]:
+    return {pod["metadata"]["annotations"]["istio.io/rev"] for pod in real_cluster.pods("shop")}
 
 
 def test_a_namespace_moves_to_another_revision(canary, shop, until, run):
@@ -192,18 +199,18 @@ def test_a_namespace_moves_to_another_revision(canary, shop, until, run):
     assert revisions(shop) == {"canary"}
 
 
-def test_a_revision_tag_moves(istio, canary, mesh, until, run):
+def test_a_revision_tag_moves(istio, canary, real_cluster, until, run):
     istio.install("values.revisionTags[0]=prod", revision="canary")
-    mesh.namespace("shop", labels={"istio.io/rev": "prod"})
+    real_cluster.namespace("shop", labels={"istio.io/rev": "prod"})
     until(has(NEW))
-    mesh.create("shop", workload("Deployment", "web", replicas=2))
-    mesh.settle()
-    assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date"}
+    real_cluster.create("shop", workload("Deployment", "web", replicas=2))
+    real_cluster.settle()
+    assert verdicts(run(real_cluster, DRIFTED)) == {"shop/web": "up_to_date"}
     istio.install("values.revisionTags[0]=prod", "tag=1.31.9", revision="next")
     until(has("1.31.9"))
-    assert lines(run(mesh, DRIFTED), "web") == moved(NEW, "canary", "1.31.9", "next")
-    assert run(mesh, DRIFTED, CONFIRM).outcomes == {"shop/web": "succeeded"}
-    assert revisions(mesh) == {"next"}
+    assert lines(run(real_cluster, DRIFTED), "web") == moved(NEW, "canary", "1.31.9", "next")
+    assert run(real_cluster, DRIFTED, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert revisions(real_cluster) == {"next"}
     istio.stop("next")
 
 
@@ -262,18 +269,18 @@ def test_a_pinned_image_is_up_to_date(istio, shop, until, run):
 
 
 @pytest.mark.parametrize("native", ["false", "true"])
-def test_an_image_is_changed_in_place(istio, mesh, until, run, native):
+def test_an_image_is_changed_in_place(istio, real_cluster, until, run, native):
     istio.install(f"tag={OLD}", ENABLE_NATIVE_SIDECARS=native)
-    mesh.namespace("shop", labels=ENABLED)
+    real_cluster.namespace("shop", labels=ENABLED)
     until(has(OLD))
-    mesh.create("shop", workload("Deployment", "web", replicas=2))
-    mesh.settle()
-    before = {p["metadata"]["uid"] for p in mesh.pods("shop")}
+    real_cluster.create("shop", workload("Deployment", "web", replicas=2))
+    real_cluster.settle()
+    before = {p["metadata"]["uid"] for p in real_cluster.pods("shop")}
     istio.install(ENABLE_NATIVE_SIDECARS=native)
     until(has(NEW))
-    ended = run(mesh, DRIFTED, "--in-place", CONFIRM)
+    ended = run(real_cluster, DRIFTED, "--in-place", CONFIRM)
     assert [r["method"] for r in ended.of("plan")] == ["in_place"]
     assert ended.outcomes == {"shop/web": "succeeded"}
-    assert {p["metadata"]["uid"] for p in mesh.pods("shop")} == before
-    assert all(map(has(NEW), mesh.pods("shop")))
-    assert verdicts(run(mesh, DRIFTED)) == {"shop/web": "up_to_date"}
+    assert {p["metadata"]["uid"] for p in real_cluster.pods("shop")} == before
+    assert all(map(has(NEW), real_cluster.pods("shop")))
+    assert verdicts(run(real_cluster, DRIFTED)) == {"shop/web": "up_to_date"}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cluster.manifests import workload
-from company import stay_up_to_date
 from control_plane.api import ApiError
 from control_plane.injectors import OpenKruise
 from control_plane.remote import Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+from workloads_of_every_kind import stay_up_to_date
 
 pytestmark = pytest.mark.injectors
 OLD, NEW = "registry.example/proxy:1", "registry.example/proxy:2"
@@ -42,7 +42,7 @@ def kruise(shared: Shared, programs: dict) -> Iterator[OpenKruise]:
 
 
 @pytest.fixture
-def inject(kruise: OpenKruise, mesh) -> Callable[[dict], None]:
+def inject(kruise: OpenKruise, real_cluster) -> Callable[[dict], None]:
     """inject(container): let a SidecarSet inject it, once the manager answers."""
 
     def create(found: dict) -> None:
@@ -53,7 +53,7 @@ def inject(kruise: OpenKruise, mesh) -> Callable[[dict], None]:
                 return False
             return True
 
-        mesh.wait_for(is_created, 20)
+        real_cluster.wait_for(is_created, 20)
 
     return create
 
@@ -65,38 +65,42 @@ def has(image: str):
     return is_injected
 
 
-def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(kruise, inject, mesh, until, run):
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(
+    kruise, inject, real_cluster, until, run
+):
     kruise.start()
     inject(proxy(OLD))
-    company = stay_up_to_date(kruise, mesh, until, run, has(OLD), *OPTIONS)
+    company = stay_up_to_date(kruise, real_cluster, until, run, has(OLD), *OPTIONS)
 
     inject(proxy(NEW, "debug"))
     until(has(NEW))
-    ended = run(mesh, *OPTIONS)
+    ended = run(real_cluster, *OPTIONS)
     for name in (reference.partition("/")[2] for reference in company):
         assert lines(ended, name) == [
             "proxy.env.LEVEL: info -> debug",
             f"proxy.image: {OLD} -> {NEW}",
         ]
-    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    confirmed = run(real_cluster, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
     assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
-    assert verdicts(run(mesh, *OPTIONS)) == company
-    assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))
+    assert verdicts(run(real_cluster, *OPTIONS)) == company
+    assert all(map(has(NEW), real_cluster.pods("shop") + real_cluster.pods("bank")))
 
 
-def test_a_container_of_a_sidecar_set_is_not_changed_in_place(kruise, inject, mesh, until, run):
+def test_a_container_of_a_sidecar_set_is_not_changed_in_place(
+    kruise, inject, real_cluster, until, run
+):
     """The manager does that itself, and lists it in an annotation of the Pod."""
     kruise.start()
     inject(proxy(OLD))
-    mesh.namespace("shop")
+    real_cluster.namespace("shop")
     until(has(OLD))
-    mesh.create("shop", workload("Deployment", "web", replicas=2))
-    mesh.settle()
+    real_cluster.create("shop", workload("Deployment", "web", replicas=2))
+    real_cluster.settle()
     inject(proxy(NEW))
     until(has(NEW))
-    ended = run(mesh, *OPTIONS, "--in-place", CONFIRM)
+    ended = run(real_cluster, *OPTIONS, "--in-place", CONFIRM)
     (reason,) = ended.skipped.values()
     assert re.fullmatch(r"drifted, but managed by SidecarSet \S+; change its images there", reason)
-    restarted = run(mesh, *OPTIONS, CONFIRM)
+    restarted = run(real_cluster, *OPTIONS, CONFIRM)
     assert restarted.outcomes == {"shop/web": "succeeded"}
-    assert all(map(has(NEW), mesh.pods("shop")))
+    assert all(map(has(NEW), real_cluster.pods("shop")))

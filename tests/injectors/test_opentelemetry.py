@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from company import create_company
 from control_plane.api import ApiError
 from control_plane.injectors import OpenTelemetry
 from control_plane.remote import RemoteCluster, Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+from workloads_of_every_kind import create_company
 
 pytestmark = pytest.mark.injectors
 COLLECTOR, JAVA = "otc-container", "opentelemetry-auto-instrumentation-java"
@@ -56,12 +56,12 @@ def has(*tags: str):
     return is_injected
 
 
-def configure(operator: OpenTelemetry, mesh: RemoteCluster, **spec) -> None:
+def configure(operator: OpenTelemetry, real_cluster: RemoteCluster, **spec) -> None:
     """Create or change the custom resources of both namespaces, once the operator answers."""
 
     def is_created(namespace: str, kind: str, spec: dict) -> bool:
         try:
-            operator.create(mesh.names.real(namespace), kind, spec)
+            operator.create(real_cluster.names.real(namespace), kind, spec)
         except ApiError:
             return False
         return True
@@ -69,47 +69,55 @@ def configure(operator: OpenTelemetry, mesh: RemoteCluster, **spec) -> None:
     collector = {"mode": "sidecar", "config": CONFIG}
     instrumentation = {"exporter": {"endpoint": "http://localhost:4317"}, **spec}
     for name in ("shop", "bank"):
-        mesh.wait_for(lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 30)
-        mesh.wait_for(lambda name=name: is_created(name, "Instrumentation", instrumentation), 30)
+        real_cluster.wait_for(
+            lambda name=name: is_created(name, "OpenTelemetryCollector", collector), 30
+        )
+        real_cluster.wait_for(
+            lambda name=name: is_created(name, "Instrumentation", instrumentation), 30
+        )
 
 
-def create_known_company(mesh: RemoteCluster) -> list[str]:
+def create_known_company(real_cluster: RemoteCluster) -> list[str]:
     """Create the workloads, and their Pods once more, when the operator knows their ReplicaSets.
 
     It reads of them in the background. A Pod that comes first lacks the names of its owners.
     """
-    company = create_company(mesh, **WANTED)
+    company = create_company(real_cluster, **WANTED)
     for namespace in ("shop", "bank"):
-        for pod in mesh.pods(namespace):
-            mesh.delete("Pod", namespace, pod["metadata"]["name"])
-    mesh.settle()
+        for pod in real_cluster.pods(namespace):
+            real_cluster.delete("Pod", namespace, pod["metadata"]["name"])
+    real_cluster.settle()
     return company
 
 
-def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, mesh, until, run):
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, real_cluster, until, run):
     operator.start(*images("1", "2"))
     for name in ("shop", "bank"):
-        mesh.namespace(name)
-    configure(operator, mesh)
+        real_cluster.namespace(name)
+    configure(operator, real_cluster)
     until(has("1", "2"), **WANTED)
-    company = create_known_company(mesh)
-    assert verdicts(run(mesh, *OPTIONS)) == dict.fromkeys(company, "up_to_date")
+    company = create_known_company(real_cluster)
+    assert verdicts(run(real_cluster, *OPTIONS)) == dict.fromkeys(company, "up_to_date")
     operator.renew_certificate()
     operator.start(*images("1", "2"))
     until(has("1", "2"), **WANTED)
-    assert verdicts(run(mesh, *OPTIONS)) == dict.fromkeys(company, "up_to_date")
+    assert verdicts(run(real_cluster, *OPTIONS)) == dict.fromkeys(company, "up_to_date")
 
     operator.start(*images("11", "12"))
     until(has("11", "12"), **WANTED)
-    ended = run(mesh, *OPTIONS)
+    ended = run(real_cluster, *OPTIONS)
     for name in (reference.partition("/")[2] for reference in company):
         assert sorted(lines(ended, name)) == [
             f"{JAVA}.image: registry.example/java:2 -> registry.example/java:12",
             f"{COLLECTOR}.image: registry.example/collector:1 -> registry.example/collector:11",
         ]
-    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    confirmed = run(real_cluster, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
     is_new = has("11", "12")
-    old = [p["metadata"]["name"] for p in mesh.pods("shop") + mesh.pods("bank") if not is_new(p)]
+    old = [
+        p["metadata"]["name"]
+        for p in real_cluster.pods("shop") + real_cluster.pods("bank")
+        if not is_new(p)
+    ]
     assert old == [], (confirmed.stdout, confirmed.stderr)
     assert set(confirmed.outcomes) == set(company)
     # A Pod that came before the operator knew its ReplicaSet lacks its owners' names, and the next one will have them.
@@ -122,27 +130,27 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, mesh, 
                 "OTEL_RESOURCE_ATTRIBUTES",
                 False,
             )
-    for found in run(mesh, *OPTIONS).of("drift"):
+    for found in run(real_cluster, *OPTIONS).of("drift"):
         for path in (".".join(d["path"]) for d in found["differences"]):
             assert path.startswith(RESOURCES)
 
 
-def test_a_changed_instrumentation_is_found(operator, mesh, until, run):
+def test_a_changed_instrumentation_is_found(operator, real_cluster, until, run):
     """What it sets in the application's container is no sidecar's, and is told as another change."""
     operator.start(*images("1", "2"))
     for name in ("shop", "bank"):
-        mesh.namespace(name)
-    configure(operator, mesh)
+        real_cluster.namespace(name)
+    configure(operator, real_cluster)
     until(has("1", "2"), **WANTED)
-    create_known_company(mesh)
-    configure(operator, mesh, java={"image": "registry.example/java:own"})
+    create_known_company(real_cluster)
+    configure(operator, real_cluster, java={"image": "registry.example/java:own"})
     until(has("1", "own"), **WANTED)
-    ended = run(mesh, *OPTIONS)
+    ended = run(real_cluster, *OPTIONS)
     assert lines(ended, "plain") == [
         f"{JAVA}.image: registry.example/java:2 -> registry.example/java:own"
     ]
-    configure(operator, mesh, exporter={"endpoint": "http://other:4317"})
+    configure(operator, real_cluster, exporter={"endpoint": "http://other:4317"})
     until(has("1", "2"), **WANTED)
-    ended = run(mesh, *OPTIONS)
+    ended = run(real_cluster, *OPTIONS)
     (plain,) = [r for r in ended.of("drift") if r["name"] == "plain"]
     assert (plain["verdict"], plain["other_changes"]) == ("up_to_date", ["container app"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from company import stay_up_to_date
 from control_plane.injectors import Vault
 from control_plane.remote import Shared
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
+from workloads_of_every_kind import stay_up_to_date
 
 pytestmark = pytest.mark.injectors
 WANTED = {
@@ -39,19 +39,19 @@ def has(image: str):
     return is_injected
 
 
-def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(vault, mesh, until, run):
-    company = stay_up_to_date(vault, mesh, until, run, has(OLD), *OPTIONS, **WANTED)
+def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(vault, real_cluster, until, run):
+    company = stay_up_to_date(vault, real_cluster, until, run, has(OLD), *OPTIONS, **WANTED)
 
     vault.start(f"-image={NEW}", "-cpu-limit=1")
     until(has(NEW), **WANTED)
-    ended = run(mesh, *OPTIONS)
+    ended = run(real_cluster, *OPTIONS)
     for name in (reference.partition("/")[2] for reference in company):
         assert lines(ended, name) == [
             f"{container}.{change}"
             for container in ("vault-agent", "vault-agent-init")
             for change in (f"image: {OLD} -> {NEW}", "resources.limits.cpu: 500m -> 1")
         ]
-    confirmed = run(mesh, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    confirmed = run(real_cluster, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
     assert confirmed.outcomes == dict.fromkeys(company, "succeeded")
-    assert verdicts(run(mesh, *OPTIONS)) == company
-    assert all(map(has(NEW), mesh.pods("shop") + mesh.pods("bank")))
+    assert verdicts(run(real_cluster, *OPTIONS)) == company
+    assert all(map(has(NEW), real_cluster.pods("shop") + real_cluster.pods("bank")))

@@ -304,20 +304,22 @@ def test_a_line_of_the_log_begins_with_what_it_is_about(tool):
     assert line == "00:00:00Z INFO    Pod a/b: m"
 
 
-def test_the_summary_is_not_on_standard_error(two):
-    seen = Terminal(two, CONFIRM)
+def test_the_summary_is_not_on_standard_error(web_and_api):
+    seen = Terminal(web_and_api, CONFIRM)
     assert "2 succeeded" in seen.stdout
     assert "2 succeeded" not in seen.text
 
 
-def test_colors_on_a_terminal_unless_no_color_is_set(two):
-    two.fault(method="PATCH", times=9, path="deployments/", status=403, body={"message": "no"})
-    assert "\x1b[31mERROR  \x1b[0m" in Terminal(two, CONFIRM).text
-    assert "\x1b[3" not in Terminal(two, CONFIRM, NO_COLOR="1").text
+def test_colors_on_a_terminal_unless_no_color_is_set(web_and_api):
+    web_and_api.fault(
+        method="PATCH", times=9, path="deployments/", status=403, body={"message": "no"}
+    )
+    assert "\x1b[31mERROR  \x1b[0m" in Terminal(web_and_api, CONFIRM).text
+    assert "\x1b[3" not in Terminal(web_and_api, CONFIRM, NO_COLOR="1").text
 
 
-def test_a_reader_that_goes_away_does_not_stop_the_rollouts(two, tmp_path):
-    words, environment = command(two.kubeconfig, TEXT, CONFIRM)
+def test_a_reader_that_goes_away_does_not_stop_the_rollouts(web_and_api, tmp_path):
+    words, environment = command(web_and_api.kubeconfig, TEXT, CONFIRM)
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(

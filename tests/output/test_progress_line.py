@@ -13,10 +13,10 @@ from support import (
 )
 
 
-def test_the_progress_line(two):
-    two.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
-    two.kubelet.ready_after = 5  # the first look is after 3 seconds
-    seen = Terminal(two, CONFIRM)
+def test_the_progress_line(web_and_api):
+    web_and_api.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
+    web_and_api.kubelet.ready_after = 5  # the first look is after 3 seconds
+    seen = Terminal(web_and_api, CONFIRM)
     assert seen.code == 1
     first = (
         r"1/2 finished, 1 failed, \d+s, 1 in progress: shop/web 1 of \d Pods? updated, 0 ready.*"
@@ -60,8 +60,8 @@ def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
     ]
 
 
-def test_the_progress_line_never_stands_in_a_log_line(two):
-    seen = Terminal(two, CONFIRM)
+def test_the_progress_line_never_stands_in_a_log_line(web_and_api):
+    seen = Terminal(web_and_api, CONFIRM)
     log = [re.sub(r".*\r\x1b\[K", "", line.rstrip("\r")) for line in seen.text.split("\n")]
     assert all(re.match(r"\d\d:\d\d:\d\dZ INFO ", line) for line in log if line)
     assert len([line for line in log if "rollout succeeded" in line]) == 2
@@ -69,14 +69,16 @@ def test_the_progress_line_never_stands_in_a_log_line(two):
 
 
 @pytest.mark.parametrize("columns", [20, 80])
-def test_the_progress_line_fits_the_terminal(two, columns):
-    seen = Terminal(two, CONFIRM, columns=columns)
+def test_the_progress_line_fits_the_terminal(web_and_api, columns):
+    seen = Terminal(web_and_api, CONFIRM, columns=columns)
     assert seen.progress
     assert max(map(len, seen.progress)) < columns
 
 
-def test_elsewhere_there_is_a_log_line_for_each_finished_rollout_and_no_progress_line(two, run):
-    ended = run(two, TEXT, CONFIRM)
+def test_elsewhere_there_is_a_log_line_for_each_finished_rollout_and_no_progress_line(
+    web_and_api, run
+):
+    ended = run(web_and_api, TEXT, CONFIRM)
     assert ended.stderr.count("rollout succeeded in ") == 2
     assert "\r" not in ended.stderr
     assert "\x1b" not in ended.stderr

@@ -15,45 +15,50 @@ pytestmark = pytest.mark.both
 @pytest.mark.parametrize(
     ("limit", "count"), [("2", 2), ("99", 6), ("1%", 1), ("50%", 3), ("51%", 4), ("100%", 6)]
 )
-def test_a_canary_is_the_first_of_the_plan(letters, run, limit, count):
-    ended = run(letters, CONFIRM, f"--max-rollouts={limit}", "--parallel-rollouts=6")
+def test_a_canary_is_the_first_of_the_plan(deployments_a_to_f, run, limit, count):
+    ended = run(deployments_a_to_f, CONFIRM, f"--max-rollouts={limit}", "--parallel-rollouts=6")
     assert ended.code == 0
     assert [name for name, outcome in ended.outcomes.items() if outcome == "succeeded"]
     assert len(ended.outcomes) == 6
-    assert sorted(patched(letters)) == list("abcdef")[:count]
+    assert sorted(patched(deployments_a_to_f)) == list("abcdef")[:count]
     beyond = {r["name"]: r["message"] for r in ended.of("result") if r["outcome"] == "not_started"}
     assert beyond == dict.fromkeys("abcdef"[count:], "not selected by --max-rollouts")
 
 
-def test_a_dry_run_tells_how_far_a_canary_goes(letters, run):
-    text = run(letters, TEXT, "--max-rollouts=25%").stdout
+def test_a_dry_run_tells_how_far_a_canary_goes(deployments_a_to_f, run):
+    text = run(deployments_a_to_f, TEXT, "--max-rollouts=25%").stdout
     total = "To roll out: 2 of 6 workloads (--max-rollouts) with 2 Pods, 2 of them old."
     assert f"\n{total}\nEvery workload with the sidecar is in the plan, even if" in text
     rows = [line.split()[2] for line in text.splitlines()[3:9]]
     assert rows == [f"deployment/{name}" for name in "abcdef"]
     assert text.count("not selected by --max-rollouts") == 4
-    letters.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    drifted = run(letters, TEXT, "--max-rollouts=25%", "--only-drifted").stdout
+    deployments_a_to_f.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    drifted = run(deployments_a_to_f, TEXT, "--max-rollouts=25%", "--only-drifted").stdout
     rows = [line.split() for line in drifted.splitlines() if " deployment/" in line]
     assert [row[0] for row in rows] == ["1", "2", "-", "-", "-", "-"]
-    assert "max-rollouts" not in run(letters, TEXT, "--max-rollouts=6").stdout.split("To apply")[0]
-    records = run(letters, "--max-rollouts=25%").of("plan")
+    assert (
+        "max-rollouts"
+        not in run(deployments_a_to_f, TEXT, "--max-rollouts=6").stdout.split("To apply")[0]
+    )
+    records = run(deployments_a_to_f, "--max-rollouts=25%").of("plan")
     assert [(r["position"], r["selected"]) for r in records] == [(n, n <= 2) for n in range(1, 7)]
 
 
-def test_the_command_to_resume_is_the_last_line_where_something_was_left_out(letters, run):
-    for found in letters.pods("shop"):
-        letters.backdate(found, 3600)
-    canary = run(letters, TEXT, CONFIRM, "--max-rollouts=1")
+def test_the_command_to_resume_is_the_last_line_where_something_was_left_out(
+    deployments_a_to_f, run
+):
+    for found in deployments_a_to_f.pods("shop"):
+        deployments_a_to_f.backdate(found, 3600)
+    canary = run(deployments_a_to_f, TEXT, CONFIRM, "--max-rollouts=1")
     *_, hint, command = canary.stdout.splitlines()
     assert hint == "To resume, run:"
     options = [
         word for word in printed_command(command)[2:] if not word.startswith("--max-rollouts")
     ]
-    rest = run(letters, *options).stdout
+    rest = run(deployments_a_to_f, *options).stdout
     assert "5 succeeded." in rest
     assert "To resume" not in rest
-    assert "To resume" not in run(letters, *options).stdout
+    assert "To resume" not in run(deployments_a_to_f, *options).stdout
 
 
 def test_many_that_were_not_started_share_a_line(cluster, run):
@@ -71,23 +76,24 @@ def test_many_that_were_not_started_share_a_line(cluster, run):
     assert "more (use" not in all_of_them.stdout
 
 
-def test_after_the_canary_the_same_command_resumes_where_it_ended(letters, run):
-    for found in letters.pods("shop"):
-        letters.backdate(found, 3600)
+def test_after_the_canary_the_same_command_resumes_where_it_ended(deployments_a_to_f, run):
+    for found in deployments_a_to_f.pods("shop"):
+        deployments_a_to_f.backdate(found, 3600)
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    run(letters, CONFIRM, cut_off, "--max-rollouts=2")
-    rest = run(letters, CONFIRM, cut_off)
+    run(deployments_a_to_f, CONFIRM, cut_off, "--max-rollouts=2")
+    rest = run(deployments_a_to_f, CONFIRM, cut_off)
     assert rest.planned == [f"shop/{name}" for name in "cdef"]
-    assert patched(letters) == list("abcdef")
+    assert patched(deployments_a_to_f) == list("abcdef")
 
 
 @pytest.mark.parametrize(("amount", "workers"), [("50%", 3), ("40%", 2), ("1%", 1), ("100%", 5)])
-def test_parallel_rollouts_as_a_percentage_of_the_plan(letters, start, amount, workers):
+def test_parallel_rollouts_as_a_percentage_of_the_plan(deployments_a_to_f, start, amount, workers):
     gate = threading.Event()
     held = [  # the first one runs alone
-        letters.fault(method="PATCH", path=f"deployments/{name}", release=gate) for name in "bcdef"
+        deployments_a_to_f.fault(method="PATCH", path=f"deployments/{name}", release=gate)
+        for name in "bcdef"
     ]
-    running = start(letters, CONFIRM, f"--parallel-rollouts={amount}")
+    running = start(deployments_a_to_f, CONFIRM, f"--parallel-rollouts={amount}")
     assert all(fault.reached.wait(20) for fault in held[:workers])
     if workers < 5:
         assert not held[workers].reached.wait(

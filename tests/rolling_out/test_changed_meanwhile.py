@@ -60,22 +60,22 @@ def test_what_was_never_patched_for_want_of_an_api_server_is_not_started(tool, s
     assert (other.outcome, other.stop_reason) == (tool.Outcome.FAILED, "")
 
 
-def test_a_workload_in_a_terminating_namespace_is_skipped(outdated, run):
-    namespace = outdated.store.get("namespaces", "", "shop")
+def test_a_workload_in_a_terminating_namespace_is_skipped(drifted_fleet, run):
+    namespace = drifted_fleet.store.get("namespaces", "", "shop")
     metadata = {**namespace["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    outdated.store.change("namespaces", namespace, metadata=metadata)
-    ended = run(unchecked(outdated), CONFIRM)
+    drifted_fleet.store.change("namespaces", namespace, metadata=metadata)
+    ended = run(unchecked(drifted_fleet), CONFIRM)
     assert (ended.code, ended.outcomes, len(ended.skipped)) == (0, {}, 7)
     assert set(ended.skipped.values()) == {"its namespace is terminating"}
 
 
-def test_a_namespace_that_is_terminating_since_the_plan_is_noticed(outdated, start):
-    held = outdated.fault(path="deployments/a$", release=threading.Event())
-    running = start(outdated, CONFIRM)
+def test_a_namespace_that_is_terminating_since_the_plan_is_noticed(drifted_fleet, start):
+    held = drifted_fleet.fault(path="deployments/a$", release=threading.Event())
+    running = start(drifted_fleet, CONFIRM)
     assert held.reached.wait(20)
-    namespace = outdated.store.get("namespaces", "", "shop")
+    namespace = drifted_fleet.store.get("namespaces", "", "shop")
     metadata = {**namespace["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    outdated.store.change("namespaces", namespace, metadata=metadata)
+    drifted_fleet.store.change("namespaces", namespace, metadata=metadata)
     held.release.set()
     ended = running.finish()
     assert (ended.code, set(ended.outcomes.values())) == (0, {"skipped"})

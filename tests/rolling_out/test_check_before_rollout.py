@@ -17,14 +17,14 @@ MISSING = (
 
 
 @pytest.mark.parametrize("options", [[], [DRIFTED]])
-def test_right_before_each_patch_the_injector_is_asked_again(outdated, start, options):
-    held = outdated.fault(path="deployments/a$", release=threading.Event())
-    running = start(outdated, CONFIRM, *options)
+def test_right_before_each_patch_the_injector_is_asked_again(drifted_fleet, start, options):
+    held = drifted_fleet.fault(path="deployments/a$", release=threading.Event())
+    running = start(drifted_fleet, CONFIRM, *options)
     assert held.reached.wait(20)
-    outdated.injector.state = "ignored"
+    drifted_fleet.injector.state = "ignored"
     held.release.set()
     ended = running.finish()
-    assert patched(outdated) == []
+    assert patched(drifted_fleet) == []
     assert ended.code == 1
     failed = 1 if options else 5  # what the plan has promised has changed for all
     assert [ended.outcomes[f"shop/{name}"] for name in "abcdefg"] == [
@@ -39,19 +39,19 @@ def test_right_before_each_patch_the_injector_is_asked_again(outdated, start, op
 
 
 @pytest.mark.parametrize("state", ["fails", "denies"])
-def test_what_the_api_server_would_reject_is_not_patched(outdated, run, state):
-    outdated.injector.state = state
-    ended = run(outdated, CONFIRM, "--max-failures=1")
-    assert patched(outdated) == []
+def test_what_the_api_server_would_reject_is_not_patched(drifted_fleet, run, state):
+    drifted_fleet.injector.state = state
+    ended = run(drifted_fleet, CONFIRM, "--max-failures=1")
+    assert patched(drifted_fleet) == []
     assert ended.outcomes["shop/a"] == "failed"
     assert messages(ended)["a"].startswith("not patched: cannot create its Pods: ")
     assert messages(ended)["b"] == "--max-failures=1 reached"
 
 
 @pytest.mark.embedded("a real one registers no such webhook")
-def test_a_webhook_that_knows_no_dry_run_keeps_nothing_from_being_patched(outdated, run):
-    outdated.injector.state = "no-dry-run"
-    assert set(run(outdated, CONFIRM).outcomes.values()) == {"succeeded"}
+def test_a_webhook_that_knows_no_dry_run_keeps_nothing_from_being_patched(drifted_fleet, run):
+    drifted_fleet.injector.state = "no-dry-run"
+    assert set(run(drifted_fleet, CONFIRM).outcomes.values()) == {"succeeded"}
 
 
 def test_a_deployment_that_would_lose_all_its_pods_keeps_them(cluster, run):
@@ -67,22 +67,22 @@ def test_a_deployment_that_would_lose_all_its_pods_keeps_them(cluster, run):
     assert len(cluster.pods("shop")) == 1
 
 
-def test_without_the_permission_to_create_pods_one_line_says_so(outdated, run):
+def test_without_the_permission_to_create_pods_one_line_says_so(drifted_fleet, run):
     line = ": rollouts are not checked beforehand"
-    ended = run(unchecked(outdated), CONFIRM)
+    ended = run(unchecked(drifted_fleet), CONFIRM)
     assert set(ended.outcomes.values()) == {"succeeded"}
     assert ended.stderr.count(line) == 1
     assert ended.stderr.count("no permission to create pods in ") == 1
-    assert line not in run(outdated, CONFIRM).stderr
-    assert line not in run(unchecked(outdated)).stderr  # a dry run
+    assert line not in run(drifted_fleet, CONFIRM).stderr
+    assert line not in run(unchecked(drifted_fleet)).stderr  # a dry run
 
 
-def test_an_injector_that_changes_during_the_run_is_taken_as_it_is(outdated, start):
+def test_an_injector_that_changes_during_the_run_is_taken_as_it_is(drifted_fleet, start):
     """The rollouts are verified against what was asked right before, not against the plan."""
-    held = outdated.fault(path="deployments/a$", release=threading.Event())
-    running = start(outdated, CONFIRM, DRIFTED)
+    held = drifted_fleet.fault(path="deployments/a$", release=threading.Event())
+    running = start(drifted_fleet, CONFIRM, DRIFTED)
     assert held.reached.wait(20)
-    outdated.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    drifted_fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
     held.release.set()
     ended = running.finish()
     assert (ended.code, set(ended.outcomes.values())) == (0, {"succeeded"})

@@ -56,8 +56,8 @@ class Typed:
 QUESTION = "? [y]es/[n]o/[a]ll/[q]uit: "
 
 
-def test_each_is_asked_about_one_at_a_time(letters):
-    typed = Typed(letters, "--parallel-rollouts=3")
+def test_each_is_asked_about_one_at_a_time(deployments_a_to_f):
+    typed = Typed(deployments_a_to_f, "--parallel-rollouts=3")
     for number, (name, answer) in enumerate(
         (("a", "y\n"), ("b", "N\n"), ("c", "yes\n"), ("d", "a\n")), 1
     ):
@@ -69,11 +69,11 @@ def test_each_is_asked_about_one_at_a_time(letters):
     assert code == 0
     assert typed.text.count("shop       deployment/") == 4  # its plan line, once a workload
     assert "5 succeeded, 1 declined." in shown
-    assert sorted(patched(letters)) == list("acdef")
+    assert sorted(patched(deployments_a_to_f)) == list("acdef")
 
 
-def test_an_invalid_key_is_answered_with_the_valid_ones(letters):
-    typed = Typed(letters)
+def test_an_invalid_key_is_answered_with_the_valid_ones(deployments_a_to_f):
+    typed = Typed(deployments_a_to_f)
     typed.expect(QUESTION)
     typed.answer("what\n")
     typed.expect("Answer y, n, a or q: ")
@@ -81,52 +81,52 @@ def test_an_invalid_key_is_answered_with_the_valid_ones(letters):
     typed.expect("Answer y, n, a or q: ", 2)
     typed.answer("q\n")
     assert typed.end()[0] == 0
-    assert patched(letters) == []
+    assert patched(deployments_a_to_f) == []
 
 
-def test_what_is_no_text_is_no_answer(letters, monkeypatch):
+def test_what_is_no_text_is_no_answer(deployments_a_to_f, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
-    typed = Typed(letters)
+    typed = Typed(deployments_a_to_f)
     typed.expect(QUESTION)
     typed.answer(b"y\xff\n")
     typed.expect("Answer y, n, a or q: ")
     typed.answer("q\n")
     code, shown = typed.end()
     assert code == 0
-    assert patched(letters) == []
+    assert patched(deployments_a_to_f) == []
     assert "6 not started." in shown
 
 
-def test_quit_starts_nothing_more(letters):
-    typed = Typed(letters)
+def test_quit_starts_nothing_more(deployments_a_to_f):
+    typed = Typed(deployments_a_to_f)
     typed.expect(QUESTION)
     typed.answer("y\n")
     typed.expect(QUESTION, 2)
     typed.answer("q\n")
     code, shown = typed.end()
     assert code == 0
-    assert patched(letters) == ["a"]
+    assert patched(deployments_a_to_f) == ["a"]
     assert "1 succeeded, 5 not started." in shown
     assert "not started:\n  quit:\n    Deployment shop/b, " in shown
 
 
-def test_the_end_of_input_is_quit(letters):
-    typed = Typed(letters)
+def test_the_end_of_input_is_quit(deployments_a_to_f):
+    typed = Typed(deployments_a_to_f)
     typed.expect(QUESTION)
     typed.answer("\x04")
     code, shown = typed.end()
     assert code == 0
-    assert patched(letters) == []
+    assert patched(deployments_a_to_f) == []
     assert "6 not started." in shown
 
 
-def test_ctrl_c_at_the_question_ends_it(letters):
-    typed = Typed(letters)
+def test_ctrl_c_at_the_question_ends_it(deployments_a_to_f):
+    typed = Typed(deployments_a_to_f)
     typed.expect(QUESTION)
     typed.process.send_signal(signal.SIGINT)
     code, shown = typed.end()
     assert code == 130
-    assert patched(letters) == []
+    assert patched(deployments_a_to_f) == []
     assert "6 not started." in shown
     assert not any("[q]uit" in line and "interrupted" in line for line in typed.text.splitlines())
 
@@ -143,9 +143,9 @@ def test_a_signal_just_before_the_wait_for_an_answer_is_noticed(tool, monkeypatc
     os.close(own)
 
 
-def test_the_differences_stand_above_the_question(letters):
-    letters.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    typed = Typed(letters, "--only-drifted")
+def test_the_differences_stand_above_the_question(deployments_a_to_f):
+    deployments_a_to_f.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    typed = Typed(deployments_a_to_f, "--only-drifted")
     typed.expect(QUESTION)
     assert "\r\nistio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.27.0\r\n" in typed.text
     typed.answer("q\n")

@@ -10,39 +10,41 @@ from support import CONFIRM, DRIFTED, counts, patched
 pytestmark = pytest.mark.both
 
 
-def test_the_revision_is_written_and_tells_what_a_pod_got(mesh, run, tool):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    run(mesh, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
+def test_the_revision_is_written_and_tells_what_a_pod_got(every_kind, run, tool):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    run(every_kind, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
 
     def revision(name: str) -> str:
-        found = mesh.get("Deployment", "shop", name)["spec"]["template"]["metadata"]["annotations"]
+        found = every_kind.get("Deployment", "shop", name)["spec"]["template"]["metadata"][
+            "annotations"
+        ]
         return found["myCompany.rollout.revision"]
 
     assert len(revision("web")) == 12
     assert int(revision("web"), 16)
     assert revision("web") != revision("native")
     first = revision("web")
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
-    run(mesh, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    run(every_kind, DRIFTED, CONFIRM, "--annotation-prefix=myCompany")
     assert revision("web") != first
     assert all(
         p["metadata"]["annotations"]["myCompany.rollout.revision"] == revision("web")
-        for p in mesh.pods("shop", "web")
+        for p in every_kind.pods("shop", "web")
     )
 
 
 @pytest.fixture
-def dying_injector(mesh, monkeypatch):
+def dying_injector(every_kind, monkeypatch):
     """One that answers dry runs, and that is gone when Pods are created, with failurePolicy Ignore."""
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    inject = type(mesh.injector).__call__
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    inject = type(every_kind.injector).__call__
 
     def only_in_dry_runs(injector, pod, namespace, dry_run):
         if dry_run:
             inject(injector, pod, namespace, dry_run)
 
-    monkeypatch.setattr(type(mesh.injector), "__call__", only_in_dry_runs)
-    return mesh
+    monkeypatch.setattr(type(every_kind.injector), "__call__", only_in_dry_runs)
+    return every_kind
 
 
 def test_pods_that_come_without_the_sidecar_have_lost_it(dying_injector, run):
@@ -64,17 +66,17 @@ def test_pods_that_come_without_the_sidecar_have_lost_it_where_nothing_is_compar
     assert ended.summary["pods"] == counts(3, 0, 3, 0, lost=2)
 
 
-def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(mesh, run):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    real = mesh.injector.inject
+def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(every_kind, run):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    real = every_kind.injector.inject
 
     def inject(pod: dict) -> None:
         real(pod)
         if "sidecarRollout.rollout.timestamp" in pod["metadata"].get("annotations", {}):
             pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
 
-    mesh.injector.inject = inject
-    ended = run(mesh, DRIFTED, CONFIRM)
+    every_kind.injector.inject = inject
+    ended = run(every_kind, DRIFTED, CONFIRM)
     assert ended.code == 1
     assert ended.outcomes["shop/web"] == "still_drifted"
     (result,) = [r for r in ended.of("result") if r["name"] == "web"]
@@ -82,17 +84,17 @@ def test_an_injector_that_never_converges_is_still_drifted_and_not_tried_again(m
         "the new Pods still differ: istio-proxy  image  docker.io/istio/proxyv2:1.26.9 -> 1.27.0"
     )
     assert '"level": "WARNING", "message": "rollout still drifted in ' in ended.stderr
-    assert patched(mesh).count("web") == 1
+    assert patched(every_kind).count("web") == 1
 
 
-def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh, start):
-    mesh.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
-    held = mesh.fault(method="PATCH", path="deployments/native", release=threading.Event())
-    running = start(mesh, DRIFTED, CONFIRM)
+def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(every_kind, start):
+    every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    held = every_kind.fault(method="PATCH", path="deployments/native", release=threading.Event())
+    running = start(every_kind, DRIFTED, CONFIRM)
     assert held.reached.wait(20)
-    for found in mesh.pods("shop", "web"):  # somebody else restarts them meanwhile
-        mesh.delete("Pod", "shop", found["metadata"]["name"])
-    mesh.settle()
+    for found in every_kind.pods("shop", "web"):  # somebody else restarts them meanwhile
+        every_kind.delete("Pod", "shop", found["metadata"]["name"])
+    every_kind.settle()
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/native": "succeeded", "shop/web": "skipped"}
@@ -101,7 +103,7 @@ def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(mesh,
     assert message in ("already up to date", "all its Pods were created after the cutoff")
     asked = [
         r.method
-        for r in mesh.server.requests
+        for r in every_kind.server.requests
         if r.query.get("dryRun") == "All" or r.method == "PATCH"
     ]
     assert asked == [

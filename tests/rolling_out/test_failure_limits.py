@@ -8,9 +8,9 @@ from cluster.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked
 
 
-def test_after_n_failures_nothing_new_starts(letters, run):
-    refuse(letters, "b", "c")
-    ended = run(letters, CONFIRM, "--max-failures=2")
+def test_after_n_failures_nothing_new_starts(deployments_a_to_f, run):
+    refuse(deployments_a_to_f, "b", "c")
+    ended = run(deployments_a_to_f, CONFIRM, "--max-failures=2")
     assert ended.code == 1
     assert [r["outcome"] for r in sorted(ended.of("result"), key=lambda r: r["name"])] == [
         "succeeded",
@@ -24,11 +24,11 @@ def test_after_n_failures_nothing_new_starts(letters, run):
     assert "--max-failures=2 reached: no new rollouts will start" in ended.stderr
 
 
-def test_what_is_in_progress_is_waited_for_after_the_last_failure(letters, start):
+def test_what_is_in_progress_is_waited_for_after_the_last_failure(deployments_a_to_f, start):
     forbidden = {"status": 403, "body": {"message": "no"}, "release": threading.Event()}
-    letters.fault(method="PATCH", path="deployments/c", **forbidden)
-    held = letters.fault(method="PATCH", path="deployments/b", release=threading.Event())
-    running = start(letters, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
+    deployments_a_to_f.fault(method="PATCH", path="deployments/c", **forbidden)
+    held = deployments_a_to_f.fault(method="PATCH", path="deployments/b", release=threading.Event())
+    running = start(deployments_a_to_f, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
     assert held.reached.wait(20)
     forbidden["release"].set()  # only now: no patch is sent after the failure
     running.wait_for_log(
@@ -58,22 +58,22 @@ def test_workloads_that_were_failing_before_do_not_count(cluster, run):
     assert ended.code == 0  # they were, and are
 
 
-def test_the_first_cause_is_the_one_that_is_named(outdated, run):
+def test_the_first_cause_is_the_one_that_is_named(drifted_fleet, run):
     """The others fail, too, but they are not the reason."""
-    outdated.injector.state = "ignored"
-    ended = run(unchecked(outdated), CONFIRM, "--parallel-rollouts=5")
+    drifted_fleet.injector.state = "ignored"
+    ended = run(unchecked(drifted_fleet), CONFIRM, "--parallel-rollouts=5")
     assert "new Pods of Deployment shop/" in messages(ended)["g"]
 
 
-def test_what_is_still_drifted_counts_for_the_failure_limit(outdated, run):
-    real = outdated.injector.inject
+def test_what_is_still_drifted_counts_for_the_failure_limit(drifted_fleet, run):
+    real = drifted_fleet.injector.inject
 
     def inject(pod: dict) -> None:
         real(pod)
         if pod["metadata"].get("annotations"):  # for real, not in the dry run of the plan
             pod["spec"]["containers"][-1]["image"] = "docker.io/istio/proxyv2:1.26.9"
 
-    outdated.injector.inject = inject
-    ended = run(outdated, CONFIRM, DRIFTED, "--max-failures=1")
+    drifted_fleet.injector.inject = inject
+    ended = run(drifted_fleet, CONFIRM, DRIFTED, "--max-failures=1")
     assert ended.outcomes["shop/a"] == "still_drifted"
-    assert patched(outdated) == ["a"]
+    assert patched(drifted_fleet) == ["a"]

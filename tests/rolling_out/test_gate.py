@@ -33,7 +33,7 @@ from support import (
 
 
 @pytest.fixture
-def three(cluster):
+def deployments_a_to_c(cluster):
     for name in ("a", "b", "c"):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
@@ -62,8 +62,10 @@ def patches(cluster) -> int:
     return sum(r.method == "PATCH" for r in cluster.server.requests)
 
 
-def test_an_open_gate_is_asked_once_for_all_starts_within_10_seconds(three, run, script, tmp_path):
-    ended = run(three, CONFIRM, f"--gate={script('echo fine')}")
+def test_an_open_gate_is_asked_once_for_all_starts_within_10_seconds(
+    deployments_a_to_c, run, script, tmp_path
+):
+    ended = run(deployments_a_to_c, CONFIRM, f"--gate={script('echo fine')}")
     assert set(ended.outcomes.values()) == {"succeeded"}
     assert (ended.code, runs(tmp_path)) == (0, 1)
     assert "gate" not in ended.stderr.replace("--gate", "")
@@ -75,18 +77,20 @@ def interrupt_when_closed(running: Running, reason: str) -> Finished:
     return running.finish()
 
 
-def test_a_dry_run_does_not_run_it(three, run, script, tmp_path):
-    ended = run(three, f"--gate={script('exit 1')}")
+def test_a_dry_run_does_not_run_it(deployments_a_to_c, run, script, tmp_path):
+    ended = run(deployments_a_to_c, f"--gate={script('exit 1')}")
     assert (ended.code, len(ended.planned), runs(tmp_path)) == (0, 3, 0)
 
 
-def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(three, start, script, tmp_path):
+def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(
+    deployments_a_to_c, start, script, tmp_path
+):
     flag = tmp_path / "hold"
     flag.touch()
     text = f"echo checking\ntest -e {flag} || exit 0\necho HighErrorRate is firing\necho\nexit 7"
-    running = start(three, CONFIRM, TEXT, f"--gate={script(text)}")
+    running = start(deployments_a_to_c, CONFIRM, TEXT, f"--gate={script(text)}")
     running.wait_for_log("WARNING gate closed: HighErrorRate is firing")
-    assert patches(three) == 0
+    assert patches(deployments_a_to_c) == 0
     flag.unlink()
     began = time.monotonic()
     running.wait_for_log("gate open")
@@ -95,17 +99,17 @@ def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(three, start, s
     assert ended.code == 0
     assert runs(tmp_path) == 2
     assert ended.stderr.count("gate closed") == 1
-    assert patches(three) == 3
+    assert patches(deployments_a_to_c) == 3
 
 
-def test_rollouts_in_progress_continue(three, start, script, tmp_path):
+def test_rollouts_in_progress_continue(deployments_a_to_c, start, script, tmp_path):
     """The gate closes after the first rollout started: it is completed, the others never start."""
-    three.kubelet.ready_after = 60
+    deployments_a_to_c.kubelet.ready_after = 60
     first = f"test $(wc -l < {tmp_path}/runs) -eq 1"
-    running = start(three, CONFIRM, f"--gate={script(first)}")
-    three.wait_for(lambda: patches(three) == 1)
+    running = start(deployments_a_to_c, CONFIRM, f"--gate={script(first)}")
+    deployments_a_to_c.wait_for(lambda: patches(deployments_a_to_c) == 1)
     time.sleep(10.5)  # what it said lasts for 10 s
-    let_ready(three)
+    let_ready(deployments_a_to_c)
     ended = interrupt_when_closed(running, "exit code 1")
     assert ended.outcomes == {
         "shop/a": "succeeded",
@@ -114,42 +118,44 @@ def test_rollouts_in_progress_continue(three, start, script, tmp_path):
     }
 
 
-def test_an_interruption_ends_the_wait(three, start, script):
-    running = start(three, CONFIRM, f"--gate={script('exit 3')}")
+def test_an_interruption_ends_the_wait(deployments_a_to_c, start, script):
+    running = start(deployments_a_to_c, CONFIRM, f"--gate={script('exit 3')}")
     ended = interrupt_when_closed(running, "exit code 3")
     assert ended.code == 130
     assert set(ended.outcomes.values()) == {"not_started"}
-    assert patches(three) == 0
+    assert patches(deployments_a_to_c) == 0
 
 
-def test_the_end_of_the_window_ends_the_wait(three, run, script):
-    ended = run(three, CONFIRM, f"--gate={script('exit 3')}", "--max-duration=8s")
+def test_the_end_of_the_window_ends_the_wait(deployments_a_to_c, run, script):
+    ended = run(deployments_a_to_c, CONFIRM, f"--gate={script('exit 3')}", "--max-duration=8s")
     assert ended.code == 0
     text = "--max-duration reached; gate closed: exit code 3"
     assert {r["message"] for r in ended.of("result")} == {text}
 
 
-def test_the_command_is_ended_with_the_run(three, start, script, tmp_path):
-    running = start(three, CONFIRM, f"--gate={script(f'echo $$ > {tmp_path}/pid; sleep 1000')}")
+def test_the_command_is_ended_with_the_run(deployments_a_to_c, start, script, tmp_path):
+    running = start(
+        deployments_a_to_c, CONFIRM, f"--gate={script(f'echo $$ > {tmp_path}/pid; sleep 1000')}"
+    )
     pid = tmp_path / "pid"
-    three.wait_for(lambda: pid.exists() and pid.read_text().strip())
+    deployments_a_to_c.wait_for(lambda: pid.exists() and pid.read_text().strip())
     running.signal(signal.SIGTERM)
     assert running.finish().code == 143
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 
 
-def test_the_progress_line_has_the_reason(three, script):
+def test_the_progress_line_has_the_reason(deployments_a_to_c, script):
     gate = f"--gate={script('echo HighErrorRate is firing; exit 1')}"
-    seen = Terminal(three, CONFIRM, gate, "--max-duration=8s")
+    seen = Terminal(deployments_a_to_c, CONFIRM, gate, "--max-duration=8s")
     assert any("0 in progress; gate closed: HighErrorRate is firing" in s for s in seen.progress)
 
 
-def test_it_has_no_standard_input_and_no_shell(three, run, start, tmp_path):
+def test_it_has_no_standard_input_and_no_shell(deployments_a_to_c, run, start, tmp_path):
     gate = '--gate=sh -c \'if read line; then exit 1; fi; test "$0" = "*"\' *'
-    ended = run(three, CONFIRM, gate, "--max-duration=20s")
+    ended = run(deployments_a_to_c, CONFIRM, gate, "--max-duration=20s")
     assert set(ended.outcomes.values()) == {"succeeded"}
-    running = start(three, CONFIRM, f"--gate=false $(touch {tmp_path}/made)")
+    running = start(deployments_a_to_c, CONFIRM, f"--gate=false $(touch {tmp_path}/made)")
     interrupt_when_closed(running, "exit code 1")
     assert not (tmp_path / "made").exists()
 
@@ -395,6 +401,6 @@ def test_the_readmes_prometheus_query(tool, monkeypatch, answer, expected):
     if answer:
         (query,) = Prometheus.queries
         parts = urllib.parse.parse_qs(urllib.parse.urlsplit(query).query)
-        assert parts["query"] == ['ALERTS{alertstate="firing",alertname!~"Watchdog|InfoInhibitor"}']
+        assert parts["query"] == ['ALERTS{alertstate="firing",severity="critical"}']
         server.shutdown()
         server.server_close()

@@ -17,7 +17,7 @@ from support import CONFIRM, DEBUG, no_signals
 
 
 @pytest.fixture
-def three(cluster):
+def deployments_a_to_c(cluster):
     for name in ("a", "b", "c"):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
@@ -28,10 +28,10 @@ def three(cluster):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
-    three, start, number, code
+    deployments_a_to_c, start, number, code
 ):
-    three.kubelet.ready_after = 1.0
-    running = start(three, CONFIRM, DEBUG)
+    deployments_a_to_c.kubelet.ready_after = 1.0
+    running = start(deployments_a_to_c, CONFIRM, DEBUG)
     running.wait_for_log("Waiting for deployment")
     running.signal(number)
     ended = running.finish()
@@ -49,11 +49,13 @@ def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
     )
 
 
-def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, start):
-    three.create("shop", workload("Deployment", "0-first", annotations={READY_AFTER: "0.02"}))
-    three.settle()
-    three.kubelet.ready_after = 60
-    running = start(three, CONFIRM, DEBUG, "--parallel-rollouts=2")
+def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployments_a_to_c, start):
+    deployments_a_to_c.create(
+        "shop", workload("Deployment", "0-first", annotations={READY_AFTER: "0.02"})
+    )
+    deployments_a_to_c.settle()
+    deployments_a_to_c.kubelet.ready_after = 60
+    running = start(deployments_a_to_c, CONFIRM, DEBUG, "--parallel-rollouts=2")
     running.wait_for_log("Waiting for deployment", times=2)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupt again to stop waiting")
@@ -67,7 +69,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, sta
         "shop/c": "not_started",
     }
     look = (
-        f"stopped waiting; check with: KUBECONFIG={three.kubeconfig} kubectl rollout status "
+        f"stopped waiting; check with: KUBECONFIG={deployments_a_to_c.kubeconfig} kubectl rollout status "
         "deployment/a --namespace shop --context embedded"
     )
     ((told, seconds),) = [
@@ -76,16 +78,16 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(three, sta
     assert told == look
     assert 0 < seconds < ended.summary["seconds"] + 0.1
     left = subprocess.run(
-        ["pgrep", "-f", three.kubeconfig], capture_output=True, text=True
+        ["pgrep", "-f", deployments_a_to_c.kubeconfig], capture_output=True, text=True
     ).stdout.split()
     assert not [pid for pid in left if int(pid) != os.getpid()]
 
 
-def test_nothing_is_patched_after_the_second_signal(three, start):
-    running = start(three, CONFIRM)
-    plan_is_read = three.fault(path="/endpointslices", release=threading.Event())
+def test_nothing_is_patched_after_the_second_signal(deployments_a_to_c, start):
+    running = start(deployments_a_to_c, CONFIRM)
+    plan_is_read = deployments_a_to_c.fault(path="/endpointslices", release=threading.Event())
     assert plan_is_read.reached.wait(20)
-    before_the_patch = three.fault(path="/deployments/a", release=threading.Event())
+    before_the_patch = deployments_a_to_c.fault(path="/deployments/a", release=threading.Event())
     plan_is_read.release.set()
     assert before_the_patch.reached.wait(20)
     running.signal(signal.SIGINT)
@@ -99,12 +101,12 @@ def test_nothing_is_patched_after_the_second_signal(three, start):
         "shop/b": "not_started",
         "shop/c": "not_started",
     }
-    assert [r for r in three.server.requests if r.method == "PATCH"] == []
+    assert [r for r in deployments_a_to_c.server.requests if r.method == "PATCH"] == []
 
 
-def test_a_signal_before_anything_is_changed_ends_at_once(three, start):
-    held = three.fault(path="/api/v1/pods", release=threading.Event())
-    running = start(three, CONFIRM, "--log-format=text")
+def test_a_signal_before_anything_is_changed_ends_at_once(deployments_a_to_c, start):
+    held = deployments_a_to_c.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(deployments_a_to_c, CONFIRM, "--log-format=text")
     assert held.reached.wait(20)
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)
@@ -115,10 +117,10 @@ def test_a_signal_before_anything_is_changed_ends_at_once(three, start):
     assert ended.stderr.endswith("interrupted (nothing was changed)\n")
 
 
-def test_kubectl_is_not_in_the_terminals_process_group(three, start):
+def test_kubectl_is_not_in_the_terminals_process_group(deployments_a_to_c, start):
     """Ctrl-C reaches the whole group of the terminal: kubectl must live on, so that its rollout is waited for."""
-    three.kubelet.ready_after = 1.0
-    words_group = start(three, CONFIRM, DEBUG)
+    deployments_a_to_c.kubelet.ready_after = 1.0
+    words_group = start(deployments_a_to_c, CONFIRM, DEBUG)
     words_group.wait_for_log("Waiting for deployment")
     children = subprocess.run(
         ["pgrep", "-P", str(words_group.process.pid)], capture_output=True, text=True
@@ -129,27 +131,29 @@ def test_kubectl_is_not_in_the_terminals_process_group(three, start):
     assert words_group.finish().outcomes["shop/a"] == "succeeded"
 
 
-def test_the_same_command_again_resumes_where_it_stopped(three, start, run):
-    three.kubelet.ready_after = 1.0
+def test_the_same_command_again_resumes_where_it_stopped(deployments_a_to_c, start, run):
+    deployments_a_to_c.kubelet.ready_after = 1.0
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    running = start(three, CONFIRM, cut_off, DEBUG)
+    running = start(deployments_a_to_c, CONFIRM, cut_off, DEBUG)
     running.wait_for_log("Waiting for deployment")
     running.signal(signal.SIGINT)
     assert running.finish().outcomes["shop/a"] == "succeeded"
-    three.kubelet.ready_after = 0.05
-    again = run(three, CONFIRM, cut_off)
+    deployments_a_to_c.kubelet.ready_after = 0.05
+    again = run(deployments_a_to_c, CONFIRM, cut_off)
     assert (again.code, again.outcomes) == (0, {"shop/b": "succeeded", "shop/c": "succeeded"})
-    patched = [r.path.rpartition("/")[2] for r in three.server.requests if r.method == "PATCH"]
+    patched = [
+        r.path.rpartition("/")[2] for r in deployments_a_to_c.server.requests if r.method == "PATCH"
+    ]
     assert patched == ["a", "b", "c"]
-    assert run(three, CONFIRM, cut_off).planned == []
+    assert run(deployments_a_to_c, CONFIRM, cut_off).planned == []
 
 
-def test_signals_that_a_parent_ignores_stay_ignored(three):
+def test_signals_that_a_parent_ignores_stay_ignored(deployments_a_to_c):
     """A shell gives its background jobs SIGINT ignored, nohup SIGHUP."""
     from support import command
 
-    three.kubelet.ready_after = 1.0
-    words, environment = command(three.kubeconfig, CONFIRM, DEBUG)
+    deployments_a_to_c.kubelet.ready_after = 1.0
+    words, environment = command(deployments_a_to_c.kubeconfig, CONFIRM, DEBUG)
     process = subprocess.Popen(
         words,
         env=environment,
@@ -163,21 +167,23 @@ def test_signals_that_a_parent_ignores_stay_ignored(three):
             if "Waiting for deployment" in line:
                 process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-    assert [r.method for r in three.server.requests].count("PATCH") == 3
+    assert [r.method for r in deployments_a_to_c.server.requests].count("PATCH") == 3
 
 
-def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_path):
+def test_what_was_told_before_the_second_signal_is_not_lost(deployments_a_to_c, start, tmp_path):
     """While nobody reads its log the main thread stands still, and the workers go on."""
     from support import command
 
     words, environment = command(
-        three.kubeconfig, CONFIRM, "--parallel-rollouts=3", "--log-level=debug"
+        deployments_a_to_c.kubeconfig, CONFIRM, "--parallel-rollouts=3", "--log-level=debug"
     )
     process = subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    three.wait_for(lambda: len([r for r in three.server.requests if r.method == "PATCH"]) == 3, 20)
-    three.settle()
+    deployments_a_to_c.wait_for(
+        lambda: len([r for r in deployments_a_to_c.server.requests if r.method == "PATCH"]) == 3, 20
+    )
+    deployments_a_to_c.settle()
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=20)
@@ -186,7 +192,7 @@ def test_what_was_told_before_the_second_signal_is_not_lost(three, start, tmp_pa
     assert "not_started" not in outcomes
 
 
-def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
+def test_a_signal_while_a_credential_plugin_runs_ends_at_once(deployments_a_to_c, tmp_path):
     from support import command
 
     plugin = tmp_path / "plugin"
@@ -194,21 +200,21 @@ def test_a_signal_while_a_credential_plugin_runs_ends_at_once(three, tmp_path):
     plugin.chmod(0o755)
     version = "client.authentication.k8s.io/v1"
     user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
-    words, environment = command(three.write_kubeconfig("exec", user), CONFIRM)
+    words, environment = command(deployments_a_to_c.write_kubeconfig("exec", user), CONFIRM)
     process = subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    three.wait_for(lambda: (tmp_path / "runs").exists(), 20)
+    deployments_a_to_c.wait_for(lambda: (tmp_path / "runs").exists(), 20)
     process.send_signal(signal.SIGINT)
     _, log = process.communicate(timeout=10)
     assert process.returncode == 130
     assert "interrupted (nothing was changed)" in log
 
 
-def test_the_second_signal_ends_the_recheck_as_well(three, start):
+def test_the_second_signal_ends_the_recheck_as_well(deployments_a_to_c, start):
     """The last look at what timed out has its own kubectl, which may hang."""
-    three.kubelet.ready_after = 60
-    running = start(three, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
+    deployments_a_to_c.kubelet.ready_after = 60
+    running = start(deployments_a_to_c, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
     running.wait_for_log("will recheck at the end", times=3)
     running.signal(signal.SIGINT)
     running.signal(signal.SIGTERM)
@@ -237,9 +243,9 @@ def test_signals_at_once_raise_once(tool, monkeypatch):
     assert signals.exit_code == 143
 
 
-def test_ctrl_c_twice_while_the_cluster_is_read(three, start):
-    held = three.fault(path="/api/v1/pods", release=threading.Event())
-    running = start(three, "--log-format=text")
+def test_ctrl_c_twice_while_the_cluster_is_read(deployments_a_to_c, start):
+    held = deployments_a_to_c.fault(path="/api/v1/pods", release=threading.Event())
+    running = start(deployments_a_to_c, "--log-format=text")
     assert held.reached.wait(20)
     running.signal(signal.SIGINT)
     running.signal(signal.SIGINT)

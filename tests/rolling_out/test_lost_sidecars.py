@@ -25,12 +25,12 @@ pytestmark = pytest.mark.both
 
 
 @pytest.mark.parametrize("options", [[], [DRIFTED], ["--max-failures=7"]])
-def test_a_new_pod_without_the_sidecar_stops_the_run(outdated, run, options):
-    outdated.injector.breaks_after = 3
-    ended = run(outdated, CONFIRM, *options)
+def test_a_new_pod_without_the_sidecar_stops_the_run(drifted_fleet, run, options):
+    drifted_fleet.injector.breaks_after = 3
+    ended = run(drifted_fleet, CONFIRM, *options)
     later = dict.fromkeys([f"shop/{name}" for name in "cdefg"], "not_started")
     assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "lost_sidecar"} | later
-    assert patched(outdated) == ["a", "b"]
+    assert patched(drifted_fleet) == ["a", "b"]
     assert ended.code == 1
     healthy = "check what injects it"
     assert messages(ended)["b"] == f"1 of 2 new Pods has no sidecar; {healthy}"
@@ -40,9 +40,9 @@ def test_a_new_pod_without_the_sidecar_stops_the_run(outdated, run, options):
     assert ended.summary["pods"] == counts(13, 3, 13, 3, lost=1)
 
 
-def test_the_summary_names_the_cause_and_how_to_resume(outdated, run):
-    outdated.injector.breaks_after = 3
-    shown = run(outdated, TEXT, CONFIRM).stdout
+def test_the_summary_names_the_cause_and_how_to_resume(drifted_fleet, run):
+    drifted_fleet.injector.breaks_after = 3
+    shown = run(drifted_fleet, TEXT, CONFIRM).stdout
     reason = "new Pods of Deployment shop/b have no sidecar"
     assert f"\nnot started:\n  {reason}:\n    Deployment shop/c, " in shown
     assert "\nPods: 3 of 14 updated and ready (10 not updated, 1 lost).\n" in shown
@@ -54,12 +54,12 @@ def test_the_summary_names_the_cause_and_how_to_resume(outdated, run):
         "  2. Replace these Pods:",
         "  3. Resume:",
     )
-    outdated.injector.breaks_after, outdated.injector.state = None, "works"
-    for found in outdated.pods("shop", "b"):
-        outdated.backdate(found, -10)  # the cutoff of this run does not exclude it
-    done = run(outdated, *printed_command(first)[2:], "--log-format=json")
+    drifted_fleet.injector.breaks_after, drifted_fleet.injector.state = None, "works"
+    for found in drifted_fleet.pods("shop", "b"):
+        drifted_fleet.backdate(found, -10)  # the cutoff of this run does not exclude it
+    done = run(drifted_fleet, *printed_command(first)[2:], "--log-format=json")
     assert done.outcomes == {"shop/b": "succeeded"}, done.skipped
-    assert run(outdated, *printed_command(second)[2:], "--log-format=json").outcomes == {
+    assert run(drifted_fleet, *printed_command(second)[2:], "--log-format=json").outcomes == {
         f"shop/{name}": "succeeded" for name in "cdefg"
     }
 
@@ -154,44 +154,44 @@ def test_the_command_that_replaces_pods_has_the_options_that_were_given(tool, mo
         assert tool.parse_args(found[2:]).confirm
 
 
-def test_workloads_that_opted_out_are_not_replaced(outdated, run):
+def test_workloads_that_opted_out_are_not_replaced(drifted_fleet, run):
     """One command for each namespace, with all that was asked for."""
-    outdated.namespace("bank", inject=True)
-    outdated.create("bank", workload("Deployment", "a"))
-    outdated.create("bank", workload("Deployment", "b"))
+    drifted_fleet.namespace("bank", inject=True)
+    drifted_fleet.create("bank", workload("Deployment", "a"))
+    drifted_fleet.create("bank", workload("Deployment", "b"))
     note = {"metadata": {"annotations": {"team/restart": "never"}}}
-    outdated.change("Deployment", "bank", "b", note)
-    outdated.settle()
-    outdated.injector.breaks_after = 0
+    drifted_fleet.change("Deployment", "bank", "b", note)
+    drifted_fleet.settle()
+    drifted_fleet.injector.breaks_after = 0
     opt_out = "--exclude-annotation=team/restart=never"
     options = (opt_out, "--parallel-rollouts=2", "--annotation-prefix=team")
-    shown = run(outdated, TEXT, CONFIRM, *options, "deployment/a", "deployment/b").stdout
+    shown = run(drifted_fleet, TEXT, CONFIRM, *options, "deployment/a", "deployment/b").stdout
     lines = shown.splitlines()
     following = lines[lines.index("  2. Replace these Pods:") + 1 :]
     commands = list(itertools.takewhile(lambda line: line.startswith("     "), following))
-    outdated.injector.breaks_after, outdated.injector.state = None, "works"
+    drifted_fleet.injector.breaks_after, drifted_fleet.injector.state = None, "works"
     replaced = {}
     for command in commands:
         words = printed_command(command)[2:]
         assert {opt_out, "--annotation-prefix=team"} <= set(words)
-        replaced |= run(outdated, *words, "--log-format=json").outcomes
+        replaced |= run(drifted_fleet, *words, "--log-format=json").outcomes
     lost = {line.split()[-1][:-1] for line in lines if line.startswith("lost sidecar: ")}
     assert replaced == dict.fromkeys(lost, "succeeded")
     assert "bank/b" not in lost
 
 
-def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(outdated, run):
-    outdated.injector.breaks_after = 0
-    outdated.kubelet.ready_after = 60
-    ended = run(outdated, CONFIRM, "--timeout=1s", "--max-failures=7")
+def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(drifted_fleet, run):
+    drifted_fleet.injector.breaks_after = 0
+    drifted_fleet.kubelet.ready_after = 60
+    ended = run(drifted_fleet, CONFIRM, "--timeout=1s", "--max-failures=7")
     assert ended.outcomes["shop/a"] == "lost_sidecar"
-    assert patched(outdated) == ["a"]
+    assert patched(drifted_fleet) == ["a"]
     assert "new Pods of Deployment shop/a have no sidecar" in messages(ended)["b"]
 
 
-def test_with_allow_removal_it_goes_on(outdated, run):
-    outdated.injector.state = "ignored"
-    ended = run(outdated, CONFIRM, DRIFTED, "--allow-removal")
+def test_with_allow_removal_it_goes_on(drifted_fleet, run):
+    drifted_fleet.injector.state = "ignored"
+    ended = run(drifted_fleet, CONFIRM, DRIFTED, "--allow-removal")
     assert (ended.code, set(ended.outcomes.values())) == (0, {"succeeded"})
     assert ended.summary["pods"]["lost"] == 0
 

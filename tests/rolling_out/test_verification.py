@@ -82,14 +82,16 @@ def test_a_restart_by_somebody_else_in_between_is_no_failure(cluster, start):
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
 
 
-def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(letters, run, tmp_path):
+def test_success_of_a_kubectl_that_the_pods_contradict_is_not_believed(
+    deployments_a_to_f, run, tmp_path
+):
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(
         f'#!/bin/sh\n[ "$3 $4" != "rollout status" ] && exec {KUBECTL} "$@"\nexit 0\n'
     )
     kubectl.chmod(0o755)
-    letters.kubelet.ready_after = 30
-    ended = run(letters, CONFIRM, f"--kubectl={kubectl}", "--max-rollouts=1")
+    deployments_a_to_f.kubelet.ready_after = 30
+    ended = run(deployments_a_to_f, CONFIRM, f"--kubectl={kubectl}", "--max-rollouts=1")
     (result,) = [r for r in ended.of("result") if r["name"] == "a"]
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     # This kubectl answers at once, so the new Pod may not exist yet.
@@ -121,11 +123,11 @@ def test_completed_late_is_verified_as_well(cluster, start):
     assert "the rollout annotation was removed, for example by" in ended.of("result")[0]["message"]
 
 
-def test_the_numbers_count_all_of_the_plan(letters, run):
-    refuse(letters, "b")
-    ended = run(letters, CONFIRM, "--max-rollouts=3")
+def test_the_numbers_count_all_of_the_plan(deployments_a_to_f, run):
+    refuse(deployments_a_to_f, "b")
+    ended = run(deployments_a_to_f, CONFIRM, "--max-rollouts=3")
     assert ended.summary["pods"] == counts(6, 2, 6, 2)
-    text = run(letters, CONFIRM, TEXT).stdout
+    text = run(deployments_a_to_f, CONFIRM, TEXT).stdout
     assert "\nPods: 6 of 6 updated and ready.\n" in text
 
 
@@ -148,11 +150,13 @@ def test_the_numbers_are_those_after_a_failure(cluster, run):
     assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=2)
 
 
-def test_the_requests_of_a_rollout_besides_kubectls(letters, run):
+def test_the_requests_of_a_rollout_besides_kubectls(deployments_a_to_f, run):
     """Each ReplicaSet among the owners of its Pods is asked for its Deployment, once."""
-    run(letters, CONFIRM, "--max-rollouts=1")
+    run(deployments_a_to_f, CONFIRM, "--max-rollouts=1")
     ours = [
-        r for r in letters.server.requests if r.headers["user-agent"].startswith("sidecar-rollout/")
+        r
+        for r in deployments_a_to_f.server.requests
+        if r.headers["user-agent"].startswith("sidecar-rollout/")
     ]
     first = next(index for index, request in enumerate(ours) if request.method == "PATCH")
     assert (

@@ -14,7 +14,7 @@ OLD, NEW = "docker.io/istio/proxyv2:1.26.2", "docker.io/istio/proxyv2:1.27.0"
 
 
 @pytest.fixture
-def mesh(cluster):
+def with_init_containers(cluster):
     """Two Deployments whose Pods have the sidecar istio-proxy and the init container istio-init."""
     cluster.injector.also = {"initContainers": [container("istio-init", OLD)]}
     for name in ("cart", "web"):
@@ -38,32 +38,35 @@ def upgrade_init(cluster) -> None:
     cluster.injector.also = {"initContainers": [container("istio-init", NEW)]}
 
 
-def test_json_and_the_table_mark_them(mesh, run):
-    (plan, _) = run(mesh, ISTIO).of("plan")
+def test_json_and_the_table_mark_them(with_init_containers, run):
+    (plan, _) = run(with_init_containers, ISTIO).of("plan")
     assert plan["sidecars"] == [
         {"name": "istio-init", "image": OLD, "native": False, "init": True},
         {"name": "istio-proxy", "image": OLD, "native": False, "init": False},
     ]
-    assert "  istio-init 1.26.2 (init), istio-proxy 1.26.2  " in run(mesh, ISTIO, TEXT).stdout
-    alone = run(mesh, "--sidecar-container-name=istio-init", TEXT).stdout
+    assert (
+        "  istio-init 1.26.2 (init), istio-proxy 1.26.2  "
+        in run(with_init_containers, ISTIO, TEXT).stdout
+    )
+    alone = run(with_init_containers, "--sidecar-container-name=istio-init", TEXT).stdout
     assert "  2     2    1.26.2 (init)  " in alone
 
 
-def test_one_that_is_not_named_is_no_drift(mesh, run):
-    upgrade_init(mesh)
-    ended = run(mesh, DRIFTED)
+def test_one_that_is_not_named_is_no_drift(with_init_containers, run):
+    upgrade_init(with_init_containers)
+    ended = run(with_init_containers, DRIFTED)
     assert verdicts(ended) == {"shop/cart": "up_to_date", "shop/web": "up_to_date"}
     assert ended.of("drift")[0]["other_changes"] == ["init container istio-init"]
 
 
-def test_a_new_image_is_drift_and_rolled_out_once(mesh, run):
-    upgrade_init(mesh)
-    ended = run(mesh, ISTIO, DRIFTED, CONFIRM)
+def test_a_new_image_is_drift_and_rolled_out_once(with_init_containers, run):
+    upgrade_init(with_init_containers)
+    ended = run(with_init_containers, ISTIO, DRIFTED, CONFIRM)
     assert lines(ended, "web") == [f"istio-init.image: {OLD} -> {NEW}"]
     assert ended.outcomes == {"shop/cart": "succeeded", "shop/web": "succeeded"}
-    images = {p["spec"]["initContainers"][0]["image"] for p in mesh.pods("shop")}
+    images = {p["spec"]["initContainers"][0]["image"] for p in with_init_containers.pods("shop")}
     assert images == {NEW}
-    again = run(mesh, ISTIO, DRIFTED)
+    again = run(with_init_containers, ISTIO, DRIFTED)
     assert verdicts(again) == {"shop/cart": "up_to_date", "shop/web": "up_to_date"}
 
 
@@ -76,44 +79,44 @@ def test_auto_instrumentation_has_nothing_else(instrumented, run):
     assert ended.outcomes == {"shop/web": "succeeded"}
 
 
-def test_one_that_would_be_removed_is_restarted_only_if_that_is_allowed(mesh, run):
-    mesh.injector.also = {}
+def test_one_that_would_be_removed_is_restarted_only_if_that_is_allowed(with_init_containers, run):
+    with_init_containers.injector.also = {}
     name = "--sidecar-container-name=istio-init"
-    ended = run(mesh, name, DRIFTED)
+    ended = run(with_init_containers, name, DRIFTED)
     assert verdicts(ended) == {"shop/cart": "drifted", "shop/web": "drifted"}
     assert ended.planned == []
-    done = run(mesh, name, DRIFTED, CONFIRM, "--allow-removal")
+    done = run(with_init_containers, name, DRIFTED, CONFIRM, "--allow-removal")
     assert done.outcomes == {"shop/cart": "succeeded", "shop/web": "succeeded"}
-    assert not any(p["spec"].get("initContainers") for p in mesh.pods("shop"))
+    assert not any(p["spec"].get("initContainers") for p in with_init_containers.pods("shop"))
 
 
-def test_another_match_of_the_same_pattern_may_take_its_place(mesh, run):
+def test_another_match_of_the_same_pattern_may_take_its_place(with_init_containers, run):
     """As with Istio CNI; a sidecar is protected all the same."""
-    mesh.injector.also = {"initContainers": [container("istio-validation", OLD)]}
-    ended = run(mesh, ISTIO, DRIFTED)
+    with_init_containers.injector.also = {"initContainers": [container("istio-validation", OLD)]}
+    ended = run(with_init_containers, ISTIO, DRIFTED)
     assert ended.planned == ["shop/cart", "shop/web"]
-    mesh.injector.container["name"] = "istio-other"
-    assert run(mesh, ISTIO, DRIFTED).planned == []
+    with_init_containers.injector.container["name"] = "istio-other"
+    assert run(with_init_containers, ISTIO, DRIFTED).planned == []
 
 
-def test_an_init_container_that_becomes_a_native_sidecar(mesh, run):
+def test_an_init_container_that_becomes_a_native_sidecar(with_init_containers, run):
     native = container("istio-init", OLD, restartPolicy="Always")
-    mesh.injector.also = {"initContainers": [native]}
-    text = run(mesh, ISTIO, DRIFTED, TEXT).stdout
+    with_init_containers.injector.also = {"initContainers": [native]}
+    text = run(with_init_containers, ISTIO, DRIFTED, TEXT).stdout
     assert "istio-init  changes from an init container to a native sidecar" in text
 
 
-def test_that_of_another_container_is_shown_as_another_change(mesh, run):
+def test_that_of_another_container_is_shown_as_another_change(with_init_containers, run):
     native = container("istio-init", OLD, restartPolicy="Always")
-    mesh.injector.also = {"initContainers": [native]}
-    (record, _) = run(mesh, DRIFTED).of("drift")
+    with_init_containers.injector.also = {"initContainers": [native]}
+    (record, _) = run(with_init_containers, DRIFTED).of("drift")
     assert record["verdict"] == "up_to_date"
     assert record["other_changes"] == ["init container istio-init"]
 
 
-def test_a_rollout_is_not_started_if_it_would_lose_one(mesh, run):
-    mesh.injector.also = {}
-    ended = run(mesh, "--sidecar-container-name=istio-init", CONFIRM)
+def test_a_rollout_is_not_started_if_it_would_lose_one(with_init_containers, run):
+    with_init_containers.injector.also = {}
+    ended = run(with_init_containers, "--sidecar-container-name=istio-init", CONFIRM)
     assert ended.outcomes == {"shop/cart": "failed", "shop/web": "failed"}
     (message, _) = [r["message"] for r in ended.of("result")]
     assert message.startswith("not patched: new Pods would not have the sidecar istio-init; ")

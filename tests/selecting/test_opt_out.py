@@ -76,17 +76,17 @@ def test_namespaces_are_read_only_when_an_exclusion_asks_for_it(annotated, run):
     assert "/api/v1/namespaces/team" in [r.path for r in annotated.server.requests]
 
 
-def test_who_opts_out_after_the_plan_was_made_is_skipped(letters, start):
-    held = letters.fault(method="PATCH", path="deployments/a", release=threading.Event())
-    running = start(letters, CONFIRM, f"--exclude-{KEY}=never", "--max-rollouts=2")
+def test_who_opts_out_after_the_plan_was_made_is_skipped(deployments_a_to_f, start):
+    held = deployments_a_to_f.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    running = start(deployments_a_to_f, CONFIRM, f"--exclude-{KEY}=never", "--max-rollouts=2")
     assert held.reached.wait(20)
-    letters.change(
+    deployments_a_to_f.change(
         "Deployment", "shop", "b", {"metadata": {"annotations": {"example.com/restart": "never"}}}
     )
     held.release.set()
     ended = running.finish()
     assert ended.outcomes["shop/b"] == "skipped"
-    assert patched(letters) == ["a"]
+    assert patched(deployments_a_to_f) == ["a"]
 
 
 def test_a_namespace_that_is_gone_by_then_has_not_opted_out(cluster, start):

@@ -97,12 +97,12 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
     ]
 
 
-def test_without_the_permission_to_endpoint_slices_all_count_as_serving(letters, run):
+def test_without_the_permission_to_endpoint_slices_all_count_as_serving(deployments_a_to_f, run):
     rules = [
         {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]},
         {"verbs": ["get", "list"], "apiGroups": ["apps"], "resources": ["*"]},
     ]
-    ended = run(letters.kubeconfig_of("viewer", rules))
+    ended = run(deployments_a_to_f.kubeconfig_of("viewer", rules))
     assert {r["state"] for r in ended.of("plan")} == {"serving"}
     assert (
         ended.stderr.count("cannot list EndpointSlices: every healthy workload counts as serving")
@@ -120,11 +120,11 @@ def test_without_the_permission_to_endpoint_slices_all_count_as_serving(letters,
         ({"ready": False, "serving": False}, "not_serving"),
     ],
 )
-def test_a_ready_or_serving_endpoint_makes_it_serving(letters, run, conditions, state):
-    (found,) = letters.pods("shop", "a")
+def test_a_ready_or_serving_endpoint_makes_it_serving(deployments_a_to_f, run, conditions, state):
+    (found,) = deployments_a_to_f.pods("shop", "a")
     target = {"kind": "Pod", "name": found["metadata"]["name"], "namespace": "shop"}
     endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": target}
-    letters.create(
+    deployments_a_to_f.create(
         "shop",
         {
             "kind": "EndpointSlice",
@@ -133,5 +133,5 @@ def test_a_ready_or_serving_endpoint_makes_it_serving(letters, run, conditions, 
             "endpoints": [endpoint],
         },
     )
-    states = {r["name"]: r["state"] for r in run(letters).of("plan")}
+    states = {r["name"]: r["state"] for r in run(deployments_a_to_f).of("plan")}
     assert states == dict.fromkeys("abcdef", "not_serving") | {"a": state}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -341,3 +342,35 @@ def test_the_readmes_options_exist(tool, capsys):
         named = set(re.findall(r"`(--[a-z-]+)|^--([a-z-]+)=", text, re.M))
         found = {one or f"--{other}" for one, other in named}
         assert found - {"--dry-run"} <= options
+
+
+def test_the_help_breaks_no_flag_and_has_no_trailing_blanks():
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), "--help"],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = ended.stdout.splitlines()
+    assert len(lines) <= 170
+    assert [line for line in lines if line != line.rstrip() or len(line) > 80] == []
+    assert [line for line in lines if re.search(r"--?[a-z-]+-$", line)] == []
+    for option in ("--evict", "--gate", "--plan"):
+        examples = ended.stdout.partition("Examples:")[2].partition("Options marked")[0]
+        assert option in examples
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--container=x", "--container; use --sidecar-container-name"),
+        ("-c", "-c; use --sidecar-container-name"),
+        ("-ojson", "-o; use --log-format=json"),
+        ("-o", "-o; use --log-format=json"),
+        ("--all", "--all; use --all-namespaces, which is the default"),
+        ("--wait", "--wait"),
+    ],
+)
+def test_an_option_of_kubectl_leads_to_the_one_that_is_meant(refused, option, hint):
+    assert refused(NAME, option) == f"unknown option {hint}"

