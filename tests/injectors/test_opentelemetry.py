@@ -154,3 +154,26 @@ def test_a_changed_instrumentation_is_found(operator, real_cluster, until, run):
     ended = run(real_cluster, *OPTIONS)
     (plain,) = [r for r in ended.of("drift") if r["name"] == "plain"]
     assert (plain["verdict"], plain["other_changes"]) == ("up_to_date", ["container app"])
+
+
+def test_what_it_sets_in_the_application_is_found_if_its_container_is_named_too(
+    operator, real_cluster, until, run
+):
+    """The README's recipe."""
+    operator.start(*images("1", "2"))
+    for name in ("shop", "bank"):
+        real_cluster.namespace(name)
+    configure(operator, real_cluster)
+    until(has("1", "2"), **WANTED)
+    create_known_company(real_cluster)
+    configure(operator, real_cluster, exporter={"endpoint": "http://other:4317"})
+    until(has("1", "2"), **WANTED)
+    names = [f"--sidecar-container-name={name}" for name in (JAVA, "app")]
+    ended = run(real_cluster, DRIFTED, *BOTH, *names)
+    (plain,) = [r for r in ended.of("drift") if r["name"] == "plain"]
+    assert plain["verdict"] == "drifted"
+    changed = {tuple(difference["path"]) for difference in plain["differences"]}
+    assert ("app", "env", "OTEL_EXPORTER_OTLP_ENDPOINT") in changed
+    assert {path[0] for path in changed} == {"app"}
+    done = run(real_cluster, DRIFTED, CONFIRM, *names, "deployment/plain")
+    assert done.outcomes == {"shop/plain": "succeeded"}
