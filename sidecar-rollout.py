@@ -6224,6 +6224,19 @@ class Report:
             for (name, image, in_template), lefts in sorted(self.census.items())
         ]
 
+    def leftover_records(self) -> list[Json]:
+        """Return the Pods that are not up to date, without those that the plan replaces."""
+        return [
+            {
+                "namespace": pod.subject.namespace,
+                "name": pod.subject.name,
+                "reason": snake_case(pod.reason),
+                "sidecars": [only(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)],
+            }
+            for pod in sorted(self.leftovers)
+            if pod.reason != "in the plan"
+        ]
+
     def not_up_to_date(self) -> str:
         """Return what --fail-on-drift fails for; empty: nothing."""
         words = {"in the plan": "drifted"}
@@ -6246,12 +6259,11 @@ class Report:
             self.print_unsuccessful()
             self.print_groups("Rollouts of earlier runs", self.unfinished)
             self.print_counts(seconds)
+            self.is_done = True
+            self.print_census()
         else:
             self.print("", "This was a dry run; nothing was changed.")
             verb = "apply" if plan.workloads else ""
-        if options.confirm:
-            self.is_done = True
-            self.print_census()
         if lost:
             resume = ["  3. Resume:", f"     {self.command()}"] * bool(verb)
             self.print(*self.steps_to_replace(lost), *resume)
@@ -6271,18 +6283,7 @@ class Report:
             verdicts=Counter(workload.verdict.snake_case for workload in plan.compared),
             pods={n: self.pod_counts[n] for n in PodCounts._fields if options.confirm},
             sidecars=self.sidecar_records(),
-            leftovers=[
-                {
-                    "namespace": pod.subject.namespace,
-                    "name": pod.subject.name,
-                    "reason": snake_case(pod.reason),
-                    "sidecars": [
-                        only(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)
-                    ],
-                }
-                for pod in sorted(self.leftovers)
-                if pod.reason != "in the plan"
-            ],
+            leftovers=self.leftover_records(),
             planned=len(plan.workloads),
             without_pods=len(plan.without_pods),
             skipped=len(plan.skips),
