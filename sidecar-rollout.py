@@ -949,9 +949,17 @@ def workload_pattern(text: str) -> str:
     kind = r"([A-Za-z]+)(?:\.v[0-9][a-z0-9]*)?(?:\.([a-z0-9.-]+))?"
     found = re.fullmatch(rf"{kind}/([a-z0-9.*?\[\]!-]{{1,253}})", text)
     if not found:
-        raise invalid(text, "TYPE/NAME, such as deployment/web or sts/*")
+        hint = namespace_hint(text) if re.fullmatch("[a-z0-9-]+/[a-z0-9.-]+", text) else ""
+        raise invalid(text, f"TYPE/NAME, such as deployment/web or sts/*{hint}")
     kind = found[1].lower()
     return type_and_name(SHORT_NAMES.get(kind, kind), found[2] or "", found[3])
+
+
+def namespace_hint(text: str) -> str:
+    """Return what is meant by `shop/web`, as the log prints workloads."""
+    namespace, _, name = text.partition("/")
+    command = f"deployment/{name} --include-namespace={namespace}"
+    return f"; if {namespace} is a namespace, use {command}"
 
 
 def type_and_name(kind: str, group: str, name: str) -> str:
@@ -1310,9 +1318,8 @@ def invalid_type(types: set[str], given: argparse.Namespace) -> str:
         text = f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
         if evicted[0] in map(str.lower, KINDS) or "." in evicted[0]:
             return text
-        name = next(text for text in given.workloads if text.startswith(f"{evicted[0]}/"))
-        example = f"deployment/{name.partition('/')[2]} --include-namespace={evicted[0]}"
-        return f"{text}; if {evicted[0]} is a namespace, use {example}"
+        given_text = next(text for text in given.workloads if text.startswith(f"{evicted[0]}/"))
+        return text + namespace_hint(given_text)
     return ""
 
 
@@ -2065,7 +2072,6 @@ NO_CONTEXT = "current-context must exist"  # kubectl config view --minify, witho
 
 
 OLDEST_KUBECTL = "1.28"  # that was tested
-VERSIONS = ("client", "server")  # in the output of kubectl version
 
 
 def find_kubectl(path: str) -> str:
@@ -2133,19 +2139,26 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     return connection
 
 
+EXEC_FAILED = "getting credentials: exec: "  # of kubectl
+# A word that is neither a URL nor a path, with digits and with letters of both cases; or long
+OPAQUE_TOKEN = r"(?<!\S)(?!https?:|/)((?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])\S{16,}|[a-z0-9]{20,})"
+
+
 def plugin_error(kubectl: str, connection: Connection, user: Json) -> str:
     """Return why a credential plugin fails: kubectl's words, and the plugin's last line or a hint.
 
     kubectl prints what the plugin has written to standard error before its own line.
     """
     _, lines = run_command([kubectl, *connection.kubectl_flags, "version"])
-    texts = [(n, line.partition("exec: ")[2]) for n, line in enumerate(lines) if "exec: " in line]
-    if not texts:
-        return "run it manually to see the error"
-    number, text = texts[0]
-    hint = user["exec"].get("installHint") if "not found" in text else "".join(lines[:number][-1:])
-    hint = re.sub(r"(?<![\w/.:=-])[\w+=-]{16,}(?![\w/.:-])", REDACTED, redact_setting(hint or ""))
-    return f"{text}; {printable(hint)}" if hint else text
+    texts = [line.partition(EXEC_FAILED)[2] for line in lines]
+    text = next(filter(None, texts), "")
+    if "not found" in text:
+        hint = printable(user["exec"].get("installHint") or "")
+    else:
+        said = lines[: texts.index(text)] if text else []
+        hint = next((line for line in reversed(said) if re.search("[A-Za-z]", line)), "")
+        hint = re.sub(OPAQUE_TOKEN, REDACTED, hint)
+    return "; ".join(filter(None, (text, hint))) or "run it manually to see the error"
 
 
 def check_proxy(config: Json, configuration: Any) -> None:
@@ -2191,7 +2204,8 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
         raise StartError(f"{error.removeprefix('error: ')}; to reproduce: {shlex.join(view)}")
     if is_default and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
-    files = [path] if path else (os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG).split(":")
+    paths = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+    files = list(filter(None, paths.split(os.pathsep)))
     problem = "the kubeconfig has no current context"
     if not any(os.path.exists(os.path.expanduser(file)) for file in files):
         problem = f"no kubeconfig found: {join_words(files, 'or')} does not exist"
@@ -2245,10 +2259,11 @@ def check_kubectl(path: str, connection: Connection) -> None:
 
     StartError if it cannot reach the cluster, for example because of a proxy, or is too old.
     """
-    help, _ = run_command([path, "rollout", "status", "--help"])
+    help, lines = run_command([path, "rollout", "status", "--help"])
     if "--timeout" not in help:
-        text = f"{path} is too old: `rollout status` has no --timeout"
-        raise StartError(f"{text}; install kubectl {OLDEST_KUBECTL} or later")
+        text = "".join(lines[-1:]) or "too old: `rollout status` has no --timeout"
+        hint = f"install kubectl {OLDEST_KUBECTL} or later"
+        raise StartError(f"{path} cannot wait for rollouts: {text}; {hint}")
     command = [path, *connection.kubectl_flags, "version", "--output=json"]
     for pause in (1, 1, 0):
         output, lines = run_command(command)
@@ -2258,11 +2273,10 @@ def check_kubectl(path: str, connection: Connection) -> None:
     else:
         hint = f"to reproduce: {shlex.join(command)}"
         raise StartError(f"kubectl cannot connect to the cluster: {lines[-1]}; {hint}")
-    versions = [dig(decode_object(output or "{}"), f"{name}Version") for name in VERSIONS]
-    minors = [int("0" + re.sub("[^0-9].*", "", version.get("minor", ""))) for version in versions]
-    if all(minors) and abs(minors[0] - minors[1]) > 1:
+    versions = re.findall(r'"gitVersion": "(v1\.(\d+)[^"]*)"', output)
+    if len(versions) == 2 and abs(int(versions[0][1]) - int(versions[1][1])) > 1:
         text = "kubectl %s and API server %s are more than one minor version apart: not supported"
-        log.warning(text, *(version["gitVersion"] for version in versions))
+        log.warning(text, *(version for version, _ in versions))
 
 
 def needed_permissions(options: Options) -> dict[str, str]:
@@ -6411,7 +6425,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
             found[f"{text} --exclude-annotation={name}; check it"] = False
     for text, is_typo in found.items():
         (print_error if is_typo else log.warning)("%s", text)
-    return sum(found.values()) if options.confirm or options.fail_on_drift else 0
+    return sum(found.values())
 
 
 def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
@@ -6429,7 +6443,8 @@ def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
         if is_listed and pattern not in plan.scan.named:
             found[f'{resources[kind]} "{name}" not found in {where}'] = True
         elif is_listed and pattern not in names:
-            found[f"{pattern} exists, but none of its Pods has {sidecars}"] = False
+            which = " that match the selector" * bool(options.selector)
+            found[f"{pattern} exists, but none of its Pods{which} has {sidecars}"] = False
         elif not fnmatch.filter(names, pattern):
             hint = "check the name and the namespace"
             found[f"no Pods of {pattern} have {sidecars}; {hint}"] = False
@@ -6536,6 +6551,9 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
 
 def print_error(form: str, *values: object) -> None:
     """Print an error as kubectl does; once the plan is shown, errors are in the log."""
+    for handler in logging.root.handlers:
+        if isinstance(handler, ProgressLine):
+            handler.show("")
     with suppress(OSError):  # standard error was closed
         print(f"error: {printable(form % values)}", file=sys.stderr, flush=True)
 

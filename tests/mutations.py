@@ -581,6 +581,37 @@ MUTATIONS = (
         "workload.in_template = share(frozenset(map(as_sidecar, found_there)))",
         "workload.in_template = frozenset()",
     ),
+    # Errors before the plan
+    Mutation(
+        "errors: a token of a credential plugin is shown",
+        "starting",
+        "        hint = re.sub(OPAQUE_TOKEN, REDACTED, hint)\n",
+        "",
+    ),
+    Mutation(
+        "errors: what the plugin said is not told",
+        "starting",
+        "said = lines[: texts.index(text)] if text else []",
+        "said: list[str] = []",
+    ),
+    Mutation(
+        "errors: a kubectl that cannot wait for a time is found after the first patch",
+        "starting",
+        'if "--timeout" not in help:',
+        'if "Usage" not in help:',
+    ),
+    Mutation(
+        "errors: the skew of kubectl is not told",
+        "starting",
+        "abs(int(versions[0][1]) - int(versions[1][1])) > 1:",
+        "abs(int(versions[0][1]) - int(versions[1][1])) > 9:",
+    ),
+    Mutation(
+        "errors: a name that does not exist is no failure",
+        "named_workloads",
+        "    return sum(found.values())\n",
+        "    return 0\n",
+    ),
     # The census
     Mutation(
         "census: an audit passes with Pods that were not checked",

@@ -123,3 +123,20 @@ def test_a_variable_that_is_empty_in_running_pods_is_one_that_they_have(cluster,
     cluster.settle()
     cluster.injector.container, cluster.injector.stamps = plain, True
     assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
+
+
+def test_a_new_recommendation_of_an_autoscaler_for_a_sidecar_is_drift(cluster, run):
+    """A VerticalPodAutoscaler's webhook sets resources when a Pod is created; in a running Pod it resizes."""
+    cluster.injector.container = container("istio-proxy", NEW, resources=requests("100m"))
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
+    cluster.injector.container["resources"] = requests("150m")
+    (drift,) = run(cluster, DRIFTED).of("drift")
+    assert [d["path"] for d in drift["differences"]] == [
+        ["istio-proxy", "resources", "requests", "cpu"]
+    ]
+
+
+def requests(cpu: str) -> dict:
+    return {"requests": {"cpu": cpu}}

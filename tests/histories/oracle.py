@@ -442,9 +442,7 @@ class Oracle:
                 reasons.append(f"{key} not started: {result['message']}")
         if "Rollouts of earlier runs:" in run.text:
             reasons.append("rollouts of earlier runs")
-        if "not found in" in run.finished.stderr and (
-            run.confirm or options.has("--fail-on-drift")
-        ):
+        if "not found in" in run.finished.stderr:
             reasons.append("not found")
         if "cannot list Pods again" in run.finished.stderr:
             reasons.append("list of Pods")
@@ -552,6 +550,9 @@ class Oracle:
 
     def check_plan_file(self, run: Run) -> None:
         """With --plan, the plan has the workloads of the file alone, in its order; the others are listed."""
+        restarted = [r for r in run.of("plan") if r["method"] != "attach"]
+        if self.options.has("--skip-downtime") and any(r["downtime"] for r in restarted):
+            self.say(4, f"--skip-downtime: {[r for r in restarted if r['downtime']]}")
         if self.options.plan is None:
             return
         wanted = [f"{r['namespace']}/{r['name']}" for r in self.options.plan]
@@ -820,7 +821,7 @@ class Oracle:
         options = self.options = Words(list(self.history.options))
         if options.has("--confirm-each") or options.has("--max-rollouts") or not run.summary:
             return
-        if any(options.has(f) for f in ("--max-duration", "--skip-unhealthy")):
+        if any(options.has(f) for f in ("--max-duration", "--skip-unhealthy", "--skip-downtime")):
             return
         if "not_started" in run.summary["outcomes"]:
             return  # too many fail, for reasons that stay

@@ -19,6 +19,7 @@ import pytest
 from cluster.manifests import workload
 from support import (
     CONFIRM,
+    SCRIPT,
     TEXT,
     TOP,
     Finished,
@@ -290,9 +291,9 @@ def test_a_shell_may_have_operators(tool):
 
 
 def readme_gates() -> list[str]:
-    """The values of --gate in the README, as a shell hands them over."""
-    text = (TOP / "README.md").read_text()
-    lines = [line for line in text.splitlines() if line.startswith("--gate=")]
+    """The values of --gate in the help and the README, as a shell hands them over."""
+    text = SCRIPT.read_text().partition('"""\n\nfrom ')[0] + (TOP / "README.md").read_text()
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("--gate=")]
     return [shlex.split(line)[0].removeprefix("--gate=") for line in lines]
 
 

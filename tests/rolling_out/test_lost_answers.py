@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 from cluster.manifests import container, pod_spec, replicated, workload
@@ -25,6 +26,8 @@ def test_a_patch_without_an_answer_may_have_restarted_it(tool, a_report, capsys,
     """Nobody can look whether it was stored: nothing else starts, and its Pods are not verified."""
 
     class Lost:
+        connection = SimpleNamespace(user="admin")
+
         def now(self):
             return datetime.now(timezone.utc)
 

@@ -20,7 +20,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.patched: Counter[str] = Counter()
         self.lock = threading.Lock()
-        self.connection = SimpleNamespace(kubectl_command=lambda *words: "kubectl")
+        self.connection = SimpleNamespace(kubectl_command=lambda *words: "kubectl", user="admin")
 
     def now(self) -> datetime:
         return datetime.now(timezone.utc)

@@ -87,7 +87,7 @@ def test_what_matches_nothing_is_a_warning(shop, run):
     ]
 
 
-@pytest.mark.parametrize(("options", "code"), [([], 0), (["--confirm=true"], 1)])
+@pytest.mark.parametrize(("options", "code"), [([], 1), (["--confirm=true"], 1)])
 def test_what_does_not_exist_is_an_error(shop, run, options, code):
     """A typo in a CronJob must not stay green for a year."""
     absent = 'deployments.apps "cart" not found in namespace other'
@@ -133,10 +133,13 @@ def test_other_owners_need_evict(shop, run):
         'error: invalid type "replicaset": must be deployment, statefulset or daemonset; other '
         "owners of Pods require --evict\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
-    pasted = run(shop, "shop/db", TEXT)  # as the log prints it
-    assert pasted.stderr.partition("\n")[0].endswith(
-        "require --evict; if shop is a namespace, use deployment/db --include-namespace=shop"
-    )
+    for pasted in ("pay/db", "pay-2/db"):  # as the log prints it
+        name = pasted.partition("/")[0]
+        assert (
+            run(shop, pasted, TEXT)
+            .stderr.partition("\n")[0]
+            .endswith(f"; if {name} is a namespace, use deployment/db --include-namespace={name}")
+        )
     for name in ("pod/x", "job/x", "cronjob/backup", "cj/backup"):
         hint = "; Pods of Jobs run to completion and are not supported\n"
         assert hint in run(shop, name, TEXT).stderr

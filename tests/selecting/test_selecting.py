@@ -516,7 +516,7 @@ def test_a_typo_in_the_containers_name_is_met_with_the_closest_one(cluster, run)
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     ended = run(cluster, "--sidecar-container-name=istio-prxy", "--log-format=text")
-    assert ended.code == 0
+    assert ended.code == 1
     assert (
         "no Pods have a container named istio-prxy (1 checked); did you mean istio-proxy?"
         in ended.stderr

@@ -60,7 +60,8 @@ def test_a_kubectl_that_cannot_wait_for_a_time_is_too_old(cluster, run, tmp_path
     kubectl = script(tmp_path / "kubectl", f'{OLD_HELP}\nexec {KUBECTL} "$@"')
     said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
     assert said == (
-        f"{kubectl} is too old: `rollout status` has no --timeout; install kubectl 1.28 or later"
+        f"{kubectl} cannot wait for rollouts: too old: `rollout status` has no --timeout; install "
+        "kubectl 1.28 or later"
     )
     assert patched(cluster) == []
 
@@ -72,7 +73,7 @@ def test_a_skew_of_more_than_one_minor_version_is_a_warning(cluster, run, tmp_pa
     """The embedded cluster says that it is version 1.36."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    changed = f"""sed 's/"minor": "37"/"minor": "{minor}"/'"""
+    changed = f"""sed 's/"gitVersion": "v1.37/"gitVersion": "v1.{minor}/'"""
     fake = f"""case "$*" in *version*) {KUBECTL} "$@" | {changed}; exit;; esac"""
     kubectl = script(tmp_path / "kubectl", f'{fake}\nexec {KUBECTL} "$@"')
     ended = run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}")
@@ -393,6 +394,17 @@ def of_plugin(cluster, command: str, **fields) -> str:
         ("token eyJhbGciOi.abcdefgh.x expired", "; token <redacted> expired"),
         ("cannot refresh 0a1B2c3D4e5F6g7H8i9J0k", "; cannot refresh <redacted>"),
         ("token=hunter2hunter2", "; token=<redacted>"),
+        ("bad session 0a1B2c3D4e5F6g7H8i9J0k.", "; bad session <redacted>"),
+        ("id:0a1B2c3D4e5F6g7H8i9J0k", "; <redacted>"),
+        ("key wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY is wrong", "; key <redacted> is wrong"),
+        ("exec: session 0a1B2c3D4e5F6g7H8i9J0k rejected", "; exec: session <redacted> rejected"),
+        ("cannot refresh 0123456789abcdef01234567", "; cannot refresh <redacted>"),
+        ("(ExpiredTokenException)", "; (ExpiredTokenException)"),
+        (
+            "run: gcloud components install gke-gcloud-auth-plugin",
+            "; run: gcloud components install gke-gcloud-auth-plugin",
+        ),
+        ("log in again\\n)", "; log in again"),
         (
             "see https://sso.example.com/device/login-here",
             "; see https://sso.example.com/device/login-here",
@@ -416,7 +428,13 @@ def test_a_credential_plugin_that_fails_has_the_last_word_without_tokens(
 
 @pytest.mark.parametrize(
     ("fields", "hint"),
-    [({}, ""), ({"installHint": "install it with brew"}, "; install it with brew")],
+    [
+        ({}, ""),
+        (
+            {"installHint": "Install gke-gcloud-auth-plugin for use with kubectl"},
+            "; Install gke-gcloud-auth-plugin for use with kubectl",
+        ),
+    ],
 )
 def test_a_credential_plugin_that_is_not_installed(cluster, run, fields, hint):
     error = only_error(run(of_plugin(cluster, "aws-nope", **fields), TEXT))
