@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -90,12 +91,20 @@ def guarded(applied, cluster, kubectl, token):
     place = ("--namespace", cluster.names.real("shop"))
     own = token("sidecar-rollout")
 
-    def is_denied() -> bool:
+    def is_pod_denied() -> bool:
         tried = kubectl("create", "-f", "-", *place, token=own, stdin=pod)
         kubectl("delete", "pod", "evil", "--ignore-not-found", "--wait=false", *place)
         return "denied request" in tried.stderr
 
-    cluster.wait_for(is_denied)
+    numbers = itertools.count()
+
+    def is_label_denied() -> bool:
+        patch = json.dumps({"metadata": {"labels": {"number": str(next(numbers))}}})
+        tried = kubectl(*PATCH, patch, "deployment/a-deployment", *place, token=own)
+        return "denied request" in tried.stderr
+
+    cluster.wait_for(is_pod_denied)
+    cluster.wait_for(is_label_denied)
     return cluster
 
 
@@ -189,6 +198,14 @@ def test_of_a_pod_only_the_images_of_the_listed_containers_may_change(guarded, s
     def image(of: str) -> dict:
         return {"spec": {"containers": [{"name": of, "image": "other"}]}}
 
+    numbers = itertools.count()
+    label = {"metadata": {"labels": {"number": ""}}}
+
+    def is_label_denied() -> bool:
+        label["metadata"]["labels"]["number"] = str(next(numbers))
+        return "denied request" in patch(label).get("message", "")
+
+    guarded.wait_for(is_label_denied)
     for body in (
         image("app"),
         {"metadata": {"labels": {"a": "b"}}},
