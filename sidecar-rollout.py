@@ -6273,6 +6273,7 @@ class Report:
             self.print_unsuccessful()
             self.print_groups("Rollouts of earlier runs", self.unfinished)
             self.print_counts(seconds)
+            self.print("")
             self.is_done = True
             self.print_census()
         else:

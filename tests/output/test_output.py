@@ -132,7 +132,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     ended = run(unchecked(cluster), TEXT, CONFIRM)
     _, _, summary = ended.stdout.partition("compare first.\n\n")
     flags = "--namespace shop --context embedded"
-    *failures, counts, pods, header, census, empty, last = summary.splitlines()
+    *failures, counts, pods, _, header, census, empty, last = summary.splitlines()
     assert last == "Failed: 2 failed."
     assert (header, census, empty) == ("SIDECAR      VERSION  PODS", "istio-proxy  1.26.2   4", "")
     kubectl = failures[2].partition(" kubectl ")[0] + " kubectl"
