@@ -183,7 +183,7 @@ def test_the_progress_line_counts_pods_and_says_what_is_wrong(web, columns):
 
 
 def test_the_soak_counts_down_each_second(web):
-    seen = Terminal(web, CONFIRM, "--soak=4s")
+    seen = Terminal(web, CONFIRM, "--soak=5s")
     shown = "".join(seen.progress)
     assert [f"soaking, {left}s left" in shown for left in (3, 2, 1, 0)] == [True] * 4
 
