@@ -381,7 +381,6 @@ class Workload:
     ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
     differences: Sequence[Difference] = ()
     other_changes: Names = ()
-    template_change: str = ""  # what else replacing a Pod would roll out, if not by a rollout
     drifted_pods: Names = ()
 
     # The plan
@@ -2744,10 +2743,21 @@ def changed_in_place(workload: Workload, options: Options) -> str:
     return why_not_in_place(stored_object(workload.sample), names)
 
 
-def changed_template(workload: Workload, options: Options) -> str:
-    change = workload.template_change
-    is_rolled_out = change and workload.method is Method.EVICT
-    return f"replacing its Pods would also roll out {change}" if is_rolled_out else ""
+def pending_template(workload: Workload, options: Options) -> str:
+    # A Pod comes back as the template of its owner is now. Of an owner whose status counts no
+    # updated Pods, only a spec that nobody has changed is known to be that of its Pods. The
+    # ReplicaSet of a paused Deployment, or of another controller, keeps its template.
+    obj = workload.obj
+    is_pending = False
+    if is_on_delete(obj):
+        *_, updated = counts_of(workload.ref, obj)
+        live = len(workload.pods) - (dig(obj, "status.numberMisscheduled") or 0)
+        is_pending = updated < live or not is_observed(obj)
+    elif workload.ref.kind in OWNED and has_template(workload.ref):
+        is_pending = dig(obj, "metadata.generation") != 1
+    text = "replacing its Pods may also roll out a change of its Pod template"
+    hint = "replace them manually, one at a time"
+    return f"{text}; {hint}" if is_pending and workload.method is Method.EVICT else ""
 
 
 # When the owner of its Pods is known: in the plan
@@ -2774,7 +2784,7 @@ ROLLOUT_RULES: tuple[Rule, ...] = (
     nothing_to_replace,
     below_partition,
     changed_in_place,
-    changed_template,
+    pending_template,
     another_sidecar,
     has_downtime,
 )
@@ -3673,103 +3683,6 @@ def other_changes(live: Json, expected: Json, names: Names) -> Names:
 
 
 CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each Pod the same
-# What a live Pod may have besides: of people and controllers, or set after admission
-SET_LATER = re.compile(
-    r"annotation .*|volume .*|toleration node\.kubernetes\.io/.*|label topology\.kubernetes\.io/.*"
-    "|ephemeralContainers|priority|preemptionPolicy|resources"
-)
-
-
-def template_parts(pod: Json, names: Names) -> Json:
-    """Return what a Pod template states, of a template or a Pod, in normal form.
-
-    The DaemonSet controller replaces the node affinity of its Pods, and acts on that of its
-    template at once.
-    """
-    parts = other_parts(pod, names)
-    spec = without(pod["spec"], "containers", "initContainers", "volumes", "tolerations")
-    owner = controller_of(pod)
-    if owner and owner.kind == "DaemonSet":
-        spec["affinity"] = without(dig(spec, "affinity"), "nodeAffinity")
-    if owner and owner.kind == "StatefulSet":  # its controller sets both
-        spec = without(spec, "hostname", "subdomain")
-    for found in dig(pod, "spec.tolerations"):
-        parts[f"toleration {found.get('key', '*')} {found.get('effect', '')}".strip()] = found
-    for key, value in dig(pod, "metadata.labels").items():
-        parts[f"label {key}"] = value
-    for key, value in annotations_of(pod).items():
-        if not BOOKKEEPING.fullmatch(key):
-            parts[f"annotation {key}"] = value
-    # Without what the scheduler sets, and the old name of serviceAccountName
-    return without_empty(parts | without(spec, "nodeName", "schedulingGates", "serviceAccount"))
-
-
-def template_change(live: Json, today: Json, template: Json, names: Names) -> str:
-    """Return what of the template replacing a Pod would also change; empty if nothing.
-
-    `today` is what a dry run returned. A container that is gone may have been in the template.
-    """
-    before, after, stated = (template_parts(found, names) for found in (live, today, template))
-    for name in resized_containers(live):
-        for part in (f"container {name}", f"init container {name}"):
-            if part in before and part in after:
-                before[part]["resources"] = after[part]["resources"]
-    # These have a default, so that they are never absent.
-    stated = only(after, ("serviceAccountName", "priorityClassName")) | stated
-    path = min(pending_paths(before, after, stated), default=())
-    if not path:
-        orders = [
-            [part for part in parts if part.startswith("init container ") and part in stated]
-            for parts in (before, stated)
-        ]
-        return "a change of the order of init containers" if orders[0] != orders[1] else ""
-    part, *field = path
-    if part not in before:
-        field = []
-    if part in after or part in stated:
-        return f"a change of {part}{f' ({section_text(field)})' if field else ''}"
-    hint = "; if it is injected, specify it with --sidecar-container-name, too"
-    return f"the removal of {part}{hint if 'container ' in part else ''}"
-
-
-def pending_paths(
-    live: Json, today: Json, stated: Json, path: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Yield where a live Pod has neither what its template states nor what a dry run returned.
-
-    Where it has one of them, its template had not changed: webhooks change Pods, too. What it has
-    alone was in the template before.
-    """
-    for key, form in stated.items():
-        absent: Any = {} if isinstance(form, dict) else None
-        before, after = live.get(key, absent), today.get(key, absent)
-        if all(isinstance(found, dict) for found in (before, after, form)):
-            yield from pending_paths(before, after, form, (*path, key))
-        elif before not in (after, form):
-            yield (*path, key)
-    for key in live.keys() - today.keys() - stated.keys():
-        if path or not SET_LATER.fullmatch(key):
-            yield (*path, key)
-
-
-def pending_change(obj: Json, live: Json, today: Json, names: Names) -> str:
-    """Return what else replacing a Pod would roll out of its owner's template; empty: nothing.
-
-    Kubernetes labels a Pod that has all of it: by the revision in the status of a StatefulSet, by
-    the generation of the template of a DaemonSet. Another label proves nothing: a template may
-    have been changed back. Below a partition, a Pod comes back as it was.
-    """
-    labels = dig(live, "metadata.labels")
-    generation = annotations_of(obj).get("deprecated.daemonset.template.generation", "")
-    revision = dig(obj, "status.updateRevision") if is_observed(obj) else ""
-    owner = controller_of(live)
-    is_current = {
-        "StatefulSet": revision and labels.get("controller-revision-hash") == revision,
-        "DaemonSet": generation and labels.get("pod-template-generation") == generation,
-    }.get(owner.kind if owner else "")
-    if is_current or is_below_partition(obj, name_of(live)):
-        return ""
-    return template_change(live, today, obj["spec"]["template"], names)
 
 
 def changed_at(config: Json) -> datetime:
@@ -4008,11 +3921,6 @@ def ask_today(
         pod = cluster.pod_today(workload, obj, sample)
         workload.view = view_of(pod, names)
         workload.other_changes = other_changes(sample, pod, names)
-        if options.evict and is_evicted(workload):
-            # The oldest one, which most likely has an older template; a worker looks at each
-            name = min(workload.pods, key=lambda pod: pod.created).name
-            live = cluster.pod_named(workload.ref.namespace, name) or sample
-            workload.template_change = pending_change(obj, live, pod, names)
         if options.include_config:
             workload.configs = configs_of(pod, workload.ref.namespace, options)
     except ApiError as error:
@@ -5277,14 +5185,6 @@ class Eviction(PodByPod):
         self.templates[self.owner] = template
         expected = self.rollout.ask_again(self.workload, self.obj, pods[0])
         self.rollout.require_possible(self.workload, expected, "evicted")
-        if isinstance(expected, ApiError):
-            reason = short_reason(str(expected))
-            raise SkipError(f"cannot check what else replacing its Pods would change: {reason}")
-        for pod in self.outdated(pods):
-            self.workload.template_change = pending_change(
-                self.obj, pod, expected, self.options.sidecars
-            )
-            require_not_skipped(self.workload, self.options, [changed_template])
 
     def act(self, pod: Json) -> str:
         """Evict a Pod; return why it may not be evicted now (empty: it may).

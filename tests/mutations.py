@@ -434,9 +434,21 @@ MUTATIONS = (
     ),
     Mutation(
         "evict: a pending template is rolled out",
-        "evicting_templates",
-        "is_rolled_out = change and workload.method is Method.EVICT",
-        "is_rolled_out = False",
+        "evicting_pending",
+        'if is_pending and workload.method is Method.EVICT else ""',
+        'if False else ""',
+    ),
+    Mutation(
+        "evict: a spec that was changed is taken for the Pods' own",
+        "evicting_pending",
+        'is_pending = dig(obj, "metadata.generation") != 1',
+        "is_pending = False",
+    ),
+    Mutation(
+        "evict: the revisions in the status are compared",
+        "evicting_pending",
+        "is_pending = updated < live or not is_observed(obj)",
+        'is_pending = dig(obj, "status.currentRevision") != dig(obj, "status.updateRevision")',
     ),
     Mutation(
         "evict: a signal does not stop between two Pods",
@@ -883,43 +895,6 @@ MUTATIONS = (
         "lost_sidecars",
         "pod.stuck or (pod.name in lost and not pod.is_ready) for",
         "not pod.is_ready for",
-    ),
-    # Pending changes of a template
-    Mutation(
-        "pending: what a live Pod alone has does not count",
-        "evicting_pending evicting_templates",
-        "        if path or not SET_LATER.fullmatch(key):",
-        "        if False:",
-    ),
-    Mutation(
-        "pending: what webhooks change counts",
-        "evicting_templates",
-        "        elif before not in (after, form):",
-        "        elif before != form:",
-    ),
-    Mutation(
-        "pending: annotations of restarts count",
-        "evicting_pending",
-        "        if not BOOKKEEPING.fullmatch(key):\n            parts",
-        "        if True:\n            parts",
-    ),
-    Mutation(
-        "pending: labels do not count",
-        "evicting_pending",
-        '        parts[f"label {key}"] = value\n',
-        "        pass\n",
-    ),
-    Mutation(
-        "pending: the default ServiceAccount is always the template's",
-        "evicting_pending",
-        'only(after, ("serviceAccountName", "priorityClassName")) | stated',
-        "stated",
-    ),
-    Mutation(
-        "pending: the affinity of the DaemonSet controller counts",
-        "evicting_templates evicting_pending",
-        '    if owner and owner.kind == "DaemonSet":',
-        "    if False:",
     ),
     # The command that replaces Pods after a lost sidecar
     Mutation(

@@ -205,18 +205,19 @@ def test_one_that_others_delete_is_no_success(cluster, start):
 
 
 def test_a_change_that_is_not_observed_yet_is_waited_for(cluster, start):
+    """After the first eviction, any change of the template ends it; here, another field changes."""
     OWNERS["StatefulSet shop/x"](cluster)
     cluster.settle()
-    with cluster.store.lock:
-        found = cluster.get("StatefulSet", "shop", "x")
-        status = {**found["status"], "observedGeneration": 0}
-        cluster.controllers._steps["statefulsets"] = lambda obj: None  # its controller is behind
-        cluster.store.change("statefulsets", found, status=status)
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
-    running.wait_for_log("waiting for its spec update to be observed")
+    cluster.wait_for(cluster.kubelet.starting)
     with cluster.store.lock:
-        cluster.controllers._steps["statefulsets"] = cluster.controllers._step_stateful_set
-        cluster.store.change("statefulsets", found, status={**status, "observedGeneration": 1})
+        cluster.controllers._steps["statefulsets"] = lambda obj: None  # its controller is behind
+        cluster.change("StatefulSet", "shop", "x", {"spec": {"revisionHistoryLimit": 5}})
+    let_ready(cluster)
+    running.wait_for_log("waiting for its spec update to be observed")
+    cluster.controllers._steps["statefulsets"] = cluster.controllers._step_stateful_set
+    cluster.change("StatefulSet", "shop", "x", {"spec": {"revisionHistoryLimit": 6}})
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
 

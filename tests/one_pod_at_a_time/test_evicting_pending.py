@@ -1,172 +1,214 @@
-"""--evict: any change of a template that is not rolled out yet is a reason to skip, with its field."""
+"""--evict: a change of a template that is not rolled out yet is a reason to skip, in the dry run and in the run."""
 
 from __future__ import annotations
 
 import pytest
-from cluster.manifests import container, pod_spec, replicated, workload
-from support import CONFIRM, DRIFTED, EVICT, ON_DELETE, evictions, ref_of, uids, upgrade
+from cluster import is_ready
+from cluster.manifests import workload
+from support import (
+    APP,
+    CONFIRM,
+    DRIFTED,
+    EVICT,
+    ON_DELETE,
+    OWNERS,
+    edit,
+    evictions,
+    images,
+    partition,
+    paused,
+    uids,
+    upgrade,
+)
 
 pytestmark = pytest.mark.both
 
-
-def app(**fields) -> dict:
-    return {"spec": {"containers": [{"name": "app", **fields}]}}
+ALL_OR_DRIFTED = pytest.mark.parametrize("options", [(), (DRIFTED,)], ids=["all", "drifted"])
 
 
-PROBE = {"httpGet": {"path": "/healthz", "port": 8080}}
-CLASS = "system-cluster-critical"
-CHANGES = {  # of the template, and what the reason names
-    "image": (app(image="app:2"), "container app (image)"),
-    "env": (app(env=[{"name": "MODE", "value": "new"}]), "container app (env MODE)"),
-    "env-from": (
-        app(envFrom=[{"configMapRef": {"name": "x", "optional": True}}]),
-        "container app (envFrom)",
-    ),
-    "resources": (
-        app(resources={"requests": {"cpu": "2m"}}),
-        "container app (resources.requests.cpu)",
-    ),
-    "ports": (app(ports=[{"containerPort": 81}]), "container app (port 81/TCP.containerPort)"),
-    "probe": (app(livenessProbe=PROBE), "container app (livenessProbe.failureThreshold)"),
-    "mount": (
-        {
-            "spec": {
-                "containers": [
-                    {"name": "app", "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
-                ],
-                "volumes": [{"name": "tmp", "emptyDir": {}}],
-            }
-        },
-        "container app (mount /tmp.mountPath)",
-    ),
-    "volume": (
-        {"spec": {"volumes": [{"name": "data", "configMap": {"name": "y", "optional": True}}]}},
-        "volume data (configMap.name)",
-    ),
-    "node-selector": ({"spec": {"nodeSelector": {"disk": "ssd"}}}, "nodeSelector"),
-    "toleration": (
-        {"spec": {"tolerations": [{"key": "db", "effect": "NoSchedule"}, {"key": "gpu"}]}},
-        "toleration gpu",
-    ),
-    "security": ({"spec": {"securityContext": {"runAsUser": 7}}}, "securityContext"),
-    "account": ({"spec": {"serviceAccountName": "other"}}, "serviceAccountName"),
-    "account-removed": (
-        {"spec": {"serviceAccountName": None, "serviceAccount": None}},
-        "serviceAccountName",
-    ),
-    "grace-period": (
-        {"spec": {"terminationGracePeriodSeconds": 7}},
-        "terminationGracePeriodSeconds",
-    ),
-    "priority": ({"spec": {"priorityClassName": CLASS}}, "priorityClassName"),
-    "host-network": ({"spec": {"hostNetwork": True}}, "hostNetwork"),
-    "label": ({"metadata": {"labels": {"team": "b"}}}, "label team"),
-    "label-removed": ({"metadata": {"labels": {"team": None}}}, "label team"),
-    "annotation": ({"metadata": {"annotations": {"team/config": "2"}}}, "annotation team/config"),
-    "container": ({"spec": {"containers": [container("helper")]}}, "container helper"),
-    "tolerations-removed": ({"spec": {"tolerations": None}}, "toleration db NoSchedule"),
-    "aliases-removed": ({"spec": {"hostAliases": None}}, "hostAliases"),
-}
-KINDS = ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
+def codes(ended) -> dict[str, str]:
+    return {f"{r['kind']} {r['namespace']}/{r['name']}": r["code"] for r in ended.of("skip")}
 
 
-def manifest(kind: str, name: str) -> dict:
-    spec = pod_spec(
-        container("app", "app:1", env=[{"name": "MODE", "value": "old"}]),
-        volumes=[{"name": "data", "configMap": {"name": "x", "optional": True}}],
-        securityContext={"fsGroup": 5},
-        serviceAccountName="own",
-        tolerations=[{"key": "db", "effect": "NoSchedule"}],
-        hostAliases=[{"ip": "10.0.0.1", "hostnames": ["x"]}],
-        init=(container("first"), container("second")),
-    )
-    notes = {"team/config": "1"}
-    if kind in ("ReplicaSet", "ReplicationController"):
-        found = replicated(kind, name, spec, annotations=notes, replicas=1)
-    else:
-        found = workload(kind, name, spec, annotations=notes, **ON_DELETE)
-    found["spec"]["template"]["metadata"]["labels"] = {"app": name, "team": "a"}
-    return found
+def replace_pod(cluster, name: str) -> None:
+    """Delete a Pod and wait for its replacement, as a person would."""
+    old = cluster.get("Pod", "shop", name)["metadata"]["uid"]
+    cluster.delete("Pod", "shop", name)
 
+    def is_back() -> bool:
+        found = cluster.get("Pod", "shop", name)
+        return bool(found) and found["metadata"]["uid"] != old and is_ready(found)
 
-@pytest.fixture
-def filled(cluster):
-    """filled(kind): one workload per change, and one without any, all with an older sidecar."""
-
-    def fill(kind: str):
-        for account in ("own", "other"):
-            cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": account}})
-        for name in ("same", *CHANGES):
-            cluster.create("shop", manifest(kind, name))
-        cluster.settle()
-        upgrade(cluster)
-        return cluster
-
-    return fill
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_pending_change_is_a_reason_to_skip(filled, run, kind):
-    cluster = filled(kind)
-    changes = dict(CHANGES)
-    if kind == "DaemonSet":  # its controller deletes Pods from nodes that are not selected anymore
-        del changes["node-selector"]
-        cluster.delete(kind, "shop", "node-selector")
-        cluster.wait_for(lambda: not cluster.pods("shop", "node-selector"))
-    for name, (patch, _) in changes.items():
-        cluster.change(kind, "shop", name, {"spec": {"template": patch}})
-    before = uids(cluster)
-    text = "replacing its Pods would also roll out a change of"
-    expected = {f"{kind} shop/{name}": f"{text} {what}" for name, (_, what) in changes.items()}
-    for name in CHANGES:
-        if name in ("label-removed", "aliases-removed", "tolerations-removed"):
-            subject = f"{kind} shop/{name}"
-            expected[subject] = expected[subject].replace("a change of", "the removal of")
-    planned = run(cluster, DRIFTED, *EVICT)
-    assert planned.planned == ["shop/same"]
-    told = {
-        subject: reason.removeprefix("drifted, but ") for subject, reason in planned.skipped.items()
-    }
-    assert {subject: reason.split(" (")[0] for subject, reason in told.items()} == {
-        subject: reason.split(" (")[0] for subject, reason in expected.items()
-    }
-    ended = run(cluster, *EVICT, CONFIRM)  # a worker finds it out by itself
-    messages = {ref_of(r): r["message"] for r in ended.of("result")}
-    assert messages.pop(f"{kind} shop/same") == ""
-    assert messages == told
-    kept = [uid for uid in uids(cluster) if uid in before]
-    one = 3 if kind == "DaemonSet" else 1
-    assert (ended.code, len(kept), len(set(evictions(cluster)))) == (0, len(before) - one, one)
-
-
-NOT_PENDING = {
-    "restarted-at": {
-        "metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-01-01"}}
-    },
-    "our-own": {
-        "metadata": {
-            "annotations": {"sidecarRollout.rollout.reason": "x", "a.rollout.timestamp": "y"}
-        }
-    },
-    "changed-back": app(image="app:2"),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_pending_change(cluster, run, kind):
-    cluster.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "own"}})
-    for name in NOT_PENDING:
-        cluster.create("shop", manifest(kind, name))
+    cluster.wait_for(is_back)
     cluster.settle()
-    for name, patch in NOT_PENDING.items():
-        cluster.change(kind, "shop", name, {"spec": {"template": patch}})
-    back = {"spec": {"template": app(image="app:1")}}
-    cluster.change(kind, "shop", "changed-back", back)
-    live = next(iter(cluster.pods("shop", "our-own")))["metadata"]["name"]
-    note = {"metadata": {"annotations": {"added/later": "1"}}}
-    cluster.change("Pod", "shop", live, note)
+
+
+@ALL_OR_DRIFTED
+@pytest.mark.parametrize(
+    "kind", ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
+)
+def test_a_pending_template_is_skipped_in_the_dry_run_and_in_the_run(cluster, run, kind, options):
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, kind)
     upgrade(cluster)
+    before = uids(cluster)
+    expected = {f"{kind} shop/x": "pending_template"}
+    assert codes(run(cluster, *options, *EVICT)) == expected
+    ended = run(cluster, CONFIRM, *options, *EVICT)
+    assert (ended.code, codes(ended)) == (0, expected)
+    assert (uids(cluster), evictions(cluster)) == (before, [])
+
+
+@ALL_OR_DRIFTED
+@pytest.mark.parametrize(
+    "owner", ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
+)
+def test_an_unchanged_template_is_not_pending(cluster, run, owner, options):
+    OWNERS[f"{owner} shop/x"](cluster)
     cluster.settle()
-    ended = run(cluster, DRIFTED, *EVICT, CONFIRM)
-    assert ended.skipped == {}
-    assert ended.outcomes == dict.fromkeys([f"shop/{name}" for name in NOT_PENDING], "succeeded")
+    upgrade(cluster)
+    ended = run(cluster, CONFIRM, *options, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
+def test_what_another_controller_owns_keeps_its_template(cluster, run):
+    """Nobody edits the ReplicaSet of a paused Deployment, and a scaled one has another generation."""
+    paused(cluster, replicas=2)
+    cluster.change("Deployment", "shop", "x", {"spec": {"replicas": 3}})
+    cluster.settle()
+    edit(cluster, "Deployment")
+    upgrade(cluster)
+    ended = run(cluster, CONFIRM, *EVICT, DRIFTED)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:1", "app:1", "app:1"]
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_a_template_that_was_rolled_out_manually_is_not_pending(cluster, run, kind):
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, kind)
+    for found in cluster.pods("shop"):
+        if kind == "StatefulSet":
+            replace_pod(cluster, found["metadata"]["name"])
+        else:
+            cluster.delete("Pod", "shop", found["metadata"]["name"])
+    cluster.wait_for(lambda: images(cluster) == ["app:2"] * 3)
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:2"] * 3
+
+
+def test_a_change_that_was_rolled_out_in_part_and_taken_back_is_pending(cluster, run):
+    """The two revisions in the status are equal then, but x-2 has neither. Never compare them."""
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    replace_pod(cluster, "x-2")
+    edit(cluster, "StatefulSet", image="app:1")
+    status = cluster.get("StatefulSet", "shop", "x")["status"]
+    assert status["currentRevision"] == status["updateRevision"]
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (codes(ended), evictions(cluster)) == ({"StatefulSet shop/x": "pending_template"}, [])
+
+
+def test_a_change_that_was_taken_back_before_any_pod_had_it_is_not_pending(cluster, run):
+    OWNERS["DaemonSet shop/x"](cluster)
+    cluster.settle()
+    (first,) = cluster.store.list("controllerrevisions", "shop")
+    cluster.backdate(first, 600, "controllerrevisions")
+    edit(cluster, "DaemonSet", image="app:2")
+    edit(cluster, "DaemonSet", image="app:1")
+    cluster.wait_for(
+        lambda: cluster.get("DaemonSet", "shop", "x")["status"].get("updatedNumberScheduled") == 3
+    )
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == ["app:1"] * 3
+
+
+def test_no_pod_is_evicted_if_only_some_would_come_back_the_same(cluster, run):
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    replace_pod(cluster, "x-2")
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (codes(ended), evictions(cluster)) == ({"StatefulSet shop/x": "pending_template"}, [])
+
+
+def test_a_pod_above_its_current_revision_is_not_rolled_back(cluster, run):
+    """It is below a partition that was raised after it was updated."""
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **partition(2)))
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    cluster.wait_for(lambda: images(cluster) == ["app:1", "app:1", "app:2"])
+    cluster.settle()
+    raised = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 5}}}}
+    cluster.change("StatefulSet", "shop", "x", raised)
+    cluster.settle()
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (codes(ended), evictions(cluster)) == ({"StatefulSet shop/x": "below_partition"}, [])
+
+
+def test_with_a_selector_the_worker_counts_all_pods(cluster, run):
+    """The plan sees one of three Pods, and the status counts one updated Pod."""
+    OWNERS["StatefulSet shop/x"](cluster)
+    cluster.settle()
+    edit(cluster, "StatefulSet")
+    replace_pod(cluster, "x-2")
+    ended = run(cluster, CONFIRM, *EVICT, "--selector=statefulset.kubernetes.io/pod-name in (x-0)")
+    (result,) = ended.of("result")
+    assert (result["outcome"], evictions(cluster)) == ("skipped", [])
+    assert "change of its Pod template" in result["message"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
+)
+@pytest.mark.embedded("slows the kubelet down")
+def test_a_template_that_changes_between_two_pods_ends_it(cluster, start, kind):
+    """Right before each eviction it is found out again."""
+    OWNERS[f"{kind} shop/x"](cluster)
+    cluster.settle()
+    cluster.kubelet.ready_after = 1.0
+    running = start(cluster, CONFIRM, *EVICT)
+    cluster.wait_for(lambda: evictions(cluster))
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "app:2"}]}}}}
+    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) >= len(cluster.pods("shop")))
+    cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
+    cluster.change(kind, "shop", "x", patch)
+    ended = running.finish()
+    total = {"StatefulSet": 3, "DaemonSet": 3}.get(kind, 2)
+    (message,) = [r["message"] for r in ended.of("result")]
+    text = "its Pod template was changed; rerun this command"
+    assert message == f"1 of {total} Pods replaced; {text}"
+    assert ended.outcomes == {"shop/x": "incomplete"}
+    assert ended.summary["pods"]["updated"] == 1
+    assert len(evictions(cluster)) == 1
+    assert images(cluster) == ["app:1"] * total
+
+
+@pytest.mark.embedded("sets the status of a StatefulSet")
+def test_a_spec_that_was_not_observed_yet_is_pending(cluster, run):
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
+    cluster.settle()
+    with cluster.store.lock:
+        found = cluster.get("StatefulSet", "shop", "x")
+        status = {**found["status"], "observedGeneration": 0}
+        cluster.controllers._steps["statefulsets"] = lambda obj: None  # its controller is behind
+        cluster.store.change("statefulsets", found, status=status)
+    assert codes(run(cluster, *EVICT)) == {"StatefulSet shop/x": "pending_template"}
+
+
+def test_a_misscheduled_pod_of_a_daemon_set_counts_as_updated(tool):
+    """status.updatedNumberScheduled counts only the Pods of nodes that should have one."""
+    ref = tool.ObjectRef("DaemonSet", "shop", "x", "apps")
+    pods = [tool.LivePod(f"x-{n}", tool.NOW, True, frozenset()) for n in "abc"]
+    found = tool.Workload(ref, pods=pods, method=tool.Method.EVICT)
+    status = {"updatedNumberScheduled": 2, "observedGeneration": 1, "numberMisscheduled": 1}
+    found.obj = {"metadata": {"generation": 1}, "spec": ON_DELETE, "status": status}
+    assert tool.pending_template(found, None) == ""
+    found.obj = {**found.obj, "status": {**status, "numberMisscheduled": 0}}
+    assert tool.pending_template(found, None)

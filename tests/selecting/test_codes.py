@@ -23,7 +23,7 @@ CODES = {
     "nothing_to_replace",
     "below_partition",
     "changed_in_place",
-    "changed_template",
+    "pending_template",
     "another_sidecar",
     "has_downtime",
 }
