@@ -53,21 +53,20 @@ Options marked * can be repeated and accept shell wildcards. A switch without a
 value means true; =false is the opposite.
 
 Exit codes:
-  0         nothing failed; what is left (rejected, unknown, skipped, unhealthy
-            before, not started) is listed
-  1         something failed: a rollout of a workload that was healthy before,
-            also one of an earlier run since --only-started-before; new Pods
-            have no sidecar; a name does not exist; the API server became
-            unavailable; with --fail-on-drift, selected Pods are not up to date
+  0         nothing failed; what is left (rejected, unknown, skipped, not
+            started) is listed
+  1         something failed: a rollout; new Pods have no sidecar; a row of
+            --plan was not applied; the API server became unavailable; with
+            --fail-on-drift, selected Pods are not up to date
   2         bad usage
-  3         cannot start: no cluster, no permission, no kubectl; nothing was
-            changed
+  3         cannot start: no cluster, no permission, no kubectl, or a name does
+            not exist; nothing was changed
   130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in progress
             is listed
 
 Contents, in the order in which the data flows:
    1. Types               Workload, its parts and what becomes of it
-   2. Words               text for people, redaction, values inside objects
+   2. Words               text for people, values inside objects
    3. Command line        OPTIONS and their validators; parse_args -> Options
    4. Logging             set_up_logging -> ProgressLine
    5. Cluster             every request to the API server: Connection, Cluster
@@ -86,6 +85,7 @@ Contents, in the order in which the data flows:
 from __future__ import annotations
 
 import argparse
+import copy
 import difflib
 import email.utils
 import enum
@@ -104,6 +104,7 @@ import select
 import shlex
 import shutil
 import signal
+import statistics
 import string
 import subprocess
 import sys
@@ -124,7 +125,7 @@ from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-VERSION = "0.4.0"
+VERSION = "0.5.0"
 SCRIPT = "sidecar-rollout.py"
 IS_PLUGIN = os.path.basename(sys.argv[0]) == "kubectl-sidecar_rollout"  # of kubectl
 PROGRAM = "kubectl sidecar-rollout" if IS_PLUGIN else SCRIPT
@@ -229,6 +230,7 @@ class Planned(NamedTuple):
     uid: str
     cutoff: datetime
     revision: str  # see revision_of
+    method: str
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,7 @@ class Options:
     workloads: list[str]  # such as deployment/web*; none: all
     sidecars: list[str]  # container names, with shell wildcards, as are the other lists of names
     cutoff: datetime  # only Pods created before it; of --only-started-before
+    now: datetime  # when the run began, by the API server's clock
     plan: Mapping[ObjectRef, Planned] | None  # what was approved, in its order; None: everything
     include_namespace: list[str]
     exclude_namespace: list[str]
@@ -252,6 +255,7 @@ class Options:
     include_config: bool
     ignore_config: list[str]
     allow_removal: bool
+    show_values: bool
     fail_on_drift: bool
     confirm: bool
     confirm_each: bool
@@ -342,10 +346,11 @@ class LivePod(NamedTuple):
     is_ready: bool
     sidecars: frozenset[Sidecar]
     problem: str = ""  # for example CrashLoopBackOff
-    stuck: bool = False  # whether one of its sidecars does not start
-    view: bytes = b""  # its sidecars, see view_of; only with --only-drifted
+    stuck: frozenset[str] = frozenset()  # its named sidecars that do not start
+    view: bytes = b""  # its sidecars, see view_of; with --only-drifted, or if it is stuck
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
     ends: bool = False  # whether it runs to completion
+    lost: frozenset[str] = frozenset()  # see lost_sidecars
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
@@ -356,8 +361,7 @@ class Workload:
     """A workload, or whatever owns Pods. Each stage sets the fields of its own part."""
 
     # Its Pods, from when the first is read
-    ref: ObjectRef  # at first the controller of the Pods; then, of a ReplicaSet, its Deployment
-    template_hash: str = "\0"  # pod-template-hash, the Pods' label
+    ref: ObjectRef  # of the Pods of a ReplicaSet, at first what its name implies
     sample: bytes = b""  # one of the Pods, with a sidecar if any has it; see packed_alike
     owners: tuple[ObjectRef, ...] = ()  # the controllers of the Pods
     pods: list[LivePod] = field(default_factory=list)
@@ -381,23 +385,24 @@ class Workload:
     ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
     differences: Sequence[Difference] = ()
     other_changes: Names = ()
-    drifted_pods: Names = ()
+    # And which of their containers
+    drifted_pods: Mapping[str, Collection[str]] = field(default_factory=lambda: NOTHING)
 
     # The plan
-    lacking: Names = ()  # Pods without a sidecar that others have, and new ones would get
     reason: str = ""  # why it is not in the plan
     code: str = ""  # of that reason: the name of the rule
     left: str = ""  # why Pods are not up to date, see LEFT; only with --only-drifted
     method: Method = Method.RESTART
-    old_pods: Names = ()  # also of Pods that a partition keeps; a worker looks again
-    pods_to_replace: int = 0  # without those that a partition keeps
+    old_pods: Names = ()  # a worker looks again
+    kept_pods: Names = ()  # old ones below the partition, which are left alone
+    pods_to_replace: int = 0
     total_pods: int = 0
     pods_replaced: int = 0  # with those that a restart replaces although they are up to date
-    ready: int = 0  # Pods, at most those to replace
     downtime: bool = False  # whether all its Pods may be away at once
     place: str = ""  # in the rollout order; `-` is not selected, empty not in the plan
 
     # The rollout
+    returned: frozenset[Sidecar] = frozenset()  # the named sidecars of the latest dry run
     is_begun: bool = False  # whether something may have been written
 
     @property
@@ -424,22 +429,28 @@ class Workload:
         return [ObjectRef("Pod", self.ref.namespace, pod.name) for pod in self.pods]
 
     @property
-    def shown_as_lacking(self) -> str:
-        """Return `1 of 2 Pods has no sidecar`, also which one of several, or an empty text."""
-        if not self.lacking:
-            return ""
-        verb = "has" if len(self.lacking) == 1 else "have"
-        names = {sidecar.name for sidecar in self.sidecars}
-        found = [{s.name for s in pod.sidecars} for pod in self.pods if pod.name in self.lacking]
-        missing = join_words(sorted(set().union(*(names - have for have in found))), "or")
-        which = f" {missing}" if len(names) > 1 else ""
-        return f"{len(self.lacking)} of {count_of(len(self.pods), 'Pod')} {verb} no sidecar{which}"
+    def lost(self) -> set[str]:
+        """Return the Pods that lost a sidecar in a rollout of this command.
+
+        Not if somebody has changed the template since: a team may have turned injection off.
+        """
+        names = {pod.name for pod in self.pods if pod.lost}
+        return names if names and last_change(self.obj)[1] else set()
 
     @property
-    def deployment(self) -> ObjectRef:
-        """Return what a ReplicaSet's name implies: it is <deployment>-<pod-template-hash>."""
-        name = self.ref.name.removesuffix(f"-{self.template_hash}")
-        return ObjectRef("Deployment", self.ref.namespace, name, "apps")
+    def lost_names(self) -> set[str]:
+        """Return the sidecars that these Pods lost."""
+        lost = self.lost
+        return set().union(*(pod.lost for pod in self.pods if pod.name in lost))
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether a restart would never replace a Pod that lost a sidecar.
+
+        The controller of an OrderedReady StatefulSet waits for its unready Pod first.
+        """
+        is_unready = any(not pod.is_ready for pod in self.pods)
+        return is_unready and is_ordered_ready(self.obj) and bool(self.lost)
 
     @property
     def oldest_pod(self) -> datetime:
@@ -470,17 +481,16 @@ class Scan:
     """What was seen while reading Pods, for hints and totals."""
 
     pods: int = 0
-    after_cutoff: int = 0
     namespaces: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
+    planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
 
 
 class Skip(NamedTuple):
     subject: ObjectRef
     reason: str
-    code: str = ""  # the name of the rule
-    detail: str = ""
+    code: str  # the name of the rule
 
 
 class LeftPod(NamedTuple):
@@ -497,9 +507,9 @@ class Plan:
 
     workloads: Sequence[Workload] = ()  # in rollout order
     selected: int = 0  # how many of them --max-rollouts leaves
+    needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
+    unfinished: int = 0  # rollouts of earlier runs that are not complete, and are left so
     skips: Sequence[Skip] = ()
-    without_pods: Sequence[Skip] = ()  # since their last rollout
-    unfinished: Mapping[Workload, str] = field(default_factory=dict)  # rollouts of earlier runs
     compared: Sequence[Workload] = ()  # with --only-drifted
     found: Sequence[Workload] = ()  # all owners of Pods, also those that are skipped
     scan: Scan = field(default_factory=Scan)
@@ -534,7 +544,6 @@ class PodCounts(NamedTuple):
 
     matched: int
     updated: int = 0
-    ready: int = 0
     updated_and_ready: int = 0
     lost: int = 0  # Pods that have no sidecar anymore, or no longer exist
 
@@ -553,18 +562,14 @@ class Result:
     outcome: Outcome
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
+    code: str = ""  # of the rule for which it was skipped
     attempt: Attempt | None = None  # of a restart that is to be rechecked
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
 
-    @property
-    def is_failure(self) -> bool:
-        """Return whether it counts as a failure of the run: it was healthy before."""
-        return self.outcome in FAILURES and not self.workload.unhealthy_reason
-
 
 class StartError(Exception):
-    """Why nothing was done; one line for a person."""
+    """Why nothing was done: one line for a person, and perhaps the output of who knows more."""
 
 
 class ApiError(Exception):
@@ -589,7 +594,7 @@ class Interrupted(BaseException):
 
 
 class SkipError(Exception):
-    """Why a rollout is not started or no longer waited for, for example because it was paused."""
+    """Why a rollout is not started or no longer waited for, and perhaps the code of a rule."""
 
 
 class UnsuccessfulError(Exception):
@@ -609,42 +614,13 @@ def printable(text: str) -> str:
 
 
 REDACTED = "<redacted>"
-# Some words count anywhere in a name, others only as a whole word: PASSTHROUGH is no secret.
-SECRET_WORD = (
-    "passw(or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|private"
-    "|(access|account|encryption|license|master|shared|signing|ssl|tls)key"
-    "|(?<!by)(?<!com)pass(?![a-z])|(?<![a-z])((auth|key)s?|pw)(?![a-z])"
-)
-# Closing quotes are of what is around it.
-BARE_OR_QUOTED = r"(?:\"[^\"]*\"|'[^']*'|[^\s;&]+?(?=[\"']{0,3}(?:[\s;&]|$)))"
-SECRET_TEXTS = (  # what looks like a secret, and what is shown
+SECRET_TEXTS = (  # of messages: what looks like a secret, and what is shown
     (r"(://[^\s/:@]*:)\S{1,500}@(?!sha256:)", rf"\1{REDACTED}@"),  # the password of a URL
     (r"(https?://)[^\s/:@]+@", rf"\1{REDACTED}@"),
-    (r"((?<![\w.-])[\w.-]{1,99}:)\S{1,500}@(?=(tcp|unix)\()", rf"\1{REDACTED}@"),  # Go's MySQL
     (r"(?i)\b(bearer|basic)\s+[^\s\"']{8,}", rf"\1 {REDACTED}"),
     (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
-    (r"(?i)(authorization[\"'\\]*\s*[:=]\s*[\"']?(?:\w+ +)?)[^\s\"']+", rf"\1{REDACTED}"),
     (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
-    (rf"(?i)(({SECRET_WORD})[\w.-]{{0,50}}=){BARE_OR_QUOTED}", rf"\1{REDACTED}"),
 )
-# In settings, not in messages: `password: x`, `--password x` and any Bearer
-SECRET_SETTING = (
-    rf"(?i)(({SECRET_WORD})[\w.-]{{0,50}}[\\\"']*\s*:\s*"
-    rf"|-[\w-]{{0,50}}({SECRET_WORD})[\w-]{{0,50}}\s+"
-    rf"|\b(bearer|basic)\s+){BARE_OR_QUOTED}"
-)
-
-
-def is_secret(name: str) -> bool:
-    """Return whether a setting, header or flag has a secret, by its name."""
-    words = re.sub("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    is_meta = name.startswith("ISTIO_META_")
-    return bool(re.search(SECRET_WORD, words, re.IGNORECASE)) and not is_meta
-
-
-def redact_setting(text: str) -> str:
-    """Return a setting or a command without what looks like a secret."""
-    return re.sub(SECRET_SETTING, rf"\1{REDACTED}", redact_text(text))
 
 
 def redact_text(text: str) -> str:
@@ -680,12 +656,6 @@ def join_words(words: Sequence[str], conjunction: str = "and") -> str:
 
 def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 3, 1)] + "..."
-
-
-def shorten_around(text: str, position: int) -> str:
-    """Return at most 60 characters of a text, with a position in it."""
-    start = position - 20 if position > 40 and len(text) > 60 else 0
-    return shorten(f"...{text[start:]}" if start else text, 60)
 
 
 def count_of(count: int, noun: str) -> str:
@@ -914,24 +884,30 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
     try:
         is_stdin = text == "-"
         path = 0 if is_stdin else file_path(text)
-        with open(path, encoding="utf-8", errors="replace", closefd=not is_stdin) as lines:
+        with open(path, encoding="utf-8-sig", closefd=not is_stdin) as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007
-                record = json.loads(line)
-                if record["record"] == "plan" and record["selected"]:
-                    names = (*ObjectRef._fields, "uid", "revision", "started_before")
-                    values = [record[name] for name in names]
-                    if not all(isinstance(value, str) for value in values):
-                        raise TypeError
-                    *ref, uid, revision, cutoff = values
-                    utc = parse_time(cutoff).astimezone(timezone.utc)
-                    found[ObjectRef(*ref)] = Planned(uid, utc, revision)
+                record = json.loads(line) if line.strip() else {"record": ""}
+                if record["record"] != "plan" or not typed(record, "selected", bool):
+                    continue
+                names = (*ObjectRef._fields, "uid", "revision", "method", "started_before")
+                *ref, uid, revision, method, cutoff = (typed(record, name, str) for name in names)
+                utc = parse_time(cutoff).astimezone(timezone.utc)
+                found[ObjectRef(*ref)] = Planned(uid, utc, revision, method)
     except OSError as error:
         raise invalid(text, f"a file that can be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        cause = f"has no field {error}" if isinstance(error, KeyError) else "is no such record"
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         wanted = f"the output of {VERSION} or later with --log-format=json, a record per line"
-        raise invalid(text, f"{wanted}; line {number} {cause}") from None
+        problem = f"has no field {error}" if isinstance(error, KeyError) else "is no such record"
+        raise invalid(text, f"{wanted}; line {number} {problem}") from None
     return found
+
+
+def typed(record: Json, name: str, type: Callable[..., Item]) -> Item:
+    """Return a field of a record. KeyError if it is absent, TypeError if it has another type."""
+    value = record[name]
+    if not isinstance(value, type):  # type: ignore[arg-type]
+        raise TypeError(f"{name} must be a {type.__name__}")
+    return value
 
 
 SHORT_NAMES = {
@@ -945,20 +921,11 @@ SHORT_NAMES = {
 
 def workload_pattern(text: str) -> str:
     """Return TYPE/NAME, with TYPE in any of the forms that kubectl accepts, as type_and_name."""
-    kind = r"([A-Za-z]+)(?:\.v[0-9][a-z0-9]*)?(?:\.([a-z0-9.-]+))?"
-    found = re.fullmatch(rf"{kind}/([a-z0-9.*?\[\]!-]{{1,253}})", text)
+    found = re.fullmatch(r"([A-Za-z]+)(?:\.([a-z0-9.-]+))?/([a-z0-9.*?\[\]!-]{1,253})", text)
     if not found:
-        hint = namespace_hint(text) if re.fullmatch("[a-z0-9-]+/[a-z0-9.-]+", text) else ""
-        raise invalid(text, f"TYPE/NAME, such as deployment/web or sts/*{hint}")
+        raise invalid(text, "TYPE/NAME, such as deployment/web or sts/*")
     kind = found[1].lower()
     return type_and_name(SHORT_NAMES.get(kind, kind), found[2] or "", found[3])
-
-
-def namespace_hint(text: str) -> str:
-    """Return what is meant by `shop/web`, as the log prints workloads."""
-    namespace, _, name = text.partition("/")
-    command = f"deployment/{name} --include-namespace={namespace}"
-    return f"; if {namespace} is a namespace, use {command}"
 
 
 def type_and_name(kind: str, group: str, name: str) -> str:
@@ -1059,7 +1026,7 @@ OPTIONS = {
         Option(
             "--max-failures N|N%",
             """Start no new rollouts after N failures, or N%% of the plan (default: after 5 in a
-            row), of workloads that were healthy before""",
+            row)""",
             amount,
         ),
         Option(
@@ -1134,6 +1101,11 @@ OPTIONS = {
         Option(
             "--allow-removal",
             "Also restart workloads whose sidecar would be removed",
+            requires="--only-drifted",
+        ),
+        Option(
+            "--show-values",
+            "Show all values that differ, as `kubectl get pod -o yaml` does; some may be secret",
             requires="--only-drifted",
         ),
         Option(
@@ -1285,7 +1257,7 @@ def parse_args(argv: Sequence[str]) -> Options:
     if contradiction:
         parser.error(contradiction)
     given.sidecars = given.sidecar_container_name
-    given.cutoff = given.only_started_before
+    given.cutoff = given.now = given.only_started_before
     if given.plan and given.cutoff is not NOW:
         given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
     given.confirm = bool(given.confirm or given.confirm_each)
@@ -1304,30 +1276,14 @@ def types_of(workloads: Names) -> set[str]:
     return {pattern.partition("/")[0] for pattern in workloads}
 
 
-def invalid_type(types: set[str], given: argparse.Namespace) -> str:
-    """Return what is wrong with the types of the workloads, or an empty text."""
-    known = [kind.lower() for kind in WORKLOADS]
-    evicted = sorted(types.difference(known))
-    kinds = join_words(known, "or")
-    of_jobs = types & {"pod", "po", "job", "cronjob", "cj"}
-    if of_jobs:
-        hint = "Pods of Jobs run to completion and are not supported"
-        return f'invalid type "{min(of_jobs)}": must be {kinds}; {hint}'
-    if evicted and not given.evict:
-        text = f'invalid type "{evicted[0]}": must be {kinds}; other owners of Pods require --evict'
-        if evicted[0] in map(str.lower, KINDS) or "." in evicted[0]:
-            return text
-        given_text = next(text for text in given.workloads if text.startswith(f"{evicted[0]}/"))
-        return text + namespace_hint(given_text)
-    return ""
-
-
 def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
     types = types_of(given.workloads)
-    wrong = invalid_type(types, given)
-    if wrong:
-        return wrong
+    known = [kind.lower() for kind in WORKLOADS]
+    others = types.difference(known)
+    if others and (not given.evict or others & {"pod", "po", "job", "cronjob", "cj"}):
+        text = f'invalid type "{min(others)}": must be {join_words(known, "or")}'
+        return f"{text}; with --evict, also other owners of Pods that do not run to completion"
     if given.exclude_deployment and "deployment" in types:
         return "--exclude-deployment cannot be used with deployment/NAME"
     if not given.kinds and not given.evict:
@@ -1365,48 +1321,22 @@ def program_words() -> list[str]:
     return words
 
 
-def given_options(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the words of each option after its flag in --help, which of a TYPE/NAME is empty."""
-    by_flag = {flag: option for option in ALL_OPTIONS for flag in option.usage.split()}
-    words = deque(argv)
-    while words:
-        found = [words.popleft()]
-        flag = found[0].partition("=")[0] if found[0].startswith("--") else found[0][:2]
-        option = by_flag.get(flag, ALL_OPTIONS[0])
-        has_value = words and (option.type is not boolean or re.fullmatch(BOOLEAN, words[0]))
-        if flag in by_flag and found == [flag] and has_value:
-            found.append(words.popleft())
-        yield option.usage.split()[0] if flag in by_flag else "", found
-
-
-def printed_command(
-    argv: Sequence[str], options: Options, context: str, lost: Sequence[ObjectRef] = ()
-) -> str:
+def printed_command(argv: Sequence[str], options: Options, context: str, *more: str) -> str:
     """Return the whole command that applies what this one has shown, or resumes it.
 
-    With `lost`, workloads of one namespace that have lost their sidecar, it replaces their Pods.
+    It is what was typed, and more: of an option that is given twice, the last one counts.
     """
-    dropped = ["--confirm", "--confirm-each"]
-    added = ["--confirm-each" if options.confirm_each else "--confirm=true"]
-    settings = {"--only-started-before": format_time(options.cutoff), "--context": context}
-    if options.plan is not None:  # whose cutoff counts
-        settings.pop("--only-started-before")
-    if lost:
-        dropped += ["", "--include-namespace", "--all-namespaces", "--max-rollouts", "--in-place"]
-        dropped += ["--only-started-before", "--skip-unhealthy", "--only-drifted"]
-        dropped += ["--include-missing", "--plan"]  # its revision is that of a broken injector
-        added += ["--only-drifted", "--include-missing", *dict.fromkeys(r.argument for r in lost)]
-        if any(ref.kind == "StatefulSet" for ref in lost):  # a restart waits for its broken Pod
-            dropped.append("--evict")
-            added.append("--evict")
-        settings = {"--include-namespace": lost[0].namespace, "--context": context}
     kept: list[str] = []
-    for flag, words in given_options(argv):
-        if flag not in dropped and words != ["--"]:  # options are appended, which are none after it
-            words = ["--plan=FILE"] if flag == "--plan" and words[-1][-1:] == "-" else words
-            kept += map(redact_setting, words) if flag == "--gate" else words
-            settings.pop(flag, None)
-    added += [f"{flag}={value}" for flag, value in settings.items() if value]
+    for word, before in zip(argv, ["", *argv], strict=False):
+        is_value = before in ("--confirm", "--confirm-each") and re.fullmatch(BOOLEAN, word)
+        is_switch = re.fullmatch("--|--confirm(-each)?(=.*)?", word)
+        kept += [] if is_value or is_switch else [redact_text(word)]
+    added = ["--confirm-each" if options.confirm_each else "--confirm=true", *more]
+    typed = {word.partition("=")[0] for word in argv}
+    if options.plan is None and "--only-started-before" not in typed:  # else those of the plan
+        added.append(f"--only-started-before={format_time(options.cutoff)}")
+    if context and "--context" not in typed:
+        added.append(f"--context={context}")
     return shlex.join([*program_words(), *kept, *added])
 
 
@@ -1512,8 +1442,7 @@ RETRY_ON = (0, 429, 500, 502, 503, 504)
 RETRY_WRITE_ON = (0, 429, 503)  # a webhook that failed may take its whole timeout each time
 PATIENCE = 60.0  # seconds for a request, over all tries: a webhook may take 30
 UNAVAILABLE = (0, 401, 429, 502, 503)  # after all retries, and whatever was requested
-RETRIES = 4  # 7 seconds in all
-RETRIES_DURING_ROLLOUTS = 7  # 31 seconds: a restart of the API server takes 10 to 20
+RETRIES = 7  # 31 seconds: a restart of the API server takes 10 to 20
 REQUESTS_AT_A_TIME = 16  # dry runs: 0.84 of the wall time that 8 take; more do not help
 
 
@@ -1532,7 +1461,6 @@ class Connection:
     configuration: Any  # the client's
     context: str = ""  # empty: the service account of the Pod
     kubectl_flags: tuple[str, ...] = ()
-    environment: str = ""  # what a shell needs before a command: the window may be another one
     impersonation: Sequence[tuple[str, str]] = ()  # headers; a name may be repeated
     user: str = ""  # as the API server knows it; empty if it does not tell
     reload: Callable[[], object] = bool  # reads the credentials again; by default nothing
@@ -1559,7 +1487,7 @@ class Connection:
     def kubectl_command(self, ref: ObjectRef, *words: str) -> str:
         """Return a command about an object for a person to copy."""
         target = [ref.argument, "--namespace", ref.namespace]
-        return self.environment + shlex.join(["kubectl", *words, *target, *self.kubectl_flags])
+        return shlex.join(["kubectl", *words, *target, *self.kubectl_flags])
 
     def authorization(self, deadline: float, rejected: str | None = None) -> str:
         """Return the header; read again if it was rejected, unless another thread has done so.
@@ -1603,8 +1531,12 @@ class Cluster:
         self.connection = connection
         self.retries = 0
         self.patience = 10.0  # seconds; more once it has responded
-        # How far the API server's clock is at least ahead of time.monotonic; 0: not known
-        self.clock = 0.0
+        self.cached: Json = {}  # added to each read; see at_a_glance
+        # In the plan, what may not be read counts as absent. Afterwards, an API server that has
+        # just started may answer 403 for a moment.
+        self.absent: Collection[int] = (403, 404)
+        # How far the API server's clock is ahead of time.monotonic, by the latest responses
+        self.clocks: deque[float] = deque(maxlen=9)
         self.cached_controller_of = functools.cache(self.controller_of)  # of ReplicaSets
         self.open_connections(REQUESTS_AT_A_TIME)
 
@@ -1615,14 +1547,26 @@ class Cluster:
         configuration = self.connection.configuration
         configuration.connection_pool_maxsize = count
         # The client's typed API classes take 945 ms to load, and 15 times as long to read.
-        self.pool = ApiClient(configuration).rest_client.pool_manager
+        try:
+            self.pool = ApiClient(configuration).rest_client.pool_manager
+        except Exception as error:  # of the proxy's URL; there is no class of its own for it
+            text = redact_text(f"cannot use the proxy {configuration.proxy}: {error}")
+            raise StartError(text) from None
+
+    def at_a_glance(self, cached: Json) -> Cluster:
+        """Return it for a look: a request has one try of 5 s, and with CACHED reads its cache."""
+        glance = copy.copy(self)
+        glance.retries, glance.patience, glance.cached = 0, 5.0, cached
+        return glance
 
     def now(self) -> datetime:
         """Return the time of the API server, which dates Pods; at most a second too early.
 
-        By the Date of its responses, which has whole seconds, or else by the local clock.
+        By the Date of its responses, which has whole seconds, or else by the local clock. The clock
+        of one of several API servers may be wrong: the median counts.
         """
-        seconds = time.monotonic() + self.clock if self.clock else time.time()
+        is_known = bool(self.clocks)
+        seconds = time.monotonic() + statistics.median(self.clocks) if is_known else time.time()
         return datetime.fromtimestamp(seconds, timezone.utc)
 
     def wait_until(self, moment: datetime) -> None:
@@ -1652,42 +1596,54 @@ class Cluster:
 
         Everything sent is safe to repeat. The client's own retries have no deadline.
         """
-        import urllib3
-
         if not path:  # see path_of
             raise ApiError(404, "no object can have this name")
         deadline = time.monotonic() + self.patience
-        retry_on = RETRY_ON if method == "GET" else retry_on
+        if method == "GET":
+            retry_on = (*RETRY_ON, *{403}.difference(self.absent))
         rejected = None
         for attempt in itertools.count():
             token = self.connection.authorization(deadline, rejected)
-            try:
-                response = self.pool.request_encode_url(
-                    method,
-                    self.connection.configuration.host + urllib.parse.quote(path),
-                    query,
-                    self.headers(method, token, accept),
-                    body=json.dumps(body) if body else None,
-                    timeout=urllib3.Timeout(max(deadline - time.monotonic(), 0.1), connect=10),
-                    retries=False,
-                )
-                self.set_clock(response)
-                if 200 <= response.status < 300:
-                    return response.data
-                error = api_error(response)
-            except urllib3.exceptions.HTTPError as cause:
-                text = f"cannot connect to the API server at {self.connection.via}: "
-                error = ApiError(0, text + innermost_cause(cause))
+            headers = self.headers(method, token, accept)
+            answer = self.send(method, path, body, query, headers, deadline)
+            if isinstance(answer, bytes):
+                return answer
+            error = answer
             if error.status == 401 and rejected is None:
                 rejected = token
                 continue
             pause = max(min(0.5 * 2**attempt, 8) * random.uniform(1, 1.5), error.retry_after)
+            pause = min(pause, 30.0)  # who wants more is asked once more all the same
             is_last = attempt >= (self.retries if retries is None else retries)
             if is_last or error.status not in retry_on or time.monotonic() + pause >= deadline:
                 break
             log.debug("%s %s: retrying: %s", method, path, error)
             time.sleep(pause)
         raise error
+
+    def send(
+        self, method: str, path: str, body: Any, query: Any, headers: Any, deadline: float
+    ) -> bytes | ApiError:
+        """Send a request once; return the body of a successful response, or the error."""
+        import urllib3
+
+        try:
+            response = self.pool.request_encode_url(
+                method,
+                self.connection.configuration.host + urllib.parse.quote(path),
+                query,
+                headers,
+                body=json.dumps(body) if body else None,
+                timeout=urllib3.Timeout(max(deadline - time.monotonic(), 0.1), connect=10),
+                retries=False,
+            )
+        except urllib3.exceptions.HTTPError as cause:
+            text = f"cannot connect to the API server at {self.connection.via}: "
+            return ApiError(0, text + innermost_cause(cause))
+        self.set_clock(response)
+        if 200 <= response.status < 300:
+            return bytes(response.data)
+        return api_error(response)
 
     def headers(self, method: str, token: str, accept: str) -> Any:
         """Return the headers of a request; one of impersonation may be repeated."""
@@ -1704,16 +1660,17 @@ class Cluster:
         return HTTPHeaderDict(self.connection.impersonation, **headers)
 
     def set_clock(self, response: Any) -> None:
-        """Set the API server's clock by the Date of a response, if that says more."""
+        """Set the API server's clock by the Date of a response, if it has one."""
         with suppress(TypeError, ValueError):  # absent, or not a date
             date = email.utils.parsedate_to_datetime(response.headers.get("Date"))
             if response.status < 500:  # else it may be a proxy's
-                self.clock = max(self.clock, date.timestamp() - time.monotonic())
+                self.clocks.append(date.timestamp() - time.monotonic())
 
     def find(self, path: str, absent: Collection[int] = (404,), **parts: Any) -> Json:
         """Return the object; empty if the response has one of the statuses in `absent`."""
+        query = self.cached | parts.pop("query", {})
         try:
-            return decode_object(self.request("GET", path, **parts))
+            return decode_object(self.request("GET", path, query=query, **parts))
         except ApiError as error:
             if error.status not in absent:
                 raise
@@ -1725,15 +1682,11 @@ class Cluster:
         resource: str,
         namespaces: Names,
         selector: str | None = None,
-        cached: Json | None = None,
     ) -> Iterator[Json]:
-        """Yield the items of a list, read in pages; no namespaces means all.
-
-        `cached` is CACHED for what the API server has in its cache, which may be old.
-        """
+        """Yield the items of a list, read in pages; no namespaces means all."""
         paths = [f"{group}/namespaces/{name}/{resource}" for name in namespaces]
         for path in paths or [f"{group}/{resource}"]:
-            query: Json = {"limit": PAGE} | (cached or {})
+            query: Json = {"limit": PAGE} | self.cached
             if selector:
                 query["labelSelector"] = selector
             while True:
@@ -1744,13 +1697,13 @@ class Cluster:
                     break
                 query["continue"] = metadata["continue"]
 
-    def pods_of(self, owner: ObjectRef, obj: Json, cached: Json | None = None) -> list[Json]:
+    def pods_of(self, owner: ObjectRef, obj: Json) -> list[Json]:
         """Return the Pods of an owner, also terminating ones, but not those that have ended.
 
         Its labels may select Pods of others, too.
         """
         found = []
-        for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj), cached):
+        for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
             controller = controller_of(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
                 controller = self.cached_controller_of(controller)
@@ -1780,15 +1733,14 @@ class Cluster:
 
     def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
         """Return the controller of an object, from its metadata alone; None if it has none."""
-        return controller_of(self.find(path_of(ref), (403, 404), accept=METADATA_ONLY))
+        return controller_of(self.find(path_of(ref), self.absent, accept=METADATA_ONLY))
 
-    def workload(self, ref: ObjectRef, **parts: Any) -> Json:
+    def workload(self, ref: ObjectRef) -> Json:
         """Return the workload as it is now; empty if it does not exist.
 
         Permission to read other owners of Pods than the selected kinds is not required.
         """
-        absent = (404,) if is_workload(ref) else (403, 404)
-        return self.find(path_of(ref), absent, **parts)
+        return self.find(path_of(ref), (404,) if is_workload(ref) else self.absent)
 
     def owner(self, owner: ObjectRef, pod: Json) -> Json:
         """Return the controller of a Pod as it is now; empty if it does not exist.
@@ -1893,7 +1845,7 @@ class Cluster:
 
     def namespace(self, name: str) -> Json:
         """Return a namespace's metadata; empty if it no longer exists or cannot be read."""
-        return self.find(f"{CORE}/namespaces/{name}", absent=(403, 404), accept=METADATA_ONLY)
+        return self.find(f"{CORE}/namespaces/{name}", self.absent, accept=METADATA_ONLY)
 
     def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> Json:
         """Set annotations of a workload's Pod template, and return the workload.
@@ -2082,11 +2034,8 @@ def find_kubectl(path: str) -> str:
     return found
 
 
-def run_command(command: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a command's standard output, and the lines that say why it failed; none: it did not.
-
-    They are without secrets.
-    """
+def run_command(command: Sequence[str]) -> tuple[str, str]:
+    """Return a command's standard output, and why it failed: what it says; empty: it did not."""
     try:
         ended = subprocess.run(
             command,
@@ -2098,10 +2047,9 @@ def run_command(command: Sequence[str]) -> tuple[str, list[str]]:
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", [innermost_cause(error)]
-    lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-    shown = [printable(redact_text(line)).strip() for line in lines if line.strip()]
-    return ended.stdout, shown if ended.returncode else []
+        return "", innermost_cause(error)
+    said = ended.stderr.strip() or f"exit code {ended.returncode}"
+    return ended.stdout, said if ended.returncode else ""
 
 
 def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connection:
@@ -2122,64 +2070,20 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         return connection
     # The client shows a credential plugin's prompt only if standard output is a terminal.
     with redirect_stdout(sys.stderr):
-        user = load_user(config, connection, kubeconfig)
-    check_proxy(config, connection.configuration)
+        user = load_user(config, connection)
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
     connection.kubectl_flags = (*flags, "--context", connection.context)
-    if "KUBECONFIG" in os.environ and not kubeconfig:
-        connection.environment = f"KUBECONFIG={shlex.quote(os.environ['KUBECONFIG'])} "
     connection.impersonation = impersonation_headers(user)
-    connection.reload = lambda: load_user(read_kubeconfig(view), connection, kubeconfig)
+    connection.reload = lambda: load_user(read_kubeconfig(view), connection)
     configuration = connection.configuration
     if "exec" in user and not (configuration.api_key or configuration.cert_file):
         plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
-        raise StartError(f"{plugin} failed: {plugin_error(kubectl, connection, user)}")
+        raise StartError(
+            f"{plugin} failed",
+            run_command([kubectl, *connection.kubectl_flags, "version"])[1],
+        )
     return connection
-
-
-EXEC_FAILED = "getting credentials: exec: "  # of kubectl
-# A word that is neither a URL nor a path, with digits and with letters of both cases; or long
-OPAQUE_TOKEN = r"(?<!\S)(?!https?:|/)((?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])\S{16,}|[a-z0-9]{20,})"
-
-
-def plugin_error(kubectl: str, connection: Connection, user: Json) -> str:
-    """Return why a credential plugin fails: kubectl's words, and the plugin's last line or a hint.
-
-    kubectl prints what the plugin has written to standard error before its own line.
-    """
-    _, lines = run_command([kubectl, *connection.kubectl_flags, "version"])
-    texts = [line.partition(EXEC_FAILED)[2] for line in lines]
-    text = next(filter(None, texts), "")
-    if "not found" in text:
-        hint = printable(user["exec"].get("installHint") or "")
-    else:
-        said = lines[: texts.index(text)] if text else []
-        hint = next((line for line in reversed(said) if re.search("[A-Za-z]", line)), "")
-        hint = re.sub(OPAQUE_TOKEN, REDACTED, hint)
-    return "; ".join(filter(None, (text, hint))) or "run it manually to see the error"
-
-
-def check_proxy(config: Json, configuration: Any) -> None:
-    """Use the proxy that kubectl uses. StartError if its URL is malformed.
-
-    Go's net/http uses no proxy of the environment for localhost and loopback addresses.
-    """
-    cluster = dig((config.get("clusters") or [{}])[0], "cluster")
-    host = urllib.parse.urlsplit(configuration.host).hostname or ""
-    is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
-    proxy = configuration.proxy or ""
-    if "proxy-url" not in cluster:  # it is of the environment
-        is_bypassed = is_loopback or urllib.request.proxy_bypass(host)
-        proxy = "" if is_bypassed else re.sub(r"^(?=[^:]+(:\d+)?$)(?=.)", "http://", proxy)
-    try:
-        has_port = urllib.parse.urlsplit(proxy).port != 0
-    except ValueError:
-        has_port = False
-    if proxy and not (has_port and re.fullmatch(r"https?://[^/\s:]\S*", proxy)):
-        text = f"invalid proxy URL {redact_text(proxy)}: must be http://HOST or https://HOST:PORT"
-        raise StartError(f"{text}; check proxy-url and HTTPS_PROXY")
-    configuration.proxy = proxy or None
 
 
 def read_kubeconfig(view: Sequence[str]) -> Json:
@@ -2190,17 +2094,18 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     path = view[view.index("--kubeconfig") + 1] if "--kubeconfig" in view else ""
     if path and not os.path.exists(path):
         raise StartError(f"kubeconfig {path} does not exist")
-    output, lines = run_command([*view, "--flatten", "--raw", "--output=json"])
+    output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         return decode_object(output)
-    error = (lines or ["unexpected output"])[-1]  # which is not shown: it may have a token
     is_default = "--kubeconfig" not in view and "--context" not in view
     if NO_CONTEXT not in error:
-        version, _ = run_command([view[0], "version", "--client", "--output=json"])
+        version, problem = run_command([view[0], "version", "--client", "--output=json"])
         if "clientVersion" not in version:
-            text = f"{view[0]} is not kubectl, or does not run: {error}"
-            raise StartError(f"{text}; specify the path of kubectl with --kubectl")
-        raise StartError(f"{error.removeprefix('error: ')}; to reproduce: {shlex.join(view)}")
+            text = f"{view[0]} is not kubectl, or does not run"
+            raise StartError(f"{text}; specify the path of kubectl with --kubectl", problem)
+        raise StartError(
+            f"kubectl cannot read the kubeconfig; to reproduce: {shlex.join(view)}", error
+        )
     if is_default and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
     paths = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
@@ -2212,34 +2117,26 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     raise StartError(f"no cluster configured: {problem}; {hint}")
 
 
-def load_user(config: Json, connection: Connection, kubeconfig: str | None) -> Json:
+def load_user(config: Json, connection: Connection) -> Json:
     """Load server and credentials for the client, and return the user of the kubeconfig.
 
     The client writes certificates to files with mode 0600, and removes them when it ends.
     """
     from kubernetes.config import ConfigException, load_kube_config_from_dict
 
-    user = dig((config.get("users") or [{}])[0], "user")
-    if "tokenFile" in user:
-        user["tokenFile"] = absolute_path(user["tokenFile"], kubeconfig)
-    plugin = dig(user, "exec")
-    if os.sep in plugin.get("command", ""):  # else it is looked up on the PATH
-        plugin["command"] = absolute_path(plugin["command"], kubeconfig)
+    configuration = connection.configuration
     try:
-        load_kube_config_from_dict(config, client_configuration=connection.configuration)
+        load_kube_config_from_dict(config, client_configuration=configuration)
     except (ConfigException, OSError, ValueError) as error:
         # The client quotes whole entries, tokens included.
         text = re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL)
         raise StartError(f"cannot use the kubeconfig: {printable(text)}") from None
-    return user
-
-
-def absolute_path(path: str, kubeconfig: str | None) -> str:
-    """Return a path of a kubeconfig; a relative one starts in the folder of that file."""
-    files = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser(DEFAULT_KUBECONFIG)
-    folders = map(os.path.dirname, files.split(os.pathsep))
-    paths = [os.path.abspath(os.path.join(folder, path)) for folder in folders]
-    return next(filter(os.path.exists, paths), path)
+    # Go's net/http uses no proxy of the environment for loopback addresses.
+    host = urllib.parse.urlsplit(configuration.host).hostname or ""
+    is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
+    if is_loopback and "proxy-url" not in dig((config.get("clusters") or [{}])[0], "cluster"):
+        configuration.proxy = None
+    return dig((config.get("users") or [{}])[0], "user")
 
 
 def impersonation_headers(user: Json) -> list[tuple[str, str]]:
@@ -2258,87 +2155,66 @@ def check_kubectl(path: str, connection: Connection) -> None:
 
     StartError if it cannot reach the cluster, for example because of a proxy, or is too old.
     """
-    help, lines = run_command([path, "rollout", "status", "--help"])
+    help, error = run_command([path, "rollout", "status", "--help"])
     if "--timeout" not in help:
-        text = "".join(lines[-1:]) or "too old: `rollout status` has no --timeout"
         hint = f"install kubectl {OLDEST_KUBECTL} or later"
-        raise StartError(f"{path} cannot wait for rollouts: {text}; {hint}")
-    command = [path, *connection.kubectl_flags, "version", "--output=json"]
-    for pause in (1, 1, 0):
-        output, lines = run_command(command)
-        if not lines or "Forbidden" in lines[-1]:  # which is a response
-            break
-        time.sleep(pause)
-    else:
+        text = f"{path} cannot wait for rollouts: `rollout status` has no --timeout"
+        raise StartError(f"{text}; {hint}", error)
+    command = [path, *connection.kubectl_flags, "version"]
+    _, error = run_command(command)
+    if error and "Forbidden" not in error:  # which is a response
         hint = f"to reproduce: {shlex.join(command)}"
-        raise StartError(f"kubectl cannot connect to the cluster: {lines[-1]}; {hint}")
-    versions = re.findall(r'"gitVersion": "(v1\.(\d+)[^"]*)"', output)
-    if len(versions) == 2 and abs(int(versions[0][1]) - int(versions[1][1])) > 1:
-        text = "kubectl %s and API server %s are more than one minor version apart: not supported"
-        log.warning(text, *(version for version, _ in versions))
+        raise StartError(f"kubectl cannot connect to the cluster; {hint}", error)
 
 
-def needed_permissions(options: Options) -> dict[str, str]:
-    """Return the permissions that a run uses, with what is different without each.
-
-    Empty: it is required. For kinds that are not selected, none is.
-    """
-    needed = {"list pods": ""}
+def needed_permissions(options: Options) -> list[str]:
+    """Return the permissions that a run requires; for kinds that are not selected, none."""
+    needed = ["list pods"]
     verbs = ("get", "list", "patch", "watch") if options.confirm else ("get", "list")
-    for kind in options.kinds:
-        needed |= {f"{verb} {KINDS[kind].resource}": "" for verb in verbs}
-    if options.exclude_annotation:
-        needed["get namespaces"] = ""
-    if options.confirm:
-        needed["create pods"] = "rollouts are not checked beforehand"
-    if options.only_drifted:
-        needed["create pods"] = ""
-    if options.confirm and options.in_place:
-        needed["patch pods"] = ""
-    if options.confirm and options.evict:
-        needed["create pods/eviction"] = ""
-    if options.confirm and options.record_events:
-        needed["create events"] = "no Events are recorded"
-    for kind in OWNED if options.evict else ():
-        needed[f"get {KINDS[kind].resource}"] = f"Pods of {kind}s are skipped"
+    needed += [f"{verb} {KINDS[kind].resource}" for kind in options.kinds for verb in verbs]
     if "Deployment" in options.kinds:
-        needed["get replicasets.apps"] = ""
+        needed.append("get replicasets.apps")
+    if options.exclude_annotation:
+        needed.append("get namespaces")
+    if options.only_drifted:
+        needed.append("create pods")
+    if options.confirm and options.in_place:
+        needed.append("patch pods")
+    if options.confirm and options.evict:
+        needed.append("create pods/eviction")
     return needed
 
 
 def check_permissions(cluster: Cluster, options: Options) -> None:
-    """Check the permissions of this run. StartError lists the required ones that are missing."""
-    needed = needed_permissions(options)
+    """Check the permissions of this run. StartError lists those that are missing."""
     namespaces = namespaces_to_list(options)
-    questions = itertools.product(needed, namespaces or [""])
-    roles = {}  # that grant what is missing
-    notes = []
-    for (permission, namespace), is_allowed in sorted(in_parallel(questions, cluster.is_allowed)):
-        where = f"namespace {namespace}" if namespace else "all namespaces"
-        if not is_allowed and needed[permission]:
-            notes.append(f"no permission to {permission} in {where}: {needed[permission]}")
-        elif not is_allowed:
-            roles[f"{permission} in {where}"] = role_for(permission)
-    if roles:
+    questions = itertools.product(needed_permissions(options), namespaces or [""])
+    missing = [
+        f"{permission} in {f'namespace {namespace}' if namespace else 'all namespaces'}"
+        for (permission, namespace), is_allowed in in_parallel(questions, cluster.is_allowed)
+        if not is_allowed
+    ]
+    if missing:
         hint = "" if namespaces else ", or select your namespaces with --include-namespace"
-        where = f"granted by {join_words(sorted(set(roles.values())))} in deploy/rbac.yaml"
         found = {"user": cluster.connection.user, "context": cluster.connection.context}
         who = ", ".join(f"{name} {value}" for name, value in found.items() if value)
-        raise StartError(f"missing permissions: {', '.join(roles)}; {where}{hint} ({who})")
-    for note in notes:
-        log.warning("%s", note)
+        text = f"missing permissions: {', '.join(sorted(missing))}"
+        raise StartError(f"{text}; see deploy/rbac.yaml{hint} ({who})")
 
 
-def role_for(permission: str) -> str:
-    """Return the ClusterRole of deploy/rbac.yaml that grants a permission."""
-    roles = {
-        "create pods": "-drift",
-        "get replicationcontrollers": "-drift",
-        "create pods/eviction": "-evict",
-        "patch pods": "-in-place",
-    }
-    is_write = permission.startswith(("patch", "watch"))
-    return f"ClusterRole sidecar-rollout{roles.get(permission, '' if is_write else '-plan')}"
+def check_namespaces(cluster: Cluster, options: Options) -> None:
+    """Check that the namespaces exist that options name exactly. StartError if one does not."""
+    names = [*options.include_namespace, *options.exclude_namespace]
+    for name in itertools.filterfalse(is_pattern, names):
+        try:
+            cluster.request("GET", f"{CORE}/namespaces/{name}", accept=METADATA_ONLY)
+        except ApiError as error:
+            if error.status == 404:
+                hint = "check the name, or use a wildcard, which may match nothing"
+                raise StartError(f'namespaces "{name}" not found; {hint}') from None
+            if error.status != 403:
+                raise
+            log.warning("no permission to check whether namespace %s exists", name)
 
 
 # 7. Selecting: Pods to the owners of Pods --------------------------------------------------------
@@ -2370,10 +2246,10 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
     return any(matches(name, options.workloads or ["*"]) for name in typed_names(ref))
 
 
-def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, Workload], Scan]:
+def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Workload], Scan]:
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
-    Pods without a sidecar count if others of their owner have it, or if they are replaceable.
+    Pods without a sidecar count if others of their workload have it, or if they are replaceable.
     ApiError for an odd Pod.
     """
     owners: dict[ObjectRef, Workload] = {}
@@ -2387,11 +2263,12 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
             if is_terminating(pod) or not is_included(namespace, options):
                 continue
             live = live_pod(pod, options)
+            scan.containers |= live.lost
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
             if live.sidecars or has_template(owner) or "." in owner.group:
-                scan.after_cutoff += bool(live.sidecars) and live.created >= options.cutoff
-                template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
-                workload = owners.get(owner) or Workload(owner, template_hash, owners=(owner,))
+                workload = owners.get(owner) or Workload(
+                    implied_workload(owner, pod), owners=(owner,)
+                )
                 owners[owner] = workload
                 if not workload.sample or (live.sidecars and not workload.sidecars):
                     metadata = without(pod["metadata"], "managedFields")
@@ -2401,8 +2278,19 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[dict[ObjectRef, W
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
-    found = {ref: w for ref, w in owners.items() if w.sidecars or has_template(ref)}
-    return found, scan
+    return [w for w in owners.values() if w.sidecars or has_template(w.owners[0])], scan
+
+
+def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
+    """Return what a ReplicaSet's name implies: it is <deployment>-<pod-template-hash>."""
+    template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
+    name = owner.name.removesuffix(f"-{template_hash}")
+    is_implied = owner.kind == "ReplicaSet" and name != owner.name
+    return ObjectRef("Deployment", owner.namespace, name, "apps") if is_implied else owner
+
+
+def container_names(pod: Json) -> list[str]:
+    return [container["name"] for _, container in containers_of(pod)]
 
 
 def live_pod(pod: Json, options: Options) -> LivePod:
@@ -2411,12 +2299,46 @@ def live_pod(pod: Json, options: Options) -> LivePod:
     sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
-    stuck = bool(problem) and bool(stuck_sidecars(pod, options))
-    ends = dig(pod, "spec.restartPolicy") in ("Never", "OnFailure")
-    parts = name_of(pod), created_at(pod), ready, sidecars, problem, stuck
-    if not options.only_drifted:
-        return LivePod(*parts, ends=ends)
-    return LivePod(*parts, share(view_of(pod, names)), resized_containers(pod), ends)
+    stuck = share(frozenset(stuck_sidecars(pod, options))) if problem else frozenset()
+    is_compared = options.only_drifted or bool(stuck)
+    return LivePod(
+        name_of(pod),
+        created_at(pod),
+        ready,
+        sidecars,
+        problem,
+        stuck,
+        view=share(view_of(pod, names)) if is_compared else b"",
+        resized=resized_containers(pod) if is_compared else (),
+        ends=dig(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
+        lost=share(frozenset(lost_sidecars(pod, options))),
+    )
+
+
+def lost_sidecars(pod: Json, options: Options) -> set[str]:
+    """Return the named sidecars that a Pod should have had when this command restarted it.
+
+    The annotation has those that the dry run had returned: `istio-init (init), istio-proxy`.
+    """
+    text = annotations_of(pod).get(f"{options.annotation_prefix}.rollout.sidecars", "")
+    found = re.findall(r"([a-z0-9-]+)( \(init\))?", text)
+    expected = [Sidecar(name, "", False, bool(init)) for name, init in found]
+    return lacking_of(expected, container_names(pod), options)
+
+
+def lacking_of(sidecars: Iterable[Sidecar], names: Collection[str], options: Options) -> set[str]:
+    """Return the named sidecars that are not among the containers of a Pod.
+
+    An init container may be replaced by another one that its pattern names: with Istio CNI,
+    istio-validation takes the place of istio-init.
+    """
+    return {
+        found.name
+        for found in sidecars
+        for pattern in options.sidecars
+        if fnmatch.fnmatchcase(found.name, pattern)
+        and not (found.init and fnmatch.filter(names, pattern))
+    }.difference(names)
 
 
 @functools.cache
@@ -2510,7 +2432,8 @@ def conditions_of(obj: Json) -> dict[tuple[str, str], Json]:
 
 
 def is_ready(pod: Json) -> bool:
-    return ("Ready", "True") in conditions_of(pod)
+    conditions = dig(pod, "status.conditions")
+    return any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
 
 
 NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
@@ -2586,8 +2509,7 @@ def static_pod(workload: Workload, options: Options) -> str:
 
 
 def running_to_completion(workload: Workload, options: Options) -> str:
-    ends = any(pod.ends for pod in workload.pods)
-    return f"managed by a {workload.ref.kind}; runs to completion" if ends else ""
+    return "runs to completion" if any(pod.ends for pod in workload.pods) else ""
 
 
 def kind_not_selected(workload: Workload, options: Options) -> str:
@@ -2596,22 +2518,14 @@ def kind_not_selected(workload: Workload, options: Options) -> str:
     if is_workload(ref):
         hint = KINDS[ref.kind].how_to_select
         return "" if ref.kind in options.kinds else f"not selected; {hint}"
-    if options.evict:
-        return ""
-    if ref.kind == "ReplicationController":
-        return "managed by a ReplicationController, which does not support rollouts; use --evict"
-    if has_template(ref):
-        return "its ReplicaSet has no Deployment or no longer exists; use --evict"
-    tools = "use --evict, or restart it with that controller's tools"
-    return f"managed by {ref.kind} ({ref.group}); {tools}"
+    owner = f"{ref.kind} ({ref.group or 'v1'})"
+    hint = "use --evict, or restart it with that controller's tools"
+    return "" if options.evict else f"managed by {owner}, which has no rollouts; {hint}"
 
 
 def gone(workload: Workload, options: Options) -> str:
-    if workload.obj:
-        return ""
-    is_required = workload.ref.kind in options.kinds  # the permission to read it
-    hint = "its controller no longer exists, or there is no permission to read it"
-    return "no longer exists" if is_required else hint
+    who = "" if is_workload(workload.ref) else "its controller "
+    return "" if workload.obj else f"{who}no longer exists, or there is no permission to read it"
 
 
 def being_deleted(workload: Workload, options: Options) -> str:
@@ -2642,6 +2556,15 @@ def another_sidecar(workload: Workload, options: Options) -> str:
     return "" if is_same else "new Pods would get another sidecar than in the plan"
 
 
+def another_method(workload: Workload, options: Options) -> str:
+    planned = (options.plan or {}).get(workload.ref)
+    approved = planned.method if planned else workload.method.snake_case
+    is_same = workload.method.snake_case == approved
+    is_same |= workload.method is Method.ATTACH and approved == Method.RESTART.snake_case
+    text = f"would be {workload.method.value}, and not {approved} as in the plan"
+    return "" if is_same else text
+
+
 def not_included(workload: Workload, options: Options) -> str:
     wanted = options.include_annotation
     is_included = not wanted or has_any(wanted, *annotations_to_match(workload))
@@ -2665,13 +2588,28 @@ def wrong_method(workload: Workload, options: Options) -> str:
 
 
 def incomplete_rollout(workload: Workload, options: Options) -> str:
-    # In the middle of a bad release, a restart would bury the Pods that still serve. Only what is
-    # stuck because of a named sidecar, or not ready without it, is to be repaired.
-    lacking = {pod.name for pod in workload.pods if not pod.sidecars}.union(workload.lacking)
-    lost = lacking.intersection(workload.old_pods)
-    is_repair = any(pod.stuck or (pod.name in lost and not pod.is_ready) for pod in workload.pods)
-    reason = "" if is_repair else why_incomplete(workload)
+    # In the middle of a release, a restart would bury the Pods that still serve.
+    reason = "" if is_repair(workload) else why_incomplete(workload)
     return f"{reason}; wait, or run `kubectl rollout status`" if reason else ""
+
+
+def is_repair(workload: Workload) -> bool:
+    """Return whether only a restart heals an incomplete rollout, whoever began it.
+
+    A new Pod is stuck because of a sidecar that differs from what would be injected today, or it
+    lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ.
+    """
+    changed, _ = last_change(workload.obj)
+    new = [pod for pod in workload.pods if changed and seconds_of(pod.created) >= changed]
+    for pod in new:
+        if pod.stuck and not workload.view:
+            return True
+        if pod.stuck:
+            parts = (pod.view, workload.view, pod.resized, workload.ignored, False)
+            found = sidecar_differences(*parts).values()
+            if pod.stuck & {difference.path[0] for difference in found}:
+                return True
+    return any(pod.name in workload.lost for pod in new)
 
 
 def why_incomplete(workload: Workload) -> str:
@@ -2690,13 +2628,20 @@ def why_incomplete(workload: Workload) -> str:
     return f"{text}: {short_reason(cause)}" if cause else text
 
 
+def degraded(workload: Workload, options: Options) -> str:
+    if workload.method is not Method.RESTART:
+        return ""
+    hint = "use --evict, which replaces unready Pods first, or repair the unready Pod"
+    if workload.is_held:
+        return f"a restart waits for its unready Pod, which has lost its sidecar; {hint}"
+    text = f"{shortage_of(workload)}; a restart would stop another Pod; {hint}"
+    return text if is_degraded(workload) else ""
+
+
 def unhealthy(workload: Workload, options: Options) -> str:
-    shortage = shortage_of(workload)
-    if is_degraded(workload) and workload.method is Method.RESTART:
-        hint = "Use --evict, which replaces unready Pods first, or repair the unready Pod"
-        return f"{shortage}; a restart would stop another Pod. {hint}"
-    reason = workload.unhealthy_reason or shortage  # since the plan
-    return f"unhealthy: {reason}" if options.skip_unhealthy and reason else ""
+    reason = workload.unhealthy_reason or shortage_of(workload)  # since the plan
+    is_skipped = options.skip_unhealthy and not workload.lost
+    return f"unhealthy: {reason}" if is_skipped and reason else ""
 
 
 def has_downtime(workload: Workload, options: Options) -> str:
@@ -2707,40 +2652,33 @@ def has_downtime(workload: Workload, options: Options) -> str:
 def nothing_to_replace(workload: Workload, options: Options) -> str:
     if workload.old_pods:
         return ""
+    if not workload.pods:
+        return "it has no Pods now"
     if not options.include_missing and not any(pod.sidecars for pod in workload.pods):
         return "its Pods no longer have the sidecar"
-    if workload.message:  # why Pods lack a sidecar, and would not get it
-        return workload.message
     is_all = not options.only_drifted
     pods = [pod for pod in workload.pods if is_all or pod.name in workload.drifted_pods]
     if pods and all(pod.created >= options.cutoff_of(workload.ref) for pod in pods):
         kind = "Pods" if is_all else "drifted Pods"
         return f"all its {kind} were created after the cutoff"
-    if workload.drifted_pods:
-        hint = "name the container without wildcards, or use --include-missing"
-        return f"some Pods have no sidecar; {hint}"
     return "already up to date"
 
 
 def below_partition(workload: Workload, options: Options) -> str:
-    kept = len(pods_below_partition(workload))
-    if workload.method is Method.IN_PLACE:
-        # Such a Pod may have another template than the one that is asked about.
-        status = dig(workload.obj, "status")
-        is_split = kept and status.get("currentRevision") != status.get("updateRevision")
-        text = "has Pods below its partition with another template"
-        hint = f"{text}; lower the partition, or omit --in-place"
-        return hint if is_split else ""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
-    is_kept = kept == len(workload.old_pods)
-    return f"{kept_pods(workload)}; lower the partition" if is_kept else ""
+    is_all = bool(workload.kept_pods) and not workload.old_pods
+    return f"{kept_by_partition(workload)}; lower the partition" if is_all else ""
 
 
 def changed_in_place(workload: Workload, options: Options) -> str:
-    if workload.method is not Method.IN_PLACE:
-        return ""
-    names = [difference.path[0] for difference in workload.differences]
-    return why_not_in_place(stored_object(workload.sample), names)
+    # OpenKruise would change an image back, in place (tested with 1.8.3).
+    is_in_place = workload.method is Method.IN_PLACE
+    return managed_images(stored_object(workload.sample)) if is_in_place else ""
+
+
+def managed_images(pod: Json) -> str:
+    is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)
+    return "managed by an OpenKruise SidecarSet; change its images there" if is_managed else ""
 
 
 def pending_template(workload: Workload, options: Options) -> str:
@@ -2760,54 +2698,41 @@ def pending_template(workload: Workload, options: Options) -> str:
     return f"{text}; {hint}" if is_pending and workload.method is Method.EVICT else ""
 
 
-# When the owner of its Pods is known: in the plan
-OWNER_RULES: tuple[Rule, ...] = (
-    not_named,
-    without_controller,
-    static_pod,
-    running_to_completion,
-)
-# When the object was read: in the plan, and each time a worker reads it
-OBJECT_RULES: tuple[Rule, ...] = (
-    excluded,
-    gone,
-    being_deleted,
-    another_object,
-    not_included,
-)
-# When it is known how its Pods would be replaced, and which: in the plan, and before the first
-# write
-ROLLOUT_RULES: tuple[Rule, ...] = (
-    wrong_method,
-    incomplete_rollout,
-    unhealthy,
-    nothing_to_replace,
-    below_partition,
-    changed_in_place,
-    pending_template,
-    another_sidecar,
-    has_downtime,
-)
-LEFT = {  # why Pods are not up to date, by the rule that leaves their workload out
-    not_named: "not selected",
-    excluded: "excluded",
-    not_included: "excluded",
-    being_deleted: "being deleted",
-    static_pod: "static Pod",
-    without_controller: "not checked",
-}
-# Of these, it is not known whether they are up to date, or they do not matter to an audit.
-NOT_AUDITED = ("not selected", "excluded", "being deleted", "Pod of a Job", "runs to completion")
+def without_pods(workload: Workload, options: Options) -> str:
+    if workload.pods:
+        return ""
+    reason = failure_condition(workload.obj)
+    return f"no Pods since its last rollout{f': {short_reason(reason)}' if reason else ''}"
 
 
-def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Rule]) -> None:
-    """Raise SkipError if a workload is to be skipped."""
-    reason = reason_to_skip(workload, options, rules)
-    if reason:
-        raise SkipError(reason)
+def rejected(workload: Workload, options: Options) -> str:
+    text = f"new Pods cannot be created: {short_reason(workload.message)}"
+    return text if workload.verdict is Verdict.REJECTED else ""
 
 
-def why_unfinished(workload: Workload, options: Options) -> str:
+def unknown(workload: Workload, options: Options) -> str:
+    text = f"not compared: {short_reason(workload.message)}"
+    return text if workload.verdict is Verdict.UNKNOWN else ""
+
+
+def lost_sidecar(workload: Workload, options: Options) -> str:
+    if not workload.view or kind_not_selected(workload, options):
+        return ""
+    lost, names = workload.lost, workload.lost_names
+    missing = sorted(names and names.difference(unpacked(workload.view)))
+    text = f"{len(lost)} of {count_of(len(workload.pods), 'Pod')} lost {join_words(missing)}"
+    return f"{text}, and new ones would not get it; repair the injector" if missing else ""
+
+
+def losing_sidecar(workload: Workload, options: Options) -> str:
+    if not workload.view:  # it was not asked; that of a Pod without sidecars is not empty
+        return ""
+    is_losing = missing_sidecars(workload, unpacked(workload.view), options)
+    hint = f"not restarted without --allow-removal; {CHECK_INJECTOR}"
+    return f"would lose the sidecar; {hint}" if is_losing else ""
+
+
+def unfinished(workload: Workload, options: Options) -> str:
     """Return what is wrong with the last rollout that this command began; empty: nothing.
 
     It left older Pods, or, since the cutoff, new ones that do not run.
@@ -2815,43 +2740,118 @@ def why_unfinished(workload: Workload, options: Options) -> str:
     if reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected)) or not workload.pods:
         return ""
     last = last_restart(workload.obj, options)[:19]  # in whole seconds
-    reason = why_incomplete(workload) if workload.oldest_pod.isoformat()[:19] < last else ""
-    new = [pod for pod in workload.pods if pod.created.isoformat()[:19] >= last]
-    unready = [pod for pod in new if not pod.is_ready]
-    if reason or not unready or last < options.cutoff_of(workload.ref).isoformat()[:19]:
+    reason = why_incomplete(workload) if seconds_of(workload.oldest_pod) < last else ""
+    unready = unready_since(workload, last)
+    if reason or not unready or last < seconds_of(options.cutoff_of(workload.ref)):
         return reason
     problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
     return f"not healthy since its rollout: {problem}"
 
 
+# When the owner of its Pods is known: otherwise, the object is not read
+OWNER_RULES: tuple[Rule, ...] = (
+    not_named,
+    static_pod,
+    running_to_completion,
+    without_controller,
+)
+# When the object was read: in the plan, and each time a worker reads it
+OBJECT_RULES: tuple[Rule, ...] = (
+    excluded,
+    not_included,
+    gone,
+    being_deleted,
+    another_object,
+)
+# When its Pods were compared: in the plan
+VERDICT_RULES: tuple[Rule, ...] = (rejected, unknown, lost_sidecar)
+# When it is known how its Pods would be replaced, and which: in the plan, and before the first
+# write
+ROLLOUT_RULES: tuple[Rule, ...] = (
+    wrong_method,
+    incomplete_rollout,
+    degraded,
+    unhealthy,
+    below_partition,
+    nothing_to_replace,
+    changed_in_place,
+    pending_template,
+    another_sidecar,
+    another_method,
+    has_downtime,
+)
+# Of what needs a rollout, in the plan
+PLAN_RULES: tuple[Rule, ...] = (kind_not_selected, *ROLLOUT_RULES, losing_sidecar)
+LEFT = {  # why Pods are not up to date, by the code of their workload; of others "not checked"
+    "not_named": "not selected",
+    "excluded": "excluded",
+    "not_included": "excluded",
+    "being_deleted": "being deleted",
+    "running_to_completion": "runs to completion",
+    "static_pod": "static Pod",
+    "rejected": "rejected",
+    "lost_sidecar": "lost sidecar",
+}
+# What --fail-on-drift counts: numbers of Pods, and of workloads without any
+NOT_UP_TO_DATE = (
+    "drifted",
+    "rejected",
+    "static_pod",
+    "not_checked",
+    "lost_sidecar",
+    "without_pods",
+)
+# Of these, it is not known whether they are up to date, or they do not matter to an audit.
+NOT_AUDITED = ("not selected", "excluded", "being deleted", "runs to completion")
+
+
+def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Rule]) -> None:
+    """Raise SkipError if a workload is to be skipped."""
+    reason, code = rule_to_skip(workload, options, rules)
+    if reason:
+        raise SkipError(reason, code)
+
+
+def unready_since(workload: Workload, last: str) -> list[LivePod]:
+    """Return the Pods created since a rollout that are not ready; none without a rollout."""
+    new = [pod for pod in workload.pods if last and seconds_of(pod.created) >= last]
+    return [pod for pod in new if not pod.is_ready]
+
+
 def to_attach(workload: Workload, options: Options) -> str:
     """Return the timestamp of this command's rollout that is to be waited for; empty: none.
 
-    Nobody has changed the template since, the new Pods have what is injected now, and none is stuck
-    because of a named sidecar.
+    Nobody has changed the template since, and not all Pods are updated, or the youngest one is not
+    ready and younger than --timeout. A rollout that only a restart heals is begun again.
     """
-    stamp = last_restart(workload.obj, options)
-    wrong = {*workload.lacking, *workload.drifted_pods}
-    is_wrong = any(
-        pod.stuck or not pod.sidecars or pod.name in wrong
-        for pod in workload.pods
-        if pod.created.isoformat()[:19] >= stamp[:19]
-    )
-    is_wrong |= is_degraded(workload) and any(pod.stuck for pod in workload.pods)  # it would wait
+    obj = workload.obj
+    stamp = last_restart(obj, options)
     is_possible = workload.verdict not in (Verdict.REJECTED, Verdict.UNKNOWN)
-    is_possible &= not (is_wrong or is_paused(workload.obj) or is_on_delete(workload.obj))
-    is_ours = is_possible and is_unchanged(workload.obj)
-    return stamp if is_ours and why_unfinished(workload, options) else ""
+    is_possible &= not (is_paused(obj) or is_on_delete(obj)) and last_change(obj)[1]
+    if not (stamp and is_possible) or is_repair(workload):
+        return ""
+    youngest = max((pod.created for pod in unready_since(workload, stamp[:19])), default=None)
+    is_young = youngest and (options.now - youngest).total_seconds() < options.timeout
+    is_skipped = reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected))
+    return stamp if not is_skipped and (why_incomplete(workload) or is_young) else ""
 
 
-def is_unchanged(workload: Json) -> bool:
-    """Return whether this command was the last to change a Pod template, by managedFields."""
+def seconds_of(moment: datetime) -> str:
+    """Return a time in whole seconds, to compare with those of Kubernetes."""
+    return moment.isoformat()[:19]
+
+
+def last_change(workload: Json) -> tuple[str, bool]:
+    """Return when a Pod template was changed last, in whole seconds, and whether by this command.
+
+    managedFields tell; the time is empty if they are not known.
+    """
     changes = [
-        (entry.get("time", ""), entry.get("manager") == FIELD_MANAGER)
+        (entry.get("time", "")[:19], entry.get("manager") == FIELD_MANAGER)
         for entry in dig(workload, "metadata.managedFields")
         if "f:template" in dig(entry, "fieldsV1.f:spec")
     ]
-    return max(changes, default=("", False))[1]
+    return max(changes, default=("", False))
 
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
@@ -2860,7 +2860,8 @@ RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
 def last_restart(workload: Json, options: Options) -> str:
     """Return when this command restarted a workload last; those of a person have another form."""
     stamps = timestamps_of(workload, options.annotation_prefix)
-    return max((stamp for stamp in stamps if stamp.endswith("+00:00")), default="")
+    form = r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d\.\d{6}\+00:00"
+    return max((stamp for stamp in stamps if re.fullmatch(form, stamp)), default="")
 
 
 def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
@@ -2888,6 +2889,11 @@ def is_paused(workload: Json) -> bool:
     return bool(dig(workload, "spec.paused"))
 
 
+def is_ordered_ready(workload: Json) -> bool:
+    """Return whether no Pod is created while one with a lower ordinal is not ready."""
+    return dig(workload, "spec.podManagementPolicy") == "OrderedReady"
+
+
 def is_on_delete(workload: Json) -> bool:
     return dig(workload, "spec.updateStrategy.type") == "OnDelete"
 
@@ -2908,39 +2914,9 @@ def is_below_partition(workload: Json, pod: str) -> bool:
     return bool(partition) and ordinal.isdigit() and int(ordinal) < start + partition
 
 
-def pods_below_partition(workload: Workload) -> list[str]:
-    """Return the names of the old Pods that a rollout does not replace."""
-    return [name for name in workload.old_pods if is_below_partition(workload.obj, name)]
-
-
-def kept_pods(workload: Workload) -> str:
-    """Return `1 of 3 Pods is below partition 1 and keeps the old sidecar`, or has no sidecar."""
-    kept = pods_below_partition(workload)
-    lacking = {pod.name for pod in workload.pods if not pod.sidecars}.union(workload.lacking)
-    lacking.intersection_update(kept)
-    count = len(lacking or kept)
-    total = count_of(dig(workload.obj, "spec.replicas") or 0, "Pod")
-    be, keep, have = ("is", "keeps", "has") if count == 1 else ("are", "keep", "have")
-    what = f"{have} no sidecar" if lacking else f"{keep} the old sidecar"
-    return f"{count} of {total} {be} below partition {partition_of(workload.obj)} and {what}"
-
-
-def why_not_in_place(pod: Json, names: Names) -> str:
-    """Return why the images of named containers are not to be changed in a Pod; empty: they may.
-
-    OpenKruise, which updates its containers in place itself, lists them in an annotation (tested
-    with 1.8.3).
-    """
-    managers = parsed_json(annotations_of(pod).get("kruise.io/sidecarset-hash", ""))
-    for manager, entry in managers.items() if isinstance(managers, dict) else ():
-        listed = dig(entry, "sidecarList") if isinstance(entry, dict) else ()
-        if isinstance(listed, list) and any(name in listed for name in names):
-            return f"managed by SidecarSet {manager}; change its images there"
-    for _, container in named_containers(pod, names):
-        actions = [rule.get("action") for rule in dig(container, "restartPolicyRules")]
-        if "RestartAllContainers" in actions:
-            return f"container {container['name']} restarts the whole Pod (RestartAllContainers)"
-    return ""
+def kept_by_partition(workload: Workload) -> str:
+    kept = count_of(len(workload.kept_pods), "old Pod")
+    return f"partition {partition_of(workload.obj)} keeps {kept}"
 
 
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
@@ -2980,15 +2956,18 @@ def may_all_be_away(workload: Workload, options: Options) -> bool:
     """Return whether all Pods of a workload may be away at once while they are replaced.
 
     A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
-    its maxSurge. Percentages are rounded down, of maxSurge up; if both are 0, maxUnavailable is 1.
-    Kubernetes' pkg/controller/deployment/rolling.go and util/deployment_util.go.
+    its maxSurge. Percentages are rounded down, of maxSurge and of a DaemonSet up; if both are 0,
+    maxUnavailable is 1. Kubernetes' pkg/controller/deployment/rolling.go, util/deployment_util.go
+    and daemon/util/daemonset_util.go.
     """
     obj = workload.obj
     wanted = counts_of(workload.ref, obj)[0] or len(workload.pods)
-    if workload.ref.kind == "DaemonSet" or partition_of(obj):
-        return False  # away on one node at a time; Pods below the partition stay
+    if partition_of(obj) or (workload.ref.kind == "DaemonSet" and wanted == 1):
+        return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
     if not workload.method.is_rollout:
-        return evicted_at_once(workload.method, wanted, options) >= wanted
+        is_one_by_one = is_ordered_ready(obj) and wanted > 1
+        away = 1 if is_one_by_one else evicted_at_once(workload.method, wanted, options)
+        return away >= wanted
     if dig(obj, "spec.strategy.type") == "Recreate":
         return True
     field = "strategy" if workload.ref.kind == "Deployment" else "updateStrategy"
@@ -2996,7 +2975,8 @@ def may_all_be_away(workload: Workload, options: Options) -> bool:
     has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
     away = rolling.get("maxUnavailable", 1)
     if isinstance(away, str):
-        away = int(away.rstrip("%")) * wanted // 100
+        part = int(away.rstrip("%")) * wanted / 100
+        away = math.ceil(part) if workload.ref.kind == "DaemonSet" else int(part)
     return max(away, int(not has_surge)) >= wanted
 
 
@@ -3020,33 +3000,29 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a cop
 
 
 def find_workloads(
-    cluster: Cluster, owners: Mapping[ObjectRef, Workload], scan: Scan, options: Options
+    cluster: Cluster, owners: Sequence[Workload], scan: Scan, options: Options
 ) -> list[Workload]:
     """Return the workloads of the owners of Pods, some with a reason, and those without Pods."""
     having = {  # the sidecar; an owner without it belongs to one of them, or does not count
-        workload.deployment
-        for workload in owners.values()
-        if workload.sidecars or options.include_missing
+        workload.ref
+        for workload in owners
+        if workload.sidecars or options.include_missing or any(pod.lost for pod in workload.pods)
     }
-    owners = {ref: workload for ref, workload in owners.items() if workload.deployment in having}
-    objects, without_pods = read_lists(cluster, {*owners, *having}, scan, options)
-    controllers = find_controllers(cluster, owners, objects, options)
-    found: dict[ObjectRef, Workload] = {}
-    for owner, workload in owners.items():
-        ref = workload.ref = controllers.get(owner) or owner
-        if ref in found:
-            found[ref].merge(workload)
+    owners = [workload for workload in owners if workload.ref in having]
+    objects, without_pods = read_lists(cluster, having, scan, options)
+    set_controllers(cluster, owners, objects, options)
+    by_ref: dict[ObjectRef, Workload] = {}
+    for workload in owners:
+        if workload.ref in by_ref:
+            by_ref[workload.ref].merge(workload)
         else:
-            found[ref] = workload
-    workloads = [w for w in found.values() if w.sidecars or options.include_missing]
-    # With --only-drifted, Pods are compared all the same if their kind is not selected.
-    rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)
-    for workload in workloads:
-        workload.reason, workload.code = rule_to_skip(workload, options, rules)
-    selected = [w for w in workloads if not w.reason]
+            by_ref[workload.ref] = workload
+    found = [*by_ref.values()]
+    selected = [w for w in found if not reason_to_skip(w, options, owner_rules(options))]
     for workload, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         workload.stored = stored
-    return workloads + without_pods
+    found = [w for w in found if w.sidecars or options.include_missing or w.lost]
+    return [*found, *without_pods]
 
 
 def read_lists(
@@ -3066,6 +3042,8 @@ def read_lists(
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if is_included(ref.namespace, options):
                     scan.named.update(set(typed_names(ref)).intersection(options.workloads))
+                    scan.containers.update(container_names(obj["spec"]["template"]))
+                    scan.planned |= {ref} & (options.plan or {}).keys()
                 if ref in wanted:
                     objects[ref] = reduced(obj)
                 elif is_without_pods(ref, obj, options):
@@ -3078,8 +3056,11 @@ def read_lists(
 
 def reduced(obj: Json) -> bytes:
     """Remove what the plan does not need from a workload, and return it, packed."""
-    if not timestamps_of(obj):  # see is_unchanged
-        obj["metadata"].pop("managedFields", None)
+    obj["metadata"]["managedFields"] = [  # see last_change
+        only(entry, ("manager", "time")) | {"fieldsV1": {"f:spec": {"f:template": {}}}}
+        for entry in dig(obj, "metadata.managedFields")
+        if "f:template" in dig(entry, "fieldsV1.f:spec")
+    ]
     annotations_of(obj).pop(LAST_APPLIED, None)
     return packed_alike(obj)
 
@@ -3087,50 +3068,40 @@ def reduced(obj: Json) -> bytes:
 def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
     """Return whether a workload that this command has restarted wants Pods and has none.
 
-    No Pod leads to it. With a selector for Pods it is not known whether it is selected, and nor is
-    it if the reason of its restart names other sidecars.
+    No Pod leads to it. With a selector for Pods it is not known whether it is selected.
     """
     desired, _, current, _ = counts_of(ref, obj)
     is_ours = is_included(ref.namespace, options) and is_named(ref, options)
     is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
-    reason = template_annotations(obj).get(f"{options.annotation_prefix}.rollout.reason", "")
-    if reason.startswith(DEFAULT_REASON):
-        listed = reason.removeprefix(DEFAULT_REASON).partition(":")[0]
-        names = re.split(", | and ", listed.strip())
-        found = itertools.product(names, options.sidecars)
-        is_ours &= any(
-            " " in name or matches(name, [other]) or matches(other, [name]) for name, other in found
-        )
     return is_ours and not options.selector and is_observed(obj) and desired > current == 0
 
 
-def find_controllers(
+def set_controllers(
     cluster: Cluster,
-    owners: Mapping[ObjectRef, Workload],
+    workloads: Iterable[Workload],
     objects: Mapping[ObjectRef, bytes],
     options: Options,
-) -> dict[ObjectRef, ObjectRef | None]:
-    """Return the controller, or None, of each owner that may have one.
-
-    A ReplicaSet is called <deployment>-<hash>. If that Deployment exists and selects its Pods, the
-    ReplicaSet itself is not read.
-    """
+) -> None:
+    """Find the controllers of ReplicaSets and the like, unless a Deployment has the implied name
+    and selects their Pods."""
     types = types_of(options.workloads)
-    if types and types <= {"statefulset", "daemonset"}:  # which own their Pods
-        return {}
-    found: dict[ObjectRef, ObjectRef | None] = {}
-    unknown = []
-    needs_owners = options.evict or options.only_drifted or "Deployment" in options.kinds
-    for ref, workload in owners.items():
-        guess = workload.deployment
-        if guess in objects and is_selected_by(unpacked(objects[guess]), workload.sample):
-            found[ref] = guess
-        elif needs_owners and ref.kind in OWNED and has_template(ref):
-            unknown.append(ref)
-        elif guess.name != ref.name:  # only shown as skipped; needs no permission
-            found[ref] = guess
+    is_concerned = options.evict or options.only_drifted or "Deployment" in options.kinds
+    if not is_concerned or (types and types <= {"statefulset", "daemonset"}):
+        return  # they are only shown as skipped, if at all; that needs no permission
+    unknown = {
+        workload.owners[0]: workload
+        for workload in workloads
+        if workload.owners[0].kind in OWNED
+        and has_template(workload.owners[0])
+        and not is_selected_by(stored_object(objects.get(workload.ref, b"")), workload.sample)
+    }
+    for owner, controller in in_parallel(unknown, cluster.controller_of):
+        unknown[owner].ref = controller or owner
 
-    return found | dict(in_parallel(unknown, cluster.controller_of))
+
+def owner_rules(options: Options) -> tuple[Rule, ...]:
+    """Return them; with --only-drifted, kinds that are not selected are compared all the same."""
+    return OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)
 
 
 def is_selected_by(deployment: Json, sample: bytes) -> bool:
@@ -3162,16 +3133,14 @@ def set_plan(workload: Workload, options: Options) -> None:
         workload.method = Method.EVICT
     set_old_pods(workload, options)
     if stamp:
-        old = {pod.name for pod in workload.pods if pod.created.isoformat()[:19] < stamp[:19]}
+        old = {pod.name for pod in workload.pods if seconds_of(pod.created) < stamp[:19]}
         workload.old_pods = tuple(name for name in workload.old_pods if name in old)
-    kept = 0 if workload.method is Method.IN_PLACE else len(pods_below_partition(workload))
-    workload.pods_to_replace = len(workload.old_pods) - kept
+    workload.pods_to_replace = len(workload.old_pods)
     workload.total_pods = max(counts_of(workload.ref, workload.obj)[2], len(workload.pods))
     workload.pods_replaced = workload.pods_to_replace
     if workload.method is Method.RESTART:
-        kept = sum(is_below_partition(workload.obj, pod.name) for pod in workload.pods)
-        workload.pods_replaced = workload.total_pods - kept
-    workload.ready = min(sum(pod.is_ready for pod in workload.pods), workload.pods_to_replace)
+        # Also of Pods that --selector does not match
+        workload.pods_replaced = max(workload.total_pods - partition_of(workload.obj), 0)
     workload.downtime = may_all_be_away(workload, options)
 
 
@@ -3179,51 +3148,41 @@ def is_evicted(workload: Workload) -> bool:
     """Return whether --evict is for a workload: a restart does not replace its Pods, or harms."""
     obj = workload.obj
     is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(workload.ref)
-    return is_manual or is_degraded(workload)
+    return is_manual or is_degraded(workload) or workload.is_held
+
+
+def pods_lacking(workload: Workload, options: Options) -> set[str]:
+    """Return the Pods without a sidecar that others have, and new ones would get."""
+    today = stored_object(workload.view)
+    found = set()
+    for pod in workload.pods if workload.sidecars else ():
+        names = workload.drifted_pods.get(pod.name, ())
+        is_init = {name: today.get(name, {}).get("position") == INIT for name in names}
+        wanted = [Sidecar(name, "", False, is_init[name]) for name in names]
+        if lacking_of(wanted, {sidecar.name for sidecar in pod.sidecars}, options):
+            found.add(pod.name)
+    return found
 
 
 def set_old_pods(workload: Workload, options: Options) -> None:
     """Set which Pods are to be replaced: old ones, and whatever their age those that lack one."""
-    drifted = set(workload.drifted_pods)
+    drifted, lost = workload.drifted_pods, workload.lost
+    lacking = pods_lacking(workload, options)
     cutoff = options.cutoff_of(workload.ref)
-    workload.old_pods = tuple(
+    old = [
         pod.name
         for pod in workload.pods
-        if (pod.name in drifted or not options.only_drifted)
-        and (
-            pod.name in workload.lacking
-            or (pod.created < cutoff and (pod.sidecars or options.include_missing))
+        if pod.name in lost
+        or pod.name in lacking
+        or (
+            (pod.name in drifted or not options.only_drifted)
+            and pod.created < cutoff
+            and (pod.sidecars or options.include_missing)
         )
-    )
-
-
-def pods_lacking(workload: Workload, options: Options) -> tuple[str, ...]:
-    """Return the Pods without a sidecar that others have, of those whose whole name is given.
-
-    One of several init containers, which `istio-*` names, may take the place of another.
-    """
-    names = {sidecar.name for pod in workload.pods for sidecar in pod.sidecars}
-    names &= set(options.sidecars)
-    return tuple(
-        pod.name
-        for pod in workload.pods
-        if names - {sidecar.name for sidecar in pod.sidecars}
-        and all(map(has_template, workload.owners))
-    )
-
-
-def ask_about_lacking(cluster: Cluster, workloads: Sequence[Workload], options: Options) -> None:
-    """Set the Pods that lack a sidecar, if a new Pod would get it."""
-    for workload in workloads:
-        workload.lacking = pods_lacking(workload, options)
-    mixed = [workload for workload in workloads if workload.lacking]
-    for workload, error in in_parallel(mixed, partial(ask_today, cluster, options)):
-        names = {sidecar.name for sidecar in workload.sidecars} & set(options.sidecars)
-        if error or names - unpacked(workload.view).keys():
-            answer = short_reason(str(error)) if error else "a dry run does not return it"
-            workload.message = f"{workload.shown_as_lacking}: {answer}"
-            workload.lacking = ()
-        workload.view = b""  # the plan was not compared with it
+    ]
+    kept = [name for name in old if is_below_partition(workload.obj, name)]
+    workload.kept_pods = tuple(kept)
+    workload.old_pods = tuple(name for name in old if name not in kept)
 
 
 def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
@@ -3250,6 +3209,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Sc
     found = find_workloads(cluster, owners, scan, options)
     needs_namespaces = options.exclude_annotation or options.confirm
     names = {workload.ref.namespace for workload in found if needs_namespaces}
+    rules = (not_named, excluded, not_included, *owner_rules(options), *OBJECT_RULES, without_pods)
     read = dict(in_parallel(names, cluster.namespace))
     serving = cluster.serving_pods(namespaces) if found else None
     for workload in found:
@@ -3267,8 +3227,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Sc
             workload.state = State.UNHEALTHY
         elif serving is not None and serving.isdisjoint(names_of_pods):
             workload.state = State.NOT_SERVING
-        if not workload.reason:
-            workload.reason, workload.code = rule_to_skip(workload, options, OBJECT_RULES)
+        workload.reason, workload.code = rule_to_skip(workload, options, rules)
     return found, scan
 
 
@@ -3278,117 +3237,93 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     taken = [workload for workload in found if workload.pods and not workload.reason]
     if options.only_drifted:
         compare_all(cluster, taken, options, progress)
-    else:
-        ask_about_lacking(cluster, taken, options)
     planned = in_rollout_order([w for w in taken if is_planned(w, options)])
     places = {ref: place for place, ref in enumerate(options.plan or ())}
-    planned.sort(key=lambda workload: places.get(workload.ref, 0))
+    # What is in progress is waited for first, as nothing is written; no limit is about it.
+    planned.sort(key=lambda w: (w.method is not Method.ATTACH, places.get(w.ref, 0)))
+    attached = sum(workload.method is Method.ATTACH for workload in planned)
+    others = len(planned) - attached
     for workload in found:
-        workload.left = why_left(workload, options)
+        workload.left = why_left(workload)
     for workload in planned:
         workload.left = "in the plan"
-    left_out = [w for w in found if w.reason and not not_named(w, options)]
+    left_out = [w for w in found if w.reason and w.code != "not_named"]
     skips = [Skip(subject, w.reason, w.code) for w in left_out for subject in w.subjects]
-    reasons = {w: why_unfinished(w, options) for w in found if w.left != "in the plan"}
-    unfinished = {workload: reason for workload, reason in reasons.items() if reason}
-    skips += [Skip(w.ref, reason, "unfinished") for w, reason in unfinished.items() if not w.reason]
-    skips += not_needed(found, planned, skips, options)
     return Plan(
         workloads=planned,
-        selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
-        skips=sorted(skips),
-        unfinished=unfinished,
-        without_pods=sorted(
-            Skip(w.ref, why_no_pods(w), "without_pods") for w in found if not (w.pods or w.reason)
-        ),
+        selected=attached + min(math.ceil(options.max_rollouts.of(others)), others),
+        needs_evict=any(w.code == "degraded" and w.is_held for w in found),
+        unfinished=sum(bool(unfinished(w, options)) for w in left_out),
+        skips=sorted([*skips, *not_needed(found, planned, skips, scan, options)]),
         compared=in_rollout_order([w for w in taken if w.verdict is not Verdict.NOT_COMPARED]),
         found=[workload for workload in found if workload.pods],
         scan=scan,
     )
 
 
-NEED_NO_ROLLOUT = (Verdict.NOT_COMPARED, Verdict.UP_TO_DATE, Verdict.NOT_INJECTED)
-
-
 def not_needed(
     found: Iterable[Workload],
     planned: Iterable[Workload],
     skips: Iterable[Skip],
+    scan: Scan,
     options: Options,
 ) -> Iterator[Skip]:
     """Yield the workloads of a plan file that need no rollout anymore, or are not found."""
     known = {workload.ref for workload in planned} | {skip.subject for skip in skips}
-    having = {workload.ref: workload.verdict for workload in found if workload.pods}
+    having = {workload.ref for workload in found if workload.code != "not_named"}
     for ref in options.plan or ():
-        if ref not in having and ref not in known:
-            reason = (
-                "does not exist, has no Pods with the sidecar, or your options do not select it"
-            )
-            yield Skip(ref, reason, "not_found")
-        elif ref not in known and having[ref] in NEED_NO_ROLLOUT:  # others are listed by verdict
+        is_selected = is_included(ref.namespace, options) and is_named(ref, options)
+        is_selected &= ref.kind in options.kinds or not is_workload(ref)
+        if ref in known:
+            continue
+        if ref in having:
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
+        elif not is_selected:
+            yield Skip(ref, "your options do not select it", "not_selected")
+        elif ref in scan.planned or not is_workload(ref):
+            yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")
+        else:
+            yield Skip(ref, "does not exist", "not_found")
 
 
 def is_planned(workload: Workload, options: Options) -> bool:
     """Return whether a workload is rolled out. If not, set the reason, if a person wants it."""
     set_plan(workload, options)
     if workload.method is Method.ATTACH:
-        return True
+        workload.reason, workload.code = rule_to_skip(workload, options, [another_method])
+        return not workload.reason
     is_drifted = workload.verdict in (Verdict.DRIFTED, Verdict.MISSING)
-    is_candidate = is_drifted or not options.only_drifted
-    if not (options.only_drifted or workload.old_pods or workload.message):
-        return False  # all its Pods were created after the cutoff
-    rules = OBJECT_RULES  # a dry run may tell more
-    if is_candidate:
-        rules = (*OBJECT_RULES, kind_not_selected, *ROLLOUT_RULES)
+    has_old = bool(workload.old_pods or workload.kept_pods)
+    is_candidate = is_drifted if options.only_drifted else has_old
+    rules = (*OBJECT_RULES, *VERDICT_RULES, *(PLAN_RULES if is_candidate else [unfinished]))
     reason, workload.code = rule_to_skip(workload, options, rules)
     workload.reason = f"{workload.verdict.value}, but {reason}" if is_drifted and reason else reason
-    if reason or not is_candidate:
-        return False
-    has_view = bool(workload.view)
-    return not (has_view and missing_sidecars(workload, unpacked(workload.view), options))
+    return is_candidate and not reason
 
 
-def why_left(workload: Workload, options: Options) -> str:
+def why_left(workload: Workload) -> str:
     """Return why Pods of a workload are not up to date; empty: they are."""
-    words = {
-        Verdict.UP_TO_DATE: "",
-        Verdict.NOT_INJECTED: "",
-        Verdict.DRIFTED: "drifted",
-        Verdict.MISSING: "drifted",
-        Verdict.REJECTED: "rejected",
-    }
-    if workload.verdict in words:
-        return words[workload.verdict]
-    return next((word for rule, word in LEFT.items() if rule(workload, options)), "not checked")
+    if workload.verdict in (Verdict.NOT_COMPARED, Verdict.UNKNOWN, Verdict.REJECTED):
+        return LEFT.get(workload.code, "not checked")
+    return "drifted" if workload.differences else ""
 
 
 def lefts_of(
-    pods: Sequence[LivePod], workload: Workload
+    pods: Sequence[LivePod], workload: Workload, options: Options
 ) -> Mapping[str, tuple[str, Collection[str]]]:
     """Return why Pods of a workload are not up to date, by name, and which of their containers."""
-    if workload.verdict in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
-        drifted = compare_pods(pods, workload)[0]
-        replaced: set[str] = set(workload.old_pods)
-        if workload.method is not Method.IN_PLACE:
-            replaced -= set(pods_below_partition(workload))
-        left = workload.left or "drifted"
-        return {
-            name: ("drifted" if left == "in the plan" and name not in replaced else left, names)
-            for name, names in drifted.items()
-        }
-    found = {}
-    for pod in pods if workload.left else ():
-        left = workload.left
-        if pod.ends and left not in NOT_AUDITED:
-            left = "Pod of a Job" if workload.ref.group == "batch" else "runs to completion"
-        found[pod.name] = left, {sidecar.name for sidecar in pod.sidecars}
-    return found
-
-
-def why_no_pods(workload: Workload) -> str:
-    reason = failure_condition(workload.obj)
-    return "no Pods since its last rollout" + (f": {short_reason(reason)}" if reason else "")
+    if workload.code == "lost_sidecar":
+        return {pod.name: (LEFT[workload.code], pod.lost) for pod in pods if pod.lost}
+    if workload.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
+        found = {pod.name: workload.left for pod in pods if workload.left}
+        if workload.code == "running_to_completion":  # others of the same owner may not
+            found |= {pod.name: "not checked" for pod in pods if not pod.ends}
+        names = {pod.name: {sidecar.name for sidecar in pod.sidecars} for pod in pods}
+        return {name: (left, names[name]) for name, left in found.items()}
+    left = workload.left or "drifted"
+    replaced = {pod.name for pod in pods} if left != "in the plan" else set(workload.old_pods)
+    drifted = compare_pods(pods, workload, options)[0]
+    return {n: (left if n in replaced else "drifted", names) for n, names in drifted.items()}
 
 
 # 10. Comparing: what a workload's Pods would be like if they were created now --------------------
@@ -3404,15 +3339,9 @@ CONTROLLER_LABELS = (
 
 
 TOKEN_VOLUME = "kube-api-access-[a-z0-9]{5}"  # each Pod has its own name for it
-# Annotations of this command, of kubectl rollout restart, and of admission about itself
-BOOKKEEPING = re.compile(
-    r".*\.rollout\.(timestamp|reason|revision|by)|kubectl\.kubernetes\.io/restartedAt"
-    r"|kubernetes\.io/limit-ranger"
-)
-REFERENCES = re.compile(  # paths below which there are only names, such as that of a Secret
-    r"volume(s|Mounts)\b(?!.*volumeAttributes)"
-    r"|(.*\.)?(field|resourceField|fileKey|(configMap|secret)(Key)?)Ref(\.|$)"
-)
+USES = ("volumeMounts", "volumeDevices")  # of volumes
+# Fields of a container whose values cannot be secret; of volumes, see without_values
+PUBLIC = ("image", "imagePullPolicy", "ports", "position", "resources", "securityContext", *USES)
 
 
 def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
@@ -3446,9 +3375,6 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
         ],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-USES = ("volumeMounts", "volumeDevices")  # of volumes
 
 
 def sidecar_parts(pod: Json, names: Names) -> Json:
@@ -3582,19 +3508,12 @@ def resized_containers(pod: Json) -> tuple[str, ...]:
 def find_differences(
     current: Any, expected: Any, path: tuple[str, ...] = ()
 ) -> Iterator[Difference]:
-    """Yield where two normal forms differ, as deep inside as possible; with secrets, see shown."""
+    """Yield where two normal forms differ, as deep inside as possible."""
     if json.dumps(current) == json.dumps(expected):
         return
     if isinstance(current, dict) and isinstance(expected, dict):
         for key in sorted(current.keys() | expected.keys()):
             yield from find_differences(current.get(key), expected.get(key), (*path, key))
-    elif isinstance(current, list) and isinstance(expected, list):
-        before, after = (
-            {json.dumps(word): word for word in hide_flags(words)} for words in (current, expected)
-        )
-        found = [Difference(path, before[key], None) for key in before if key not in after]
-        found += [Difference(path, None, after[key]) for key in after if key not in before]
-        yield from found or [Difference(path, current, expected)]  # in another order
     else:
         if len(path) == 1:  # a whole container
             current, expected = (
@@ -3603,83 +3522,34 @@ def find_differences(
         yield Difference(path, current, expected)
 
 
-def shown(difference: Difference) -> Difference:
-    """Return a difference as it may be shown: without secrets."""
-    path, current, expected = difference
-    return Difference(path, redacted(current, path), redacted(expected, path))
+def without_values(difference: Difference) -> Difference:
+    """Return a difference without values that may be secret; of a new volume, with its kind."""
+    path, *values = difference
+    if not path[1:] or path[1] in PUBLIC:
+        return difference
+    is_volume = path[1] == "volumes" and len(path) == 3
+    shown = [
+        None if value is None else ", ".join(value) or "emptyDir" if is_volume else REDACTED
+        for value in values
+    ]
+    return Difference(path, *shown)
 
 
-def hide_flags(words: list[Any]) -> list[Any]:
-    """Return a command line in which `--password x` is `--password=x`, so that x is redacted."""
-    joined: list[Any] = []
-    for word in words:
-        flag = str(joined[-1]) if joined else ""
-        if re.fullmatch(r"-[\w.-]+", flag) and is_secret(flag) and not str(word).startswith("--"):
-            joined[-1] = f"{flag}={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def redacted(value: Any, path: Names) -> Any:
-    """Return a value without secrets, by the names of settings and by what they look like."""
-    if isinstance(value, dict):
-        header = str(value.get("name"))  # or another setting with a name and a value
-        return {
-            key: redacted(inner, (*path, header if key == "value" else key))
-            for key, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [redacted(item, path) for item in hide_flags(value)]
-    place = ".".join(path[1:])
-    if value and not REFERENCES.match(place) and any(map(is_secret, path[2:])):
-        return REDACTED
-    if not isinstance(value, str) or place == "image":  # secret-agent:1.2 is none
-        return value
-    flag = "".join(re.findall(r"^-+[\w.-]+=", value))
-    if is_secret(flag):
-        return f"{flag}{REDACTED}"
-    form = parsed_json(value[len(flag) :])
-    if not isinstance(form, str):
-        return f"{flag}{json.dumps(redacted(form, path))}"
-    return redact_setting(value)
-
-
-def other_parts(pod: Json, names: Names) -> Json:
-    """Return what is outside a Pod's view, as `container x` and `volume x`, in normal form.
-
-    A volume counts unless only named containers mount it.
-    """
+def other_containers(pod: Json, names: Names) -> Json:
+    """Return the containers that are not named, in normal form."""
     pod = json.loads(plain_json(pod), object_hook=without_empty)
-    viewed = [volume for *_, found in sidecar_parts(pod, names).values() for volume in found]
-    parts: Json = {}
-    used = set()
-    for kind, container in containers_of(pod):
-        if not matches(container["name"], names):
-            word = "container" if kind == REGULAR else "init container"
-            parts[f"{word} {container['name']}"] = normal_container(kind, container, [])
-            used |= {use["name"] for key in USES for use in dig(container, key)}
-    for volume in dig(pod, "spec.volumes"):
-        is_other = volume not in viewed or volume["name"] in used
-        if is_other and volume["name"] != "kube-api-access":
-            parts[f"volume {volume['name']}"] = normal_volume(volume)
-    return parts
+    return {
+        container["name"]: normal_container(kind, container, [])
+        for kind, container in containers_of(pod)
+        if not matches(container["name"], names)
+    }
 
 
 def other_changes(live: Json, expected: Json, names: Names) -> Names:
-    """Return what else would differ in the Pod.
-
-    Annotations that only the live Pod has were added later, and do not count.
-    """
-    before, after = other_parts(live, names), other_parts(expected, names)
-    changed = [part for part in {**before, **after} if before.get(part) != after.get(part)]
-    today, now = (  # Istio copies the containers of a gateway into one, with such a name
-        {key: re.sub(TOKEN_VOLUME, "", value) for key, value in annotations_of(pod).items()}
-        for pod in (expected, live)
-    )
-    added = today.items() - now.items()
-    notes = [f"annotation {name}" for name, _ in added if not BOOKKEEPING.fullmatch(name)]
-    return sorted(changed + notes)
+    """Return which other containers of the Pod would differ, too."""
+    before, after = (other_containers(pod, names) for pod in (live, expected))
+    changed = [name for name in before | after if before.get(name) != after.get(name)]
+    return sorted(f"container {name}" for name in changed)
 
 
 CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each Pod the same
@@ -3720,12 +3590,12 @@ def config_references(value: Any) -> Iterator[tuple[str, Json]]:
             yield from config_references(inner)
 
 
-GENERATED = "<different in each Pod>"
+CONFIG_CHANGED = "changed after Pods were created"
 
 
 @functools.lru_cache(maxsize=4096)
 def sidecar_differences(
-    live: bytes, expected: bytes, resized: Names, ignored: Collection[Names]
+    live: bytes, expected: bytes, resized: Names, ignored: Collection[Names], with_values: bool
 ) -> dict[str, Difference]:
     """Return what differs between two views by its JSON, except values at ignored paths, and
     resources that were changed in place.
@@ -3735,34 +3605,35 @@ def sidecar_differences(
     if live == expected:
         return {}
     found = {}
-    for path, *values in find_differences(unpacked(live), unpacked(expected)):
-        if path in ignored:  # if it is in both, only its value differs
-            values = [None if value is None else GENERATED for value in values]
+    for difference in find_differences(unpacked(live), unpacked(expected)):
+        path, *values = difference
+        # At an ignored path that is in both, only the value differs.
+        is_ignored = path in ignored and None not in values
         is_resized = path[0] in resized and path[1:2] == ("resources",)
-        if not is_resized and values[0] != values[1]:
-            difference = Difference(path, *values)
-            found[json.dumps(difference)] = difference
+        if not (is_ignored or is_resized):
+            shown = difference if with_values else without_values(difference)
+            found[json.dumps(shown)] = shown
     return found
 
 
 def compare_pods(
-    pods: Sequence[LivePod], workload: Workload
+    pods: Sequence[LivePod], workload: Workload, options: Options
 ) -> tuple[dict[str, Collection[str]], Sequence[Difference]]:
     """Return the Pods that differ from what would be created today, or are older than its
     configuration, by name with the names of their drifted containers, and all differences."""
     drifted: dict[str, Collection[str]] = {}
     distinct: dict[str, Difference] = {}
     for pod in sorted(pods, key=lambda pod: pod.view):
-        found = sidecar_differences(pod.view, workload.view, pod.resized, workload.ignored)
+        found = sidecar_differences(
+            pod.view, workload.view, pod.resized, workload.ignored, options.show_values
+        )
         distinct |= found
         if found:
-            drifted[pod.name] = {difference.path[0] for difference in found.values()}
+            drifted[pod.name] = share(frozenset(change.path[0] for change in found.values()))
     for config, changed in workload.config_changes.items():
         older = [pod for pod in pods if pod.created < changed and pod.sidecars]
         if older:
-            age = (changed - min(pod.created for pod in older)).total_seconds()
-            text = f"changed {human_duration(age)} after the oldest Pod was created"
-            distinct[str(config)] = Difference((str(config),), None, text)
+            distinct[str(config)] = Difference((str(config),), None, CONFIG_CHANGED)
             drifted |= {pod.name: {found.name for found in pod.sidecars} for pod in older}
     return dict(sorted(drifted.items())), list(distinct.values())
 
@@ -3773,7 +3644,7 @@ def differences_of(
     """Return how Pods differ from what would be injected today; nothing without --only-drifted."""
     if not options.only_drifted:
         return ()
-    return compare_pods([live_pod(pod, options) for pod in pods], workload)[1]
+    return compare_pods([live_pod(pod, options) for pod in pods], workload, options)[1]
 
 
 def only_images(differences: Sequence[Difference], view: bytes) -> bool:
@@ -3806,12 +3677,9 @@ def compare(
     if error:
         workload.verdict = verdict_on(error)
         workload.message, workload.causes = str(error), error.causes
-        workload.differences = workload.drifted_pods = ()
+        workload.differences, workload.drifted_pods = (), {}
         return
-    drifted, workload.differences = compare_pods(workload.pods, workload)
-    workload.drifted_pods = tuple(drifted)
-    lacking = pods_lacking(workload, options)
-    workload.lacking = [name for name in lacking if name in workload.drifted_pods]
+    workload.drifted_pods, workload.differences = compare_pods(workload.pods, workload, options)
     if workload.differences:
         workload.verdict = Verdict.DRIFTED if workload.sidecars else Verdict.MISSING
     else:
@@ -3859,16 +3727,8 @@ def compare_all(
     for workload in workloads:  # those that were not asked have the last error
         compare_or_not(workload, errors.get(workload, error), last_changes, options)
     drifted = [workload for workload in workloads if workload.differences]
-    by_paths = group_by(drifted, lambda workload: frozenset(d.path for d in workload.differences))
-    # One is asked about again for all that differ in the same paths, unless its answers differ.
-    groups = [sorted(group, key=lambda w: -len(w.pods)) for group in by_paths.values()]
-    again = partial(ask_twice, cluster, options)
-    asked = dict(in_parallel((group[0] for group in groups), again))
-    others = [workload for group in groups if group[0].ignored for workload in group[1:]]
-    asked |= dict(in_parallel(others, again))
-    for group in groups:
-        for workload in group:
-            compare_or_not(workload, asked.get(workload, asked[group[0]]), last_changes, options)
+    for workload, error in in_parallel(drifted, partial(ask_twice, cluster, options)):
+        compare_or_not(workload, error, last_changes, options)
 
 
 def compare_or_not(workload: Workload, *parts: Any) -> None:
@@ -3893,7 +3753,7 @@ def ask_twice(cluster: Cluster, options: Options, workload: Workload) -> ApiErro
         return error
     found = find_differences(unpacked(workload.view), unpacked(again.view))
     workload.ignored = frozenset(difference.path for difference in found)
-    always = {difference.path for difference in compare_pods(workload.pods, again)[1]}
+    always = {difference.path for difference in compare_pods(workload.pods, again, options)[1]}
     always &= {difference.path for difference in workload.differences}
     odd = [
         f"{section_text(path[1:]) or 'container'} of {path[0]}"
@@ -3955,11 +3815,11 @@ CONFLICTS = 20  # its status changes a workload's resource version, too
 
 RECREATED = "was deleted and recreated during its rollout"
 CHECK_INJECTOR = "check what injects it"
-TIME_IS_UP = "--max-duration reached"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
 DID_NOT_START = "a sidecar did not start"
 PAUSED = "paused during its rollout; run `kubectl rollout resume`"
+STOPPED = "stopped waiting; it may go on"
 STUCK_FOR = {  # seconds that a new Pod is not ready because of a named sidecar
     "InvalidImageName": 0.0,
     "ErrImageNeverPull": 0.0,
@@ -3968,56 +3828,62 @@ STUCK_FOR = {  # seconds that a new Pod is not ready because of a named sidecar
     "ImagePullBackOff": 60.0,
     "CrashLoopBackOff": 60.0,
 }
+UNAVAILABLE_FOR = 60.0  # seconds that what was unavailable at the start is waited for
 
 
-def follow(
-    command: Sequence[str], seconds: float, stop: Callable[[], Any], tell: Tell, env: Any = None
+def run_until(
+    command: Sequence[str], seconds: float, stop: Callable[[], str], children: set[int]
 ) -> tuple[int | None, str]:
-    """Run a command; return its exit code (None: it took too long) and its last line of output.
+    """Run a command; return its exit code and its last line of output.
 
-    If it cannot run, that is 1, and why. Pass each line to `tell` as it arrives. The command runs
-    in a session of its own: Ctrl-C is for this program. StoppedWaiting if `stop` returns true.
+    The code is None if it took too long, or `stop` has returned why to end it. If it cannot run,
+    it is 1. It runs in a session of its own: Ctrl-C is for this program. Until it has ended,
+    `children` has its process ID.
     """
     deadline = time.monotonic() + seconds
-    last = ""
-    unfinished = b""
     try:
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=env,
+            env={**os.environ, "KUBERC": "off"},  # which may change the defaults of options
             start_new_session=True,
         )
     except OSError as error:  # for example too many processes; the workload was patched
         return 1, f"cannot run {command[0]}: {innermost_cause(error)}"
-    with child.stdout as output:  # type: ignore[union-attr]
-        os.set_blocking(output.fileno(), False)
+    children.add(child.pid)
+    with child:
         try:
             while True:
-                code = child.poll()  # first: what it has written by now is read below
-                data = output.read(65536) or b""
-                *lines, unfinished = (unfinished + data).split(b"\n")
-                for line in lines if code is None or data else [*lines, unfinished]:
-                    text = redact_text(line.decode("utf-8", "replace").strip())
-                    if text not in ("", last):  # kubectl repeats itself
-                        last = text
-                        tell(text)
-                if code is not None and not data:
-                    return code, last
-                if stop():
-                    raise StoppedWaiting
-                if time.monotonic() > deadline:
-                    return None, last
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(0 if data else POLL)
+                code = child.poll()
+                try:
+                    output, _ = child.communicate(timeout=POLL)
+                    code = child.returncode
+                except subprocess.TimeoutExpired as late:
+                    output = late.output or b""
+                if code is not None:  # what it has left behind may keep its output open
+                    return code, last_line(output)
+                is_late = time.monotonic() > deadline
+                reason = stop() or f"timed out after {seconds:g}s" * is_late
+                if reason:
+                    return None, reason
         finally:
             if child.poll() is None:
-                # It may have just ended, or belong to somebody else.
-                with suppress(OSError, subprocess.TimeoutExpired):
-                    os.killpg(child.pid, signal.SIGKILL)  # and what it started
-                    child.wait(1)
+                end_group(child.pid)
+            children.discard(child.pid)
+
+
+def end_group(pid: int) -> None:
+    """End a command and what it started."""
+    with suppress(OSError):  # it may have just ended, or belong to somebody else
+        os.killpg(pid, signal.SIGKILL)
+
+
+def last_line(output: bytes) -> str:
+    text = redact_text(output.decode("utf-8", "replace"))
+    lines = [line.strip() for line in text.split("\n")]
+    return next(filter(None, reversed(lines)), "")
 
 
 class Signals:
@@ -4029,6 +3895,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        self.children: set[int] = set()  # process IDs of commands that run, see run_until
         show = sys.unraisablehook  # where nothing can be raised, as in the end of an object
         sys.unraisablehook = lambda error: error.exc_type is Interrupted or show(error)
         self.stop_reason = ""  # why nothing else may start; set by the main thread
@@ -4053,14 +3920,13 @@ class Signals:
         if self.received:
             return "interrupted"
         is_over = time.monotonic() >= self.ends_at
-        return self.stop_reason or (TIME_IS_UP if is_over else "")
+        return self.stop_reason or "--max-duration reached" * is_over
 
-    def require_running(self, more: str = "") -> None:
+    def require_running(self) -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
         reason = self.reason_to_stop()
         if reason:
-            message = f"{reason}; {more}" if more else reason
-            raise UnsuccessfulError(Outcome.NOT_STARTED, message)
+            raise UnsuccessfulError(Outcome.NOT_STARTED, reason)
 
     def is_second(self) -> bool:
         """Return whether nothing may be waited for anymore."""
@@ -4078,11 +3944,8 @@ class Signals:
             time.sleep(min(left, POLL))
 
 
-CLOSED = "gate closed"
-
-
 class Gate:
-    """A command that decides whether rollouts may start. Workers run it, one at a time."""
+    """A command that decides whether rollouts may start. The main thread runs it."""
 
     VALID_FOR = 10.0  # seconds: a result counts for all rollouts that may start within them
     TIMEOUT = 60.0
@@ -4090,50 +3953,28 @@ class Gate:
     def __init__(self, command: Sequence[str], signals: Signals) -> None:
         self.command = command
         self.signals = signals
-        self.lock = threading.Lock()
-        self.reason = ""  # why it is closed: the last line of output
+        self.status = ""  # that it is closed, and why: the last line of output
         self.valid_until = -math.inf  # monotonic
-
-    @property
-    def status(self) -> str:
-        return f"{CLOSED}: {self.reason}" if self.reason else ""
-
-    def wait(self, tell: Tell) -> None:
-        """Wait until a rollout may start. UnsuccessfulError if none may anymore."""
-        told = ""
-        while self.command:
-            with self.lock:  # at a signal, the command in progress is ended
-                self.signals.require_running(self.status)
-                if self.is_open():
-                    return
-            if self.status != told:
-                told = self.status
-                tell(told)
-            time.sleep(POLL)
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
-        if time.monotonic() >= self.valid_until:
-            with suppress(StoppedWaiting):
-                self.run()
-        return time.monotonic() < self.valid_until and not self.reason
-
-    def run(self) -> None:
-        """Run the command, and open or close the gate."""
-        code, last = follow(self.command, self.TIMEOUT, self.signals.reason_to_stop, str)
-        reason = ""
-        if code is None:
-            reason = f"timed out after {self.TIMEOUT:g}s"
-        elif code:
+        if self.command and time.monotonic() >= self.valid_until:
+            signals = self.signals
+            stop, children = signals.reason_to_stop, signals.children
+            code, last = run_until(self.command, self.TIMEOUT, stop, children)
+            if self.signals.reason_to_stop():
+                return False
             reason = shorten(last, 200) or f"exit code {code}"
-        self.valid_until = time.monotonic() + self.VALID_FOR
-        if reason != self.reason:
-            self.reason = reason
-            log.warning("%s", self.status or "gate open")
+            status = "" if code == 0 else f"gate closed: {reason}"
+            if status != self.status:
+                self.status = status
+                log.warning("%s", status or "gate open")
+            self.valid_until = time.monotonic() + self.VALID_FOR
+        return not self.status
 
 
 class Looks:
-    """Looks at a workload and its Pods while kubectl waits, in a thread: a request may hang.
+    """Looks at a workload and its Pods every few seconds while kubectl waits.
 
     A look may end the waiting, and never calls a rollout a success.
     """
@@ -4146,54 +3987,40 @@ class Looks:
         self.workload = workload
         self.attempt = attempt
         self.tell = tell
-        self.reason = ""  # why to wait no longer
-        self.stuck: dict[str, float] = {}  # UIDs of new Pods, and since when (monotonic)
-        self.ended = threading.Event()
-        threading.Thread(target=self.run, daemon=True).start()
+        # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
+        self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
+        self.next = time.monotonic() + self.AFTER
 
-    def stop(self) -> bool:
-        return bool(self.reason) or self.rollout.signals.is_second()
-
-    def run(self) -> None:
-        pause = self.AFTER
-        while not self.reason and not self.ended.wait(pause):
-            pause = self.EVERY
-            try:
-                self.reason = self.look(CACHED) and self.look({})
-            except Exception as error:  # the next look may succeed
-                log.debug("cannot look: %r", error, extra={"workload": str(self.workload.ref)})
+    def stop(self) -> str:
+        """Return why to wait no longer. If it is time, look."""
+        reason = "interrupted" if self.rollout.signals.is_second() else ""
+        if not reason and time.monotonic() >= self.next:
+            reason = self.look(CACHED) and self.look({})
+            self.next = time.monotonic() + self.EVERY
+        return reason
 
     def look(self, cached: Json) -> str:
-        """Return why to wait no longer, and tell how far the rollout is."""
-        rollout, ref = self.rollout, self.workload.ref
-        obj = rollout.cluster.workload(ref, query=cached)
-        if dig(obj, "metadata.uid") != dig(self.workload.obj, "metadata.uid"):
-            return RECREATED
-        if is_paused(obj):
+        """Return why to wait no longer, and tell what is not complete."""
+        glance = replace(self.rollout, cluster=self.rollout.cluster.at_a_glance(cached))
+        result, snapshot = glance.judge(self.workload, self.attempt, NOW)
+        self.tell(result.message)
+        if is_paused(self.workload.obj):
             return PAUSED
-        pods = not_terminating(rollout.cluster.pods_of(ref, obj, cached))
-        new = list(filter(self.attempt.is_new, pods))
-        ready = list(filter(is_ready, new))
-        if len(rollout.lacking(self.workload, ready)[0]) < len(ready):
-            rollout.proven.set()
-        problem = next(filter(None, map(pod_problem, new)), "")
-        total = count_of(counts_of(ref, obj)[0], "Pod")
-        text = f"{len(new)} of {total} updated, {len(ready)} ready"
-        if not self.ended.is_set():
-            self.tell(f"{text}; {problem}" if problem else text)
-        return DID_NOT_START if any(map(self.is_stuck, new)) else ""
+        return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""
 
     def is_stuck(self, pod: Json) -> bool:
-        """Return whether a Pod is not ready because of a named sidecar, for long enough."""
-        now, uid = time.monotonic(), uid_of(pod)
-        if is_ready(pod):
-            self.stuck.pop(uid, None)
-            return False
-        reasons = stuck_sidecars(pod, self.rollout.options)
-        return any(
-            now - self.stuck.setdefault(uid, now) >= STUCK_FOR.get(reason, math.inf)
-            for reason in reasons.values()
-        )
+        """Return whether a Pod is not ready because of a named sidecar, for long enough.
+
+        A sidecar that two looks in a row saw running has started.
+        """
+        now = time.monotonic()
+        for name, reason in stuck_sidecars(pod, self.rollout.options).items():
+            since, last = self.stuck.get((uid_of(pod), name), (now, now))
+            since = now if now - last > 2.5 * self.EVERY else since
+            self.stuck[uid_of(pod), name] = since, now
+            if not is_ready(pod) and now - since >= STUCK_FOR.get(reason, math.inf):
+                return True
+        return False
 
 
 class Snapshot(NamedTuple):
@@ -4202,9 +4029,8 @@ class Snapshot(NamedTuple):
     pods: list[Json]  # all, also those that a partition keeps
     old: list[Json]  # still to be replaced
     new: list[Json]
-    lacking: Sequence[Json] = ()  # of the new ones, those without a sidecar
-    missed: str = ""  # `sidecar`, or also which one
     missing: int = 0  # how many it wants, but has not
+    ending: str = ""  # a Pod that they may wait for
     counts: PodCounts = PodCounts(0)
 
 
@@ -4226,15 +4052,14 @@ class Rollout:
         started = time.monotonic() - (earlier.seconds if earlier else 0)
         try:
             if earlier:
-                result = self.recheck(earlier, tell)
+                result = self.recheck(earlier)
             else:
-                self.gate.wait(tell)
-                started = time.monotonic()
                 result = METHODS[workload.method](self, workload, tell)
         except StoppedWaiting:
-            result = earlier or self.interrupted(workload)
-        except SkipError as reason:
-            result = Result(workload, Outcome.SKIPPED, str(reason))
+            result = earlier or Result(workload, Outcome.INTERRUPTED, STOPPED)
+        except SkipError as error:
+            reason, *codes = error.args
+            result = Result(workload, Outcome.SKIPPED, reason, code="".join(codes))
         except UnsuccessfulError as error:
             result = Result(workload, *error.args)
         except Exception as error:
@@ -4256,12 +4081,6 @@ class Rollout:
             message = "; ".join(filter(None, parts))
             self.cluster.record_event(workload, message, result.outcome in FAILURES)
 
-    def interrupted(self, workload: Workload) -> Result:
-        """Return the result of a rollout that is no longer waited for."""
-        words = ("rollout", "status") if workload.method.is_rollout else ("describe",)
-        check = self.cluster.connection.kubectl_command(workload.ref, *words)
-        return Result(workload, Outcome.INTERRUPTED, f"stopped waiting; check with: {check}")
-
     def restart(self, workload: Workload, tell: Tell) -> Result:
         """Check and patch a workload, wait for its rollout, and verify its Pods."""
         return self.wait_and_verify(workload, self.patch(workload), tell)
@@ -4273,7 +4092,7 @@ class Rollout:
         """
         self.read_ended(workload)
         obj = workload.obj
-        if set(timestamps_of(obj)) != set(workload.stamps) or not is_unchanged(obj):
+        if set(timestamps_of(obj)) != set(workload.stamps) or not last_change(obj)[1]:
             raise SkipError("its Pod template was changed; rerun this command")
         attempt = patched_at(obj, last_restart(obj, self.options))
         return self.wait_and_verify(workload, attempt, tell)
@@ -4303,9 +4122,9 @@ class Rollout:
             require_not_skipped(workload, options, ROLLOUT_RULES)
             return
         expected = self.ask_again(workload, obj, unpacked(workload.sample))
-        self.set_pods(workload, self.pods_of(workload), isinstance(expected, dict))
+        self.set_pods(workload, not_terminating(self.pods_of(workload)))
         require_not_skipped(workload, options, ROLLOUT_RULES)
-        self.require_possible(workload, expected, "patched")
+        self.require_possible(workload, expected)
 
     def read_namespace(self, workload: Workload) -> None:
         """Read the annotations of a workload's namespace again, if an option is about them."""
@@ -4322,11 +4141,13 @@ class Rollout:
             workload.causes = error.causes
             require_not_skipped(workload, self.options, [being_deleted])
             return error
+        found = named_containers(expected, self.options.sidecars)
+        workload.returned = frozenset(map(as_sidecar, found))
         if not missing_sidecars(workload, container_names(expected), self.options):
             workload.view = view_of(expected, self.options.sidecars)
         return expected
 
-    def require_possible(self, workload: Workload, expected: Json | ApiError, verb: str) -> None:
+    def require_possible(self, workload: Workload, expected: Json | ApiError) -> None:
         """Raise UnsuccessfulError if no Pods should be replaced now, by a dry run."""
         stop_reason = ""
         if isinstance(expected, ApiError):
@@ -4341,18 +4162,14 @@ class Rollout:
             problem = f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
             if self.options.only_drifted:  # since the plan
                 stop_reason = f"new Pods of {workload.ref} would not have the sidecar"
-        raise UnsuccessfulError(Outcome.FAILED, f"not {verb}: {problem}", stop_reason)
+        raise UnsuccessfulError(Outcome.FAILED, f"not begun: {problem}", stop_reason)
 
-    def set_pods(self, workload: Workload, pods: Iterable[Json], is_known: bool = True) -> None:
-        """Set the Pods of a workload, and which of them are to be replaced now.
-
-        `is_known`: whether a dry run has told what new Pods would get.
-        """
+    def set_pods(self, workload: Workload, pods: Iterable[Json]) -> None:
+        """Set the Pods of a workload, and which of them are to be replaced now."""
         options = self.options
         workload.pods = [live_pod(pod, options) for pod in pods]
-        workload.lacking = pods_lacking(workload, options) if is_known else ()
         if options.only_drifted:
-            workload.drifted_pods = tuple(compare_pods(workload.pods, workload)[0])
+            workload.drifted_pods = compare_pods(workload.pods, workload, options)[0]
         set_old_pods(workload, options)
 
     def patch(self, workload: Workload) -> Attempt:
@@ -4364,10 +4181,14 @@ class Rollout:
         ref = workload.ref
         stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
         checked: Json = {"": "none"}  # identifies its spec: the status changes, too
+        problem: ApiError | None = None
         for pause in itertools.islice(growing(0.05), CONFLICTS):
             obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp)
+            if problem and obj:
+                workload.is_begun = problem.status in (0, 502, 503, 504)  # it may still arrive
+                raise problem
             spec = only(dig(obj, "metadata"), ("uid", "generation"))
             self.check(workload, obj, spec == checked)
             checked = spec
@@ -4378,20 +4199,9 @@ class Rollout:
             try:
                 return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
             except ApiError as error:
-                workload.is_begun = error.status in (0, 502, 503, 504)
-                if error.status == 409:
-                    self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
-                    continue
-                if error.status in (0, 404) or error.status >= 500:
-                    with suppress(ApiError):  # then it is not known
-                        obj = self.cluster.workload(ref)
-                        if stamp in template_annotations(obj).values():
-                            return patched_at(obj, stamp)
-                if error.status in (0, 502, 503, 504):
-                    text = f"it may have been restarted: {error}"
-                    raise UnsuccessfulError(Outcome.FAILED, text, str(error)) from error
-                if obj:  # else it is gone
-                    raise
+                workload.is_begun = error.status != 409
+                problem = error if workload.is_begun else None
+            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
         text = f"not patched: gave up after {CONFLICTS} update conflicts"
         raise UnsuccessfulError(Outcome.FAILED, text)
 
@@ -4409,289 +4219,221 @@ class Rollout:
             "revision": revision_of(workload) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
         }
+        names = [f"{s.name}{' (init)' * s.init}" for s in sorted(workload.returned)]
         prefix = f"{self.options.annotation_prefix}.rollout"
-        return {f"{prefix}.{name}": value for name, value in found.items() if value}
+        annotations = {f"{prefix}.{name}": value for name, value in found.items() if value}
+        # Without a dry run it is empty, as that of an earlier rollout is not true anymore.
+        return annotations | {f"{prefix}.sidecars": ", ".join(names)}
 
     def wait(self, workload: Workload, attempt: Attempt, tell: Tell) -> tuple[int | None, str]:
-        """Return kubectl's result, or 1 and why a look ended the waiting."""
-        looks = Looks(self, workload, attempt, tell)
-        try:
-            return self.wait_for_kubectl(workload, looks.stop)
-        except StoppedWaiting:
-            if self.signals.is_second():
-                raise
-            return 1, looks.reason
-        finally:
-            looks.ended.set()
+        """Return kubectl's result, or None and why a look ended the waiting.
 
-    def wait_for_kubectl(
-        self, workload: Workload, stop: Callable[[], bool]
-    ) -> tuple[int | None, str]:
-        """Return kubectl's result. If it ends without one, run it again.
-
-        While the API server is unavailable, that is until the rollout's timeout; else, for example
-        if kubectl was killed, a few times. SkipError if the workload was deleted.
+        If kubectl ends without a result, for example because the API server is unavailable, it runs
+        again until the rollout's timeout. SkipError if the workload was deleted.
         """
         ref = workload.ref
         deadline = time.monotonic() + self.options.timeout
-        attempts = 0
+        looks = Looks(self, workload, attempt, tell)
         for pause in growing(0.5):
             left = max(deadline - time.monotonic(), 1.0)
-            code, text = self.rollout_status(ref, left, stop)
-            if code is None:
-                text = "kubectl did not exit within its timeout"
-            elif code < 0:
-                text = f"kubectl was terminated by signal {-code}"
+            code, text = self.rollout_status(ref, left, looks.stop)
+            self.signals.wait(0)
             if code in (0, None) or is_unfinished(text) or left <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             with suppress(ApiError):  # unavailable: the result is unknown
-                self.read_ended(workload)
-                attempts += 1
-            if attempts > RETRIES or is_paused(workload.obj):
-                break
-            self.signals.wait(random.uniform(0.5, 1.0) * pause)
+                replace(self, cluster=self.cluster.at_a_glance({})).read_ended(workload)
+            self.signals.wait(pause)
         return code, text
 
-    def read_ended(self, workload: Workload, retries: int | None = 0) -> None:
+    def read_ended(self, workload: Workload) -> None:
         """Read a workload after its rollout has begun. SkipError if it was deleted.
 
         UnsuccessfulError if it was created again, for example by `kubectl replace --force`: it may
-        have adopted old Pods. That takes a moment.
+        have adopted old Pods.
         """
         uid = dig(workload.obj, "metadata.uid")
-        # Not the others: the annotations of its template are our own by now.
-        rules: list[Rule] = [gone, being_deleted]
-        for _ in range(25):  # 5 seconds
-            workload.obj = self.cluster.workload(workload.ref, retries=retries)
-            if uid and dig(workload.obj, "metadata.uid") not in (uid, {}):
-                raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
-            if not reason_to_skip(workload, self.options, rules):
-                return
-            self.signals.wait(POLL)
-        require_not_skipped(workload, self.options, rules)
+        workload.obj = self.cluster.workload(workload.ref)
+        # Not the other rules: the annotations of its template are our own by now.
+        require_not_skipped(workload, self.options, [gone, being_deleted])
+        if dig(workload.obj, "metadata.uid") != uid:
+            raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
 
     def rollout_status(
-        self, ref: ObjectRef, seconds: float, stop: Callable[[], bool]
+        self, ref: ObjectRef, seconds: float, stop: Callable[[], str]
     ) -> tuple[int | None, str]:
-        """Run `kubectl rollout status`, and log what it says; see follow."""
+        """Run `kubectl rollout status`; see run_until."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
         command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        env = {**os.environ, "KUBERC": "off"}  # which may change the defaults of options
-        tell = partial(log.debug, "%s", extra={"workload": str(ref)})
-        return follow(command, seconds + KUBECTL_GRACE, stop, tell, env)
+        log.debug("running kubectl rollout status", extra={"workload": str(ref)})
+        return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
     def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
         SkipError if the workload was deleted.
         """
-        outcome, message, stop_reason = Outcome.TIMED_OUT, error, ""
-        counts = None
-        with suppress(ApiError):  # if it is unavailable at first, the result is unknown
-            self.read_ended(workload)
-            if TIMEOUT_TEXT not in error:
-                outcome = Outcome.FAILED
-            snapshot = self.snapshot(workload, attempt)
-            counts = snapshot.counts
-            if snapshot.lacking:
-                outcome, lost, stop_reason = outcome_of(workload, snapshot, ())
-                message = f"{lost}; {error}"
-            elif is_paused(workload.obj):
-                return Result(workload, Outcome.INCOMPLETE, PAUSED, counts=counts)
-            else:
-                stop_reason = self.why_not_proven(workload, snapshot.new)
-            message = "; ".join([message, *self.reasons(workload, snapshot)])
-        is_final = outcome is not Outcome.TIMED_OUT and not is_unfinished(error)
-        is_final |= outcome is Outcome.LOST_SIDECAR
-        to_recheck = None if is_final else attempt
-        return Result(workload, outcome, message, stop_reason, to_recheck, counts)
+        result, snapshot = self.judge(workload, attempt, NOW)
+        if result.outcome is Outcome.LOST_SIDECAR:
+            return replace(result, message=f"{result.message}; {error}")
+        if is_paused(workload.obj) or error == PAUSED:
+            to_recheck = None if is_paused(workload.obj) else attempt
+            return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, attempt=to_recheck)
+        has_failed = is_unfinished(error) and TIMEOUT_TEXT not in error
+        reason = self.why_missing(workload.obj, snapshot.missing)
+        hint = repair_hint(workload, [*snapshot.new, *snapshot.old])
+        return replace(
+            result,
+            outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
+            message="; ".join(filter(None, (error, result.message, hint, reason))),
+            stop_reason=self.why_not_proven(workload, snapshot.new),
+            attempt=attempt,
+        )
 
     def why_not_proven(self, workload: Workload, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars do not start, and none has so far."""
         stuck = any(stuck_sidecars(pod, self.options) for pod in pods)
-        is_first = stuck and not self.proven.is_set() and not workload.unhealthy_reason
+        is_first = stuck and not self.proven.is_set()
         return f"new Pods of {workload.ref} do not start with their sidecar" if is_first else ""
 
-    def reasons(self, workload: Workload, snapshot: Snapshot) -> list[str]:
-        """Return why a rollout does not complete: by Pods, a condition, or an event."""
-        obj = workload.obj
-        pods = [*snapshot.new, *snapshot.old]
-        pods.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
-        problems = list(filter(None, map(pod_problem, pods)))[:1]
-        is_stuck = bool(pods) and any(stuck_containers(pods[0]))
-        if is_stuck and dig(obj, "spec.podManagementPolicy") == "OrderedReady":
-            # The controller waits for it, even if the template is fixed.
-            name = name_of(pods[0])
-            problems.append(f"delete Pod {name} once the cause is fixed")
-        condition = failure_condition(obj)
-        if not condition and snapshot.missing > 0:
-            pods = list(filter(is_terminating, self.cluster.pods_of(workload.ref, obj)))
-            waiting = ""
-            if pods:
-                waiting = f"Pod {name_of(pods[0])}{on_node(pods[0])} is still terminating"
-            condition = self.cluster.latest_event(obj, "FailedCreate") or waiting
-        return [*problems, *filter(None, [condition])]
+    def why_missing(self, obj: Json, count: int) -> str:
+        """Return why Pods are not created, by a condition or an event."""
+        event = self.cluster.latest_event(obj, "FailedCreate") if count > 0 else ""
+        return failure_condition(obj) or event
 
     # Verification, whatever the method
 
     def pods_of(self, workload: Workload) -> list[Json]:
-        """Return a workload's own Pods that are not terminating."""
+        """Return a workload's own Pods, also those that are terminating."""
+        cluster = self.cluster
         if is_workload(workload.ref):
-            return not_terminating(self.cluster.pods_of(workload.ref, workload.obj))
+            return cluster.pods_of(workload.ref, workload.obj)
         sample = unpacked(workload.sample)
-        return [
-            pod
-            for owner in workload.owners
-            for pod in not_terminating(
-                self.cluster.pods_of(owner, self.cluster.owner(owner, sample))
-            )
-        ]
+        found = (cluster.pods_of(owner, cluster.owner(owner, sample)) for owner in workload.owners)
+        return list(itertools.chain(*found))
 
     def lacking(self, workload: Workload, pods: Sequence[Json]) -> tuple[list[Json], str]:
-        """Return the Pods without a sidecar that they should have, and what that is."""
+        """Return the Pods without a sidecar that they should have, and the names of these."""
         missing = [missing_sidecars(workload, container_names(pod), self.options) for pod in pods]
         names = sorted(set(itertools.chain(*missing)))
-        is_one = self.options.sidecars == names
-        lacking = list(itertools.compress(pods, missing))
-        return lacking, "sidecar" if is_one else f"sidecar {join_words(names, 'or')}"
+        return list(itertools.compress(pods, missing)), join_words(names, "or")
+
+    def wrong(self, workload: Workload, new: Sequence[Json]) -> Result | None:
+        """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
+        lacking, names = self.lacking(workload, new)
+        if lacking:
+            count = f"{len(lacking)} of {count_of(len(new), 'new Pod')}"
+            stop_reason = f"new Pods of {workload.ref} have no sidecar {names}"
+            text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
+            return Result(workload, Outcome.LOST_SIDECAR, text, stop_reason)
+        differences = differences_of(workload, new, self.options)
+        if differences:
+            texts = "; ".join(map(difference_text, differences))
+            message = f"the new Pods still differ: {texts}"
+            return Result(workload, Outcome.STILL_DRIFTED, message)
+        return None
 
     def snapshot(self, workload: Workload, attempt: Attempt) -> Snapshot:
         """Return the workload's Pods now. SkipError if it no longer exists."""
-        pods = self.pods_of(workload)
+        found = self.pods_of(workload)
+        pods = not_terminating(found)
+        ending = next(map(text_of_ending, filter(is_terminating, found)), "")
         wanted = workload.total_pods  # of an owner that states no number, as before
         if has_template(workload.ref):
-            self.read_ended(workload, retries=None)
+            self.read_ended(workload)
             wanted = counts_of(workload.ref, workload.obj)[0]
         new = list(filter(attempt.is_new, pods))
-        lacking, missed = self.lacking(workload, new)
-        updated = [pod for pod in new if pod not in lacking]
         old = list(filter(attempt.is_old, pods))
+        lacking, _ = self.lacking(workload, new)
+        updated = [pod for pod in new if pod not in lacking]
         missing = max(wanted - len(pods), 0)
+        lost = len(lacking) + missing
         # During a rollout there may be more Pods than are wanted: old ones that are replaced.
         kept = len(pods) - len(new) - len(old)
-        counted = old[: max(wanted - kept - len(new), 0)]
-        counts = PodCounts(
-            matched=len(updated) + len(counted),
-            updated=len(updated),
-            ready=sum(map(is_ready, [*updated, *counted])),
-            updated_and_ready=sum(map(is_ready, updated)),
-            lost=len(lacking) + missing,
-        )
+        matched = max(wanted - kept - lost, len(updated))
+        counts = PodCounts(matched, len(updated), sum(map(is_ready, updated)), lost)
         if counts.updated_and_ready:
             self.proven.set()
-        return Snapshot(pods, old, new, lacking, missed, missing, counts)
+        return Snapshot(pods, old, new, missing, ending, counts)
 
-    def verify(self, workload: Workload, attempt: Attempt, tell: Tell, cause: str = "") -> Result:
-        """Return what the Pods say, and after --soak once more.
+    def verify(self, workload: Workload, attempt: Attempt, tell: Tell) -> Result:
+        """Return what the Pods say, and go on looking for --soak; a signal ends that.
 
-        `cause` is why some may not be updated.
+        What is not complete fails after ten seconds: controllers and the kubelet may be a moment
+        behind. During the soak, a container that restarts is a failure, and a Pod that is moved to
+        another node is none.
         """
         since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
-        result, new = self.judge(workload, attempt, tell, cause, since)
-        if result.outcome is not Outcome.SUCCEEDED or not self.options.soak:
-            return result
-        began = time.monotonic()
-        outcome = Outcome.FAILED
-        problem = self.soak(workload, attempt, new, tell)
-        problem = problem and f"failed during the soak: {problem}"
-        if self.signals.received and not problem:
-            outcome = Outcome.INCOMPLETE
-            duration = human_duration(self.options.soak)
-            problem = f"soaked {seconds_since(began)}s of {duration}; not repeated on resume"
-        result, _ = self.judge(workload, attempt, tell, cause, since)
-        if not problem:
-            return result
-        message = "; ".join(filter(None, (result.message, problem)))
-        if result.outcome not in (Outcome.SUCCEEDED, Outcome.INCOMPLETE):
-            outcome = result.outcome
-        return replace(result, outcome=outcome, message=message)
-
-    def judge(
-        self, workload: Workload, attempt: Attempt, tell: Tell, cause: str, since: datetime
-    ) -> tuple[Result, list[Json]]:
-        """Return what the Pods say, and the new ones; those created before `since` must be ready.
-
-        Controllers and the kubelet may be a moment behind: it looks again for ten seconds.
-        """
-        deadline = time.monotonic() + SETTLE
+        began = settled = time.monotonic()
+        soak = self.options.soak or 0.0
+        before: dict[str, Json] = {}  # the new Pods, as they were seen first
         while True:
-            try:
-                snapshot = self.snapshot(workload, attempt)
-                if snapshot.old and attempt.stamp:
-                    stamps = template_annotations(workload.obj).values()
-                    cause = "" if attempt.stamp in stamps else REVERTED
-                judged = [pod for pod in snapshot.pods if created_at(pod) <= since]
-                new = filter(attempt.is_new, judged)
-                differences = differences_of(workload, new, self.options)
-                found = outcome_of(workload, snapshot, differences, judged, cause)
-            except ApiError as error:
-                message = f"could not verify its Pods: {error}"
-                return Result(workload, Outcome.INCOMPLETE, message), []
-            is_final = found[0] is not Outcome.INCOMPLETE or cause == REVERTED
-            if is_final or time.monotonic() > deadline:
-                return Result(workload, *found, counts=snapshot.counts), snapshot.new
-            tell(f"verifying: {found[1]}")
+            result, snapshot = self.judge(workload, attempt, since)
+            now = time.monotonic()
+            left = began + soak - now
+            if result.outcome not in (Outcome.SUCCEEDED, Outcome.INCOMPLETE):
+                return result
+            for pod in snapshot.new if soak else ():
+                first_seen = before.setdefault(uid_of(pod), pod)
+                restart = restart_of(first_seen, pod)
+                if restart:
+                    text = f"failed during the soak: {restart}"
+                    return replace(result, outcome=Outcome.FAILED, message=text)
+            if result.outcome is Outcome.SUCCEEDED:
+                if left <= 0:
+                    return result
+                if self.signals.received:
+                    text = f"soaked {int(soak - left)}s of {human_duration(soak)}; not repeated"
+                    return replace(result, outcome=Outcome.INCOMPLETE, message=text)
+                settled = now
+                tell(f"soaking, {human_duration(left)} left")
+                self.signals.wait(min(left, SOAK_EVERY), lambda: self.signals.received)
+                continue
+            is_known = result.counts and not snapshot.missing
+            is_soaking = before and left > 0
+            if now - settled > SETTLE and (is_known or not is_soaking):
+                return result
+            tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
 
-    def recheck(self, earlier: Result, tell: Tell) -> Result:
-        """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        workload = earlier.workload
-        code, error = self.rollout_status(workload.ref, 1.0, self.signals.is_second)
-        self.read_ended(workload, retries=None)
-        has_stuck = DID_NOT_START in earlier.message
-        if earlier.attempt and is_unfinished(error):  # explain it as it is now
-            return self.explain(workload, earlier.attempt, DID_NOT_START if has_stuck else error)
-        if code != 0 or not earlier.attempt:
-            return earlier
-        late = self.verify(workload, earlier.attempt, tell)
-        if late.outcome is not Outcome.SUCCEEDED:
-            return late
-        message = f"completed after the {self.options.timeout:g}s timeout"
-        if earlier.outcome is Outcome.FAILED:
-            cause = f"{DID_NOT_START} in time" if has_stuck else "its progress deadline"
-            message = f"completed after {cause}"
-        return replace(late, outcome=Outcome.COMPLETED_LATE, message=message)
+    def judge(
+        self, workload: Workload, attempt: Attempt, since: datetime
+    ) -> tuple[Result, Snapshot]:
+        """Return what the Pods say now, and the Pods.
 
-    def soak(
-        self, workload: Workload, attempt: Attempt, verified: Iterable[Json], tell: Tell
-    ) -> str:
-        """Watch the new Pods for --soak; return which one fails, or an empty text.
-
-        That is one of which a container restarts, or that at two looks in a row is stuck or not
-        ready any more. Pods that are replaced or deleted do not fail. After the time, it looks once
-        more at one that was unready. A signal ends it.
+        Those that were created before `since` must be ready, and others must not be stuck.
         """
-        deadline = time.monotonic() + (self.options.soak or 0)
-        before = {uid_of(pod): pod for pod in verified}
-        were_ready = {uid for uid, pod in before.items() if is_ready(pod)}
-        unready: set[str] = set()
-        left = math.inf
-        while left > 0:
-            left = deadline - time.monotonic()
-            if left <= 0 and not unready:
-                break
-            next_look = time.monotonic() + (min(SOAK_EVERY, left) if left > 0 else SOAK_EVERY)
-            while time.monotonic() < next_look and not self.signals.received:
-                tell(f"soaking, {human_duration(max(deadline - time.monotonic(), 0))} left")
-                pause = min(next_look - time.monotonic(), 1.0)
-                self.signals.wait(pause, until=lambda: self.signals.received)
-            if self.signals.received:
-                break
-            were_unready, unready = unready, set()
-            with suppress(ApiError):  # the next look may succeed, if there is one
-                for pod in filter(attempt.is_new, self.pods_of(workload)):
-                    uid = uid_of(pod)
-                    restart = restart_of(before.get(uid, {}), pod)
-                    if restart:
-                        return restart
-                    if is_ready(pod):
-                        were_ready.add(uid)
-                    elif uid in were_unready:
-                        return f"{pod_problem(pod) or name_of(pod)} (not ready)"
-                    elif uid in were_ready or any(stuck_containers(pod)):
-                        unready.add(uid)
+        try:
+            snapshot = self.snapshot(workload, attempt)
+            stamps = ["", *template_annotations(workload.obj).values()]
+            cause = "" if attempt.stamp in stamps else REVERTED
+            result = self.wrong(workload, snapshot.new)
+            result = result or completeness(workload, snapshot, since, cause)
+        except ApiError as error:
+            message = f"could not verify its Pods: {error}"
+            return Result(workload, Outcome.INCOMPLETE, message), Snapshot([], [], [])
+        return replace(result, counts=snapshot.counts), snapshot
+
+    def recheck(self, earlier: Result) -> Result:
+        """Return what became of a rollout that was not complete: it may have succeeded by now."""
+        if not earlier.attempt:
+            return earlier
+        result, _ = self.judge(earlier.workload, earlier.attempt, NOW)
+        if result.outcome is Outcome.INCOMPLETE:
+            return replace(earlier, counts=result.counts)
+        message = f"complete when rechecked; before: {earlier.message}"
+        is_late = result.outcome is Outcome.SUCCEEDED
+        return (
+            replace(result, outcome=Outcome.COMPLETED_LATE, message=message) if is_late else result
+        )
+
+
+def repair_hint(workload: Workload, pods: Iterable[Json]) -> str:
+    """Return what to do about a stuck Pod that its controller waits for, whatever its template."""
+    if not is_ordered_ready(workload.obj):
         return ""
+    stuck = [name_of(pod) for pod in pods if any(stuck_containers(pod))]
+    return f"delete Pod {stuck[0]} once the cause is fixed" if stuck else ""
 
 
 def reason_for(workload: Workload, options: Options) -> str:
@@ -4780,31 +4522,26 @@ def patched_at(obj: Json, stamp: str) -> Attempt:
 def failure_of(workload: Workload, error: Exception) -> Result:
     """Return a failed result, or one not started if the API server is unavailable."""
     message = str(error) or repr(error)
-    if isinstance(error, ApiError) and error.status in UNAVAILABLE:
-        return Result(workload, Outcome.NOT_STARTED, message, stop_reason=message)
-    return Result(workload, Outcome.FAILED, message)
-
-
-def container_names(pod: Json) -> list[str]:
-    return [container["name"] for _, container in containers_of(pod)]
+    status = error.status if isinstance(error, ApiError) else 200
+    stop_reason = message if status in (*UNAVAILABLE, 504) else ""
+    if isinstance(error, ApiError) and workload.is_begun:
+        text = f"it may have been restarted: {message}"
+        return Result(workload, Outcome.FAILED, text, stop_reason)
+    outcome = Outcome.NOT_STARTED if status in UNAVAILABLE else Outcome.FAILED
+    return Result(workload, outcome, message, stop_reason)
 
 
 def missing_sidecars(workload: Workload, names: Collection[str], options: Options) -> list[str]:
     """Return the sidecars that a Pod with these containers should have and has not.
 
-    An init container may be replaced by another one that its pattern names: with Istio CNI,
-    istio-validation takes the place of istio-init. With --allow-removal, those that the plan said
-    would be removed may be missing.
+    Those that other Pods have or lost, and those that the plan said would be added. With
+    --allow-removal, those that it said would be removed may be missing.
     """
     removed = [difference.path[0] for difference in workload.removed]
-    wanted = {
-        found.name
-        for found in workload.sidecars
-        for pattern in options.sidecars
-        if fnmatch.fnmatchcase(found.name, pattern)
-        and not (found.init and fnmatch.filter(names, pattern))
-    }.union(workload.added)
-    return sorted(wanted.difference(names, removed if options.allow_removal else ()))
+    missing = lacking_of(workload.sidecars, names, options).union(
+        workload.added, workload.lost_names
+    )
+    return sorted(missing.difference(names, removed if options.allow_removal else ()))
 
 
 REVERTED = (
@@ -4813,40 +4550,30 @@ REVERTED = (
 )
 
 
-def outcome_of(
-    workload: Workload,
-    snapshot: Snapshot,
-    differences: Sequence[Difference],
-    judged: Sequence[Json] = (),
-    cause: str = "",
-) -> tuple[Outcome, str, str]:
-    """Return the outcome of what seems to be a success, by the Pods, with a message.
+def completeness(workload: Workload, snapshot: Snapshot, since: datetime, cause: str) -> Result:
+    """Return whether a rollout is complete, by the Pods, with a message.
 
-    `judged` are the Pods that must be ready; those of an autoscaler may have come later. The last
-    text is why no other rollout may start: this one has lost its sidecar.
+    Pods that were created after `since` need not be ready: an autoscaler may add some.
     """
-    lost = len(snapshot.lacking)
-    if lost:
-        verb = "has" if lost == 1 else "have"
-        message = f"{lost} of {count_of(len(snapshot.new), 'new Pod')} {verb} no {snapshot.missed}"
-        stop_reason = f"new Pods of {workload.ref} have no {snapshot.missed}"
-        return Outcome.LOST_SIDECAR, f"{message}; {CHECK_INJECTOR}", stop_reason
-    if differences:
-        texts = "; ".join(map(difference_text, differences))
-        return Outcome.STILL_DRIFTED, f"the new Pods still differ: {texts}", ""
-    unready = [pod for pod in judged if not is_ready(pod)]
+    unready = []
+    for pod in snapshot.pods:
+        is_due = created_at(pod) <= since or any(stuck_containers(pod))
+        if is_due and not is_ready(pod):
+            unready.append(pod)
+    unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
     problems = {
-        "not updated": (len(snapshot.old), cause),
-        "missing": (snapshot.missing, ""),
         "not ready": (len(unready), pod_problem(unready[0]) if unready else ""),
+        "missing": (snapshot.missing, f"waiting for {snapshot.ending}" * bool(snapshot.ending)),
+        "not updated": (len(snapshot.old), cause),
     }
     total = count_of(len(snapshot.pods) + snapshot.missing, "Pod")
     for problem, (count, reason) in problems.items():
         if count:
             message = f"{count} of {total} {problem}"
-            return Outcome.INCOMPLETE, f"{message}: {reason}" if reason else message, ""
-    is_split = workload.method.is_rollout and pods_below_partition(workload)
-    return Outcome.SUCCEEDED, kept_pods(workload) if is_split else "", ""
+            message += f": {reason}" * bool(reason)
+            return Result(workload, Outcome.INCOMPLETE, message)
+    kept = kept_by_partition(workload) if workload.kept_pods else ""
+    return Result(workload, Outcome.SUCCEEDED, kept)
 
 
 def on_node(pod: Json) -> str:
@@ -4888,20 +4615,17 @@ class PodByPod:
     todo: set[str] = field(default_factory=set)  # UIDs of the Pods to replace or change
     known: set[str] = field(default_factory=set)  # UIDs at the start, without those that are done
     before: set[str] = field(default_factory=set)  # what was unavailable then; see unavailable
+    began: float = 0.0  # monotonic
     taken: set[str] = field(default_factory=set)  # UIDs of the Pods that were acted upon
-    batch: list[Json] = field(default_factory=list)  # those that are waited for
-    is_fresh: bool = False  # whether the owner and its Pods have just been read
-    uids: dict[ObjectRef, str] = field(default_factory=dict)  # of the owners
-    done: int = 0
+    batch: dict[str, Json] = field(default_factory=dict)  # those that are waited for, by UID
+    ending: Exception | None = None  # why no others are taken, once these are waited for
     state: str = ""  # of the Pods in progress, for a person
-    why_left: str = ""  # why Pods that were to be taken are left; empty if it is not known
     retry_after: float = 0.0  # seconds that the API server asked to wait at least
     # The owner of the next Pod, and all its Pods, as they were read last
     owner: ObjectRef = ObjectRef("", "", "")
     obj: Json = field(default_factory=dict)
     pods: Sequence[Json] = ()
     verb = "replaced"
-    form = "{progress}; {message}"
 
     # What differs
     check_today: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
@@ -4934,25 +4658,22 @@ class PodByPod:
             for owner in self.owners:
                 self.owner = owner
                 while self.take_next():
-                    self.done += len(self.batch)
-                    self.batch = []
                     self.tell(self.progress)
-            return self.rollout.verify(workload, self.attempt, self.tell, self.why_left)
+            return self.rollout.verify(workload, self.attempt, self.tell)
         except SkipError as reason:
-            if not self.done:
+            if len(self.taken) == len(self.batch):  # none was replaced
                 raise
-            return self.unsuccessful(Outcome.INCOMPLETE, str(reason))
+            result = Result(workload, Outcome.INCOMPLETE, reason.args[0])
         except UnsuccessfulError as error:
-            return self.unsuccessful(*error.args)
+            result = Result(workload, *error.args)
         except StoppedWaiting:
-            message = self.rollout.interrupted(workload).message
-            return self.unsuccessful(Outcome.INTERRUPTED, f"{self.state}{message}")
+            result = Result(workload, Outcome.INTERRUPTED, STOPPED)
         except ApiError as error:
             if not self.taken:
                 raise
-            is_away = error.status in UNAVAILABLE
-            message = f"{self.state}{error}"
-            return self.unsuccessful(Outcome.FAILED, message, str(error) * is_away, is_away)
+            message = f"{self.state}{error} ({self.progress})"
+            return replace(failure_of(workload, error), message=message)
+        return self.unsuccessful(result)
 
     @property
     def attempt(self) -> Attempt:
@@ -4963,36 +4684,41 @@ class PodByPod:
 
     @property
     def progress(self) -> str:
-        return f"{self.done} of {count_of(len(self.workload.old_pods), 'Pod')} {self.verb}"
+        done = len(self.taken) - len(self.batch)
+        return f"{done} of {count_of(len(self.workload.old_pods), 'Pod')} {self.verb}"
 
-    def unsuccessful(
-        self, outcome: Outcome, message: str, stop_reason: str = "", is_away: bool = False
-    ) -> Result:
-        counts = None
-        message = self.form.format(progress=self.progress, message=message)
-        if self.taken and not is_away:
+    def unsuccessful(self, result: Result) -> Result:
+        """Return a result with what was done so far."""
+        message = f"{self.state}{result.message} ({self.progress})"
+        result = replace(result, message=message)
+        if self.taken and result.outcome is not Outcome.INTERRUPTED:
             with suppress(ApiError, SkipError, UnsuccessfulError):
                 counts = self.rollout.snapshot(self.workload, self.attempt).counts
-        return Result(self.workload, outcome, message, counts=counts, stop_reason=stop_reason)
+                return replace(result, counts=counts)
+        return result
 
     def take(self, pod: Json, state: str) -> None:
         """Note that a Pod may have been evicted or changed; `state` follows its name."""
         self.workload.is_begun = True
         self.taken.add(uid_of(pod))
         self.before.discard(uid_of(pod))
-        self.batch.append(pod)
-        names = join_words(list(map(name_of, self.batch)))
-        self.state = f"Pod {names} {state}"
-        if len(self.batch) > 1:
-            self.state = f"Pods {names} {state.replace('was', 'were')}"
+        self.batch[uid_of(pod)] = pod
+        self.state = f"Pod {join_words(list(map(name_of, self.batch.values())))} {state}"
+
+    def leave(self, pod: Json) -> None:
+        """Note that a Pod was neither evicted nor changed after all."""
+        self.taken.discard(uid_of(pod))
+        self.batch.pop(uid_of(pod), None)
+        self.state = ""
 
     def is_wanted(self, pod: Json) -> bool:
         """Return whether a Pod is still to be taken, as it is now."""
-        return uid_of(pod) in self.todo
+        return uid_of(pod) in self.todo and uid_of(pod) not in self.batch
 
     def prepare(self) -> None:
         """Find the Pods to take. SkipError if there are none."""
         workload = self.workload
+        self.began = time.monotonic()
         pods: list[Json] = []
         for owner in self.owners:
             self.owner = owner
@@ -5005,7 +4731,7 @@ class PodByPod:
             self.before |= self.unavailable().keys()
             pods += found
         self.known = set(map(uid_of, pods))
-        workload.total_pods = len(pods)
+        workload.total_pods = max(workload.total_pods, len(pods))
         self.rollout.set_pods(workload, pods)
         workload.old_pods = tuple(name_of(pod) for pod in pods if uid_of(pod) in self.todo)
         require_not_skipped(workload, self.options, ROLLOUT_RULES)
@@ -5017,8 +4743,6 @@ class PodByPod:
         """
         self.rollout.set_pods(self.workload, pods)
         names = set(self.workload.old_pods)
-        if self.workload.method is Method.EVICT:
-            names -= set(pods_below_partition(self.workload))
         if self.options.selector:
             found = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
             names &= set(map(name_of, found))
@@ -5027,51 +4751,63 @@ class PodByPod:
     def read(self) -> None:
         """Read the owner and its Pods. SkipError if they are no longer to be taken."""
         workload = self.workload
-        if not self.is_fresh:
-            self.obj = self.cluster.owner(self.owner, unpacked(workload.sample))
-        uid = dig(self.obj, "metadata.uid")
-        if self.obj and self.uids.setdefault(self.owner, uid) != uid:
-            if self.taken:
-                raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
-            raise SkipError(RECREATED)
+        self.read_owner()
         workload.obj = self.obj
         if is_workload(workload.ref) and workload.ref != self.owner:  # a paused Deployment
             workload.obj = self.cluster.workload(workload.ref)
         self.rollout.read_namespace(workload)
         require_not_skipped(workload, self.options, (*OBJECT_RULES, wrong_method))
-        if not self.is_fresh:
-            self.pods = self.cluster.pods_of(self.owner, self.obj)
-        self.is_fresh = False
+
+    def read_owner(self) -> None:
+        self.obj = self.cluster.owner(self.owner, unpacked(self.workload.sample))
+        self.pods = self.cluster.pods_of(self.owner, self.obj) if self.obj else []
 
     def take_next(self) -> bool:
         """Take the next Pods and wait for them; return False if none is left.
 
-        Everything is read again right before: an eviction with a wrong UID would count against the
-        PodDisruptionBudget for two minutes. UnsuccessfulError at the timeout.
+        UnsuccessfulError at the timeout.
         """
         deadline = time.monotonic() + self.options.timeout
         for pause in growing(1.0):
-            self.read()
-            todo = sorted(filter(self.is_wanted, not_terminating(self.pods)), key=self.order)
-            if not todo:
-                return False
-            self.require_running()
             self.retry_after = 0.0
-            for pod in todo[: self.limit]:
-                obstacle = self.obstacle(pod) or self.act(pod)
-                if obstacle:
-                    break
+            obstacle = self.take_some()
             if self.batch:
                 break
+            if not obstacle:
+                return False
             self.tell(f"{self.progress}; {obstacle}")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
             pause = min(max(pause, self.retry_after), left)
             self.signals.wait(pause, self.signals.reason_to_stop)
-            self.require_running()
         self.wait_for_batch()
+        if self.ending:
+            raise self.ending
         return True
+
+    def take_some(self) -> str:
+        """Take Pods, and return what is in the way of the next one; empty: none is left.
+
+        Everything is read again right before each: an eviction with a wrong UID would count against
+        the PodDisruptionBudget for two minutes. What was taken is waited for, whatever happens.
+        """
+        while True:
+            try:
+                self.read()
+                todo = filter(self.is_wanted, not_terminating(self.pods))
+                pod = min(todo, key=self.order, default=None)
+                if not pod:
+                    return ""
+                self.require_running()
+                obstacle = self.obstacle(pod) or self.act(pod)
+            except (SkipError, UnsuccessfulError, ApiError) as error:
+                if not self.batch:
+                    raise
+                self.ending = error
+                return str(error.args[-1])
+            if obstacle:
+                return obstacle
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
@@ -5090,46 +4826,48 @@ class PodByPod:
     def obstacle(self, pod: Json) -> str:
         """Return what a Pod waits for; nothing if it may be taken now.
 
-        UnsuccessfulError if that was unavailable from the start: it may stay so.
+        UnsuccessfulError if that has been unavailable from the start, for a minute.
         """
         if not is_observed(self.obj):
             return "waiting for its spec update to be observed"
         unavailable = self.unavailable()
-        if not is_ready(pod):
-            if not self.is_ordered:
-                return ""
-            later = [uid_of(p) for p in self.pods if ordinal_of(p) >= ordinal_of(pod)]
-            unavailable = without(unavailable, *later)
-        if len(unavailable) < self.limit:
+        if is_ready(pod):
+            is_possible = len(unavailable) < self.limit
+        else:
+            lower = {ordinal_of(p) for p in filter(is_ready, not_terminating(self.pods))}
+            lowest = dig(self.obj, "spec.ordinals.start") or 0
+            is_possible = not self.is_ordered or lower.issuperset(range(lowest, ordinal_of(pod)))
+            unavailable = without(unavailable, uid_of(pod))
+        if is_possible:
             return ""
-        ending = set(map(uid_of, filter(is_terminating, self.pods)))
-        stays = self.before & (unavailable.keys() - ending)
-        if len(stays) < self.limit:
-            return f"waiting for {without(unavailable, *stays).popitem()[1]}"
-        reasons = [
-            f"{name_of(p)}: {waiting_reason(p) or 'not ready'}"
-            for p in self.pods
-            if uid_of(p) in stays
-        ]
-        be = "is" if len(stays) == 1 else "are"
-        text = f"{len(stays)} of {count_of(self.wanted, 'Pod')} {be} unavailable"
+        stays = without(unavailable, *(unavailable.keys() - self.before))
+        text = next(iter((without(unavailable, *stays) or stays).values()))
+        is_over = time.monotonic() - self.began > UNAVAILABLE_FOR
+        if len(stays) < self.limit or self.batch or not is_over:
+            return f"waiting for {text}"
+        count = f"{len(stays)} of {count_of(self.wanted, 'Pod')} unavailable since the start"
+        reason = f"still waiting for {text}; {count}"
         can_more = self.workload.method is Method.EVICT and not self.is_ordered
         hint = f", or use --max-unavailable={len(stays) + 1}" if can_more else ""
-        reason = (reasons or ["not created"])[0]
-        raise UnsuccessfulError(Outcome.INCOMPLETE, f"{text} ({reason}); repair it{hint}")
+        raise UnsuccessfulError(Outcome.INCOMPLETE, f"{reason}; repair it{hint}")
 
     def unavailable(self) -> dict[str, str]:
-        """Return what is unavailable, and what to wait for: Pods by UID, and missing ones."""
+        """Return what is unavailable, and what to wait for: Pods by UID, and missing ones.
+
+        They are as many as are wanted and not ready. A Pod that terminates counts as missing.
+        """
         found = {}
-        for pod in self.pods:
-            where = f"{name_of(pod)}{on_node(pod)}"
-            if is_terminating(pod) or uid_of(pod) in map(uid_of, self.batch):
-                found[uid_of(pod)] = f"Pod {where} to terminate"
-            elif not is_ready(pod):
+        alive = not_terminating(self.pods)
+        for pod in alive:
+            if uid_of(pod) in self.batch or not is_ready(pod):
+                where = f"{name_of(pod)}{on_node(pod)}"
                 found[uid_of(pod)] = f"a Pod to be ready: {pod_problem(pod) or where}"
-        missing = self.wanted - len(self.pods)
+        missing = self.wanted - len(alive)
+        texts = list(map(text_of_ending, filter(is_terminating, self.pods)))
+        absent = max(missing - len(texts), 0)
+        texts = [f"{count_of(absent, 'Pod')} to be created"] * absent + texts
         for number in range(missing):
-            found[f"{self.owner.name} {number}"] = f"{count_of(missing, 'Pod')} to be created"
+            found[f"{self.owner.name} {number}"] = texts[number]
         return found
 
     @property
@@ -5147,14 +4885,13 @@ class PodByPod:
     @property
     def is_ordered(self) -> bool:
         """Return whether no Pod is created while one with a lower ordinal is not ready."""
-        return dig(self.obj, "spec.podManagementPolicy") == "OrderedReady"
+        return is_ordered_ready(self.obj)
 
     def wait_for_batch(self) -> None:
         """Wait until the Pods that were taken are replaced, or run with their new images."""
         deadline = time.monotonic() + self.options.timeout
-        is_evicting = self.workload.method is Method.EVICT
-        for pause in itertools.repeat(1.0) if is_evicting else growing(0.2):
-            self.signals.wait(pause)
+        while True:
+            self.signals.wait(1.0)
             problem = self.look()
             if not problem:
                 break
@@ -5162,8 +4899,9 @@ class PodByPod:
             if time.monotonic() > deadline:
                 self.give_up(problem)
         self.rollout.proven.set()
-        self.todo -= set(map(uid_of, self.batch))
-        self.known -= set(map(uid_of, self.batch))
+        self.todo -= self.batch.keys()
+        self.known -= self.batch.keys()
+        self.batch = {}
         self.state = ""
 
 
@@ -5184,7 +4922,7 @@ class Eviction(PodByPod):
             return
         self.templates[self.owner] = template
         expected = self.rollout.ask_again(self.workload, self.obj, pods[0])
-        self.rollout.require_possible(self.workload, expected, "evicted")
+        self.rollout.require_possible(self.workload, expected)
 
     def act(self, pod: Json) -> str:
         """Evict a Pod; return why it may not be evicted now (empty: it may).
@@ -5195,27 +4933,19 @@ class Eviction(PodByPod):
         template = dig(self.obj, "spec.template")
         if template != self.templates.get(self.owner, template):
             raise SkipError("its Pod template was changed; rerun this command")
-        name = name_of(pod)
         try:
             self.cluster.evict(pod)
         except ApiError as error:
-            if error.status == 429:
-                cause = error.causes.get("DisruptionBudget", "")
-                budget = rf"PodDisruptionBudget {self.workload.ref.namespace}/\1"
-                text = f"{budget} allows no disruption: it"
-                cause = re.sub(r"^The disruption budget (\S+)", text, cause).rstrip(".")
-                self.retry_after = error.retry_after
-                return cause or str(error)
-            if error.status in UNAVAILABLE:
+            if error.status in UNAVAILABLE and error.status != 429:
                 self.take(pod, "may have been evicted; ")
                 raise
-            if error.status >= 500 and "more than one PodDisruptionBudget" not in str(error):
-                if self.cluster.pod(pod):  # else it was evicted all the same
-                    return str(error)
-            elif error.status not in (404, 409):
-                raise UnsuccessfulError(
-                    Outcome.FAILED, f"cannot evict Pod {name}: {error}"
-                ) from None
+            has_two_budgets = "more than one PodDisruptionBudget" in str(error)
+            if error.status in (400, 403, 422) or has_two_budgets:
+                text = f"cannot evict Pod {name_of(pod)}: {error}"
+                raise UnsuccessfulError(Outcome.FAILED, text) from None
+            if error.status == 429 or self.cluster.pod(pod):  # else it was evicted all the same
+                self.retry_after = error.retry_after
+                return error.causes.get("DisruptionBudget", str(error))
         self.take(pod, "was evicted; ")
         return ""
 
@@ -5225,33 +4955,28 @@ class Eviction(PodByPod):
         SkipError if the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or
         still differ.
         """
-        workload = self.workload
-        self.obj = self.cluster.owner(self.owner, self.batch[0])
+        self.read_owner()
         if not self.obj:
             raise SkipError("no longer exists")
-        pods = self.cluster.pods_of(self.owner, self.obj)
-        self.is_fresh = True
         # New ones first: they say most
-        self.pods = sorted(pods, key=self.attempt.is_new, reverse=True)
-        new = list(filter(self.attempt.is_new, not_terminating(pods)))
-        snapshot = Snapshot(new, [], new, *self.rollout.lacking(workload, new))
-        found = outcome_of(workload, snapshot, differences_of(workload, new, self.options))
-        if found[0] is not Outcome.SUCCEEDED:
-            raise UnsuccessfulError(*found)
-        ending = set(map(uid_of, filter(is_terminating, pods))) - set(map(uid_of, self.batch))
-        ignored = self.before | ending  # of others
-        waiting = [text for uid, text in self.unavailable().items() if uid not in ignored]
+        self.pods = sorted(self.pods, key=self.attempt.is_new, reverse=True)
+        new = list(filter(self.attempt.is_new, not_terminating(self.pods)))
+        wrong = self.rollout.wrong(self.workload, new)
+        if wrong:
+            raise UnsuccessfulError(wrong.outcome, wrong.message, wrong.stop_reason)
+        if self.ending:  # an eviction without an answer may not have taken place
+            for pod in not_terminating(self.pods):
+                if uid_of(pod) in self.batch:
+                    self.leave(pod)
+        waiting = [text for uid, text in self.unavailable().items() if uid not in self.before]
+        waiting += [text_of_ending(pod) for pod in self.pods if uid_of(pod) in self.batch]
         return f"waiting for {waiting[0]}" if waiting else ""
 
     def give_up(self, problem: str) -> NoReturn:
-        reason = failure_condition(self.obj)
-        if not reason and len(self.pods) < self.wanted:
-            reason = self.cluster.latest_event(self.obj, "FailedCreate")
-        text = f"{self.state}still {problem}"
+        reason = self.rollout.why_missing(self.obj, self.wanted - len(self.pods))
+        text = ": ".join(filter(None, (f"still {problem}", reason)))
         stop_reason = self.rollout.why_not_proven(self.workload, self.pods)
-        raise UnsuccessfulError(
-            Outcome.TIMED_OUT, f"{text}: {reason}" if reason else text, stop_reason
-        )
+        raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
 
 
 @dataclass
@@ -5263,8 +4988,6 @@ class ImageChange(PodByPod):
     """
 
     verb = "changed"
-    form = "{message} ({progress})"
-    problem: str = ""  # why the Pod in progress is not ready, or its name
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
@@ -5278,10 +5001,7 @@ class ImageChange(PodByPod):
         if not self.images_to_change(pod):  # others have done it
             self.todo.discard(uid_of(pod))
             return False
-        if dig(pod, "status.phase") != "Running":
-            self.why_left = f"Pod {name_of(pod)} is not running"
-            return False
-        return True
+        return bool(dig(pod, "status.phase") == "Running")
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs.
@@ -5291,44 +5011,36 @@ class ImageChange(PodByPod):
         found = differences_of(self.workload, [pod], self.options)
         if found and not only_images(found, self.workload.view):
             raise SkipError("not only images differ now; rerun this command")
-        images = {difference.path[0]: difference.expected for difference in found}
-        reason = why_not_in_place(pod, [*images])
-        if reason:
-            raise SkipError(reason)
-        return images
+        if found and managed_images(pod):
+            raise SkipError(managed_images(pod))
+        return {difference.path[0]: difference.expected for difference in found}
 
     def check_today(self, pods: Sequence[Json]) -> None:
         obj = with_template(self.cluster, self.workload)
         expected = self.rollout.ask_again(self.workload, obj, pods[0])
-        self.rollout.require_possible(self.workload, expected, "changed")
+        self.rollout.require_possible(self.workload, expected)
         for pod in pods:
             self.images_to_change(pod)
 
     def obstacle(self, pod: Json) -> str:
-        """Return what must come first. UnsuccessfulError if a changed Pod does not run."""
-        for other in self.pods:
-            if uid_of(other) in self.taken and any(stuck_containers(other)):
-                text = f"Pod {pod_problem(other)}, after its images were changed"
-                raise UnsuccessfulError(Outcome.FAILED, text)
-        return super().obstacle(pod)
+        """Return what a Pod waits for, which is any other one that was changed."""
+        return "waiting for the Pod before" if self.batch else super().obstacle(pod)
 
     def act(self, pod: Json) -> str:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
-        for image in () if self.done else images.values():
+        for image in () if self.taken else images.values():
             if (self.workload.ref.namespace, image) in self.rollout.not_pulled:
                 raise SkipError(f"{image} could not be pulled in this namespace before")
+        self.take(pod, "may have the new image; ")
         try:
-            self.take(pod, "may have the new image; ")
-            self.tell(f"{self.progress}; {self.state}not restarted yet")
             self.cluster.change_images(pod, images)
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
-            now = self.cluster.pod(pod)
-            if now and self.images_to_change(now):  # else it was stored all the same
-                text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
-                raise UnsuccessfulError(Outcome.FAILED, text) from None
+            self.leave(pod)
+            text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
+            raise UnsuccessfulError(Outcome.FAILED, text) from None
         return ""
 
     def look(self) -> str:
@@ -5336,13 +5048,15 @@ class ImageChange(PodByPod):
 
         Nothing either if somebody replaced it. UnsuccessfulError if one does not start.
         """
-        (pod,) = self.batch
+        (pod,) = self.batch.values()
         images = self.images_to_change(pod)
         now = self.cluster.pod(pod)
         if not now or is_restarted(pod, now, images):
             return ""
+        if self.ending and not images.items() <= images_of(now).items():
+            self.leave(pod)  # a change without an answer may not have been stored
+            return ""
         problem = pod_problem(now) or name_of(now)
-        self.problem = problem.removeprefix(f"{name_of(now)}: ")
         self.state = f"Pod {problem}: has the new image, but is not restarted and ready yet; "
         reason = why_not_started(pod, now, images)
         if reason:
@@ -5353,30 +5067,25 @@ class ImageChange(PodByPod):
         return f"waiting for Pod {problem}"
 
     def give_up(self, problem: str) -> NoReturn:
-        late = f"not restarted and ready after {self.options.timeout:g}s"
-        self.restore(self.batch[0], f"{late}: {self.problem}", is_late=True)
+        self.restore(
+            next(iter(self.batch.values())), f"still {problem} after {self.options.timeout:g}s"
+        )
 
-    def restore(self, pod: Json, problem: str, is_late: bool = False) -> NoReturn:
+    def restore(self, pod: Json, problem: str) -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError."""
-        name = name_of(pod)
-        names = self.images_to_change(pod)
-        old = {c["name"]: c["image"] for _, c in containers_of(pod) if c["name"] in names}
-        self.state = f"Pod {name}: {problem}; restoring the old image; "
-        self.tell(f"{self.progress}; {self.state}")
-        text = f"Pod {name}: {problem}; old image restored"
+        old = only(images_of(pod), self.images_to_change(pod))
+        text = f"Pod {name_of(pod)}: {problem}; "
+        self.state = f"{text}restoring the old image; "
         try:
             self.cluster.change_images(pod, old)
+            text += "old image restored"
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
-            text = f"old image of Pod {name} not restored: {first_line(error)}; {problem}"
-            if error.status == 404 or "metadata.uid" in str(error):
-                text = f"Pod {name}: {problem}; it was replaced"
-        event = self.cluster.latest_event(pod) if is_late else ""
-        text += f"; latest event: {event}" if event else ""
-        was_healthy = not self.workload.unhealthy_reason
-        is_first = was_healthy and not (is_late or self.rollout.proven.is_set())
+            text += f"old image not restored: {first_line(error)}"
+        is_first = not self.rollout.proven.is_set()
         stop_reason = f"the new image does not start in {self.workload.ref}" if is_first else ""
+        self.state = ""
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 
 
@@ -5394,6 +5103,16 @@ def first_line(error: ApiError) -> str:
     In an ApiError, line breaks are escaped.
     """
     return str(error).partition(r"\n")[0]
+
+
+def images_of(pod: Json) -> dict[str, str]:
+    """Return the image of each container, by name."""
+    return {container["name"]: container["image"] for _, container in containers_of(pod)}
+
+
+def text_of_ending(pod: Json) -> str:
+    """Return what a new Pod may wait for: the node of an old one may be down."""
+    return f"Pod {name_of(pod)}{on_node(pod)} to terminate"
 
 
 def container_ids(pod: Json) -> dict[str, str]:
@@ -5454,8 +5173,14 @@ class Task:
 
     workload: Workload
     earlier: Result | None = None  # timed out, or beyond its progress deadline
+    answer: str = ""  # of a person
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
+
+    @property
+    def is_only_waiting(self) -> bool:
+        """Return whether nothing is written: no question, gate or limit is about it."""
+        return bool(self.earlier) or self.workload.method is Method.ATTACH
 
 
 class Scheduler:
@@ -5463,7 +5188,6 @@ class Scheduler:
 
     GRACE = 2.0  # seconds after the second signal in which workers may still report
     TOO_MANY_IN_A_ROW = 5  # failures that stop a run without --max-failures
-    ASKED_FOR = ("interrupted", "quit", TIME_IS_UP)  # reasons that are no failure
 
     def __init__(
         self, rollout: Rollout, report: Report, workers: int, max_failures: int = 0
@@ -5495,17 +5219,22 @@ class Scheduler:
         self.events.put((task, news))
 
     def run(self, plan: Iterable[Workload]) -> None:
-        """Roll out the plan, then recheck what timed out; report a result for each workload."""
-        waiting = deque(map(Task, plan))
+        """Roll out the plan, then recheck what timed out; report a result for each workload.
+
+        What is in progress since an earlier run is waited for first.
+        """
+        tasks = [Task(workload) for workload in plan]
+        attached = deque(task for task in tasks if task.is_only_waiting)
+        waiting = deque(task for task in tasks if not task.is_only_waiting)
+        self.drain(attached)
+        self.rollout.proven.clear()  # they were not the first ones of this run
         self.drain(waiting)
         reason = self.signals.reason_to_stop()
-        stop_reason = "" if reason in self.ASKED_FOR else reason
         message = "; ".join(filter(None, (reason, self.rollout.gate.status)))
         for task in waiting:
-            result = Result(task.workload, Outcome.NOT_STARTED, message, stop_reason=stop_reason)
-            self.report.finish(result)
+            self.report.finish(Result(task.workload, Outcome.NOT_STARTED, message))
         self.drain(self.rechecks)
-        for task in self.rechecks:
+        for task in (*attached, *self.rechecks):
             self.report.finish(self.abandoned(task))
         for _ in range(self.workers):
             self.tasks.put(None)
@@ -5514,11 +5243,13 @@ class Scheduler:
         """Carry out tasks until none is left, or none may start and none is in progress."""
         while not self.signals.is_second():
             self.fill_slots(waiting)
-            if not self.in_progress and (not waiting or self.signals.reason_to_stop()):
+            if not self.in_progress and (not waiting or not self.may_go_on(waiting[0])):
                 return
             self.handle_event(POLL)
             self.announce_stop()
-            self.report.show_progress(self.in_progress.values())
+            self.report.show_progress(self.in_progress.values(), self.rollout.gate.status)
+        for pid in list(self.signals.children):  # a worker may hang in a look
+            end_group(pid)
         deadline = time.monotonic() + self.GRACE
         while self.in_progress and time.monotonic() < deadline:
             self.handle_event(0.1)
@@ -5528,41 +5259,48 @@ class Scheduler:
 
     def abandoned(self, task: Task) -> Result:
         """Return the result of a task that is no longer waited for."""
-        if task.earlier:
-            return task.earlier
-        result = self.rollout.interrupted(task.workload)
-        message = result.message
-        if task.line and not task.workload.method.is_rollout:
-            message = f"{task.line}; {message}"
-        return replace(result, message=message, seconds=seconds_since(task.started))
+        seconds = seconds_since(task.started) if task.started else 0.0
+        message = "; ".join(filter(None, (task.line, STOPPED)))
+        interrupted = Result(task.workload, Outcome.INTERRUPTED, message, seconds=seconds)
+        return task.earlier or interrupted
 
-    @property
-    def slots(self) -> int:
-        """Return how many may be in progress: what fails everywhere is to be found on one."""
-        return self.workers if self.rollout.proven.is_set() else 1
+    def may_go_on(self, task: Task) -> bool:
+        """Return whether a task may start, now or later. To wait for something, no limit counts."""
+        received = bool(self.signals.received)
+        if task.is_only_waiting:
+            return not received or bool(task.earlier)
+        return not self.signals.reason_to_stop()
 
     def fill_slots(self, waiting: deque[Task]) -> None:
-        while waiting and len(self.in_progress) < self.slots:
+        """Start tasks; until one has succeeded, a rollout runs alone: it may fail everywhere."""
+        while waiting:
             task = waiting[0]
-            answer = "yes"
-            if not task.earlier:  # a recheck changes nothing
-                if self.signals.reason_to_stop():
-                    return
-                answer = self.ask_about(task.workload) if self.ask else "yes"
-                while not self.events.empty():  # what ended meanwhile
-                    self.handle_event(POLL)
-                if answer == "quit":
-                    self.signals.stop_reason = "quit"
-                if self.signals.reason_to_stop():  # it was answered late
-                    return
+            is_alone = not (task.is_only_waiting or self.rollout.proven.is_set())
+            if len(self.in_progress) >= (1 if is_alone else self.workers):
+                return
+            if not (self.may_go_on(task) if task.is_only_waiting else self.may_start(task)):
+                return
             waiting.popleft()
-            if answer == "no":
+            if task.answer == "no":
                 self.report.finish(Result(task.workload, Outcome.DECLINED))
                 continue
-            self.ask = self.ask and answer != "all"
             task.started = time.monotonic()
             self.in_progress[task.workload.ref] = task
             self.tasks.put(task)
+
+    def may_start(self, task: Task) -> bool:
+        """Return whether a task may start now, or was declined. That may take a while."""
+        if self.signals.reason_to_stop():
+            return False
+        if self.ask and not task.answer:
+            task.answer = self.ask_about(task.workload)
+            self.ask = task.answer != "all"
+        is_open = task.answer == "no" or self.rollout.gate.is_open()
+        while not self.events.empty():  # what ended meanwhile
+            self.handle_event(POLL)
+        if task.answer == "quit":
+            self.signals.stop_reason = "quit"
+        return is_open and not self.signals.reason_to_stop()
 
     def announce_stop(self) -> None:
         """Log why no other rollout will start, once for each reason."""
@@ -5626,7 +5364,7 @@ class Scheduler:
 
     def count(self, result: Result) -> None:
         """Count failures. A result may stop the run, and so does a limit, or a few in a row."""
-        if result.is_failure:
+        if result.outcome in FAILURES:
             self.failures += 1
             self.failures_in_a_row += 1
         elif result.outcome in SUCCESSES:
@@ -5652,11 +5390,6 @@ NOTES = {  # of a row of the plan
     Method.RESTART: "",
     Method.EVICT: "its Pods will be evicted",
     Method.IN_PLACE: "images will be changed in place",
-}
-VERDICT_MEANINGS = {
-    Verdict.REJECTED: "rejected: new Pods cannot be created; running Pods stay until they are "
-    "replaced",
-    Verdict.UNKNOWN: "unknown: not compared",
 }
 POSITIONS = {
     REGULAR: "a regular container",
@@ -5684,8 +5417,8 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def difference_text(difference: Difference) -> str:
-    """Return a line like `istio-proxy  env X  <none> -> istiod`."""
-    (name, *section), current, expected = shown(difference)
+    """Return a line like `istio-proxy  image  1.26.2 -> 1.27.0` or `istio-proxy  env X added`."""
+    (name, *section), current, expected = difference
     if not section:
         if isinstance(expected, str):  # a ConfigMap or Secret
             return f"{name} {expected}"
@@ -5694,13 +5427,13 @@ def difference_text(difference: Difference) -> str:
         return f"would be {'added' if expected else 'removed'}: {sidecar_text([sidecar], True)}"
     if section == ["position"]:
         return f"{name}  changes from {POSITIONS[current]} to {POSITIONS[expected]}"
+    if REDACTED in (current, expected):
+        verb = "added" if current is None else "removed" if expected is None else "changed"
+        return f"{name}  {section_text(section)} {verb}"
     old, new = value_text(current), value_text(expected)
     if section == ["image"]:
         repository, _, tag = new.rpartition(":")
         new = tag if old.startswith(f"{repository}:") else new
-    else:
-        start = len(os.path.commonprefix([old, new]))
-        old, new = shorten_around(old, start), shorten_around(new, start)
     return f"{name}  {section_text(section)}  {old} -> {new}"
 
 
@@ -5731,17 +5464,8 @@ def letters() -> Iterator[str]:
         yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
 
 
-def planned_counts(workload: Workload) -> PodCounts:
-    """Return the Pods of a workload that was not begun: those of the plan, as they were read last.
-
-    Others may have replaced some of them.
-    """
-    total = workload.pods_to_replace
-    kept = {*workload.old_pods, *workload.drifted_pods}
-    updated = [pod for pod in workload.pods if pod.sidecars and pod.name not in kept]
-    count = min(len(updated), max(total - len(workload.old_pods), 0))
-    ready = min(sum(pod.is_ready for pod in updated), count)
-    return PodCounts(total, count, max(workload.ready, ready), ready)
+NOT_SELECTED = "not selected by --max-rollouts"
+ASKED_FOR = (NOT_SELECTED, "interrupted", "quit")  # why what is not started is no failure
 
 
 class Report:
@@ -5761,7 +5485,7 @@ class Report:
         self.plan = Plan()
         self.outcomes: Counter[Outcome] = Counter()
         self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
-        self.pod_counts: Counter[str] = Counter()  # fields of PodCounts, and "not verified"
+        self.pod_counts: Counter[str] = Counter()  # fields of PodCounts
         # Why Pods are not up to date (empty: they are), by name and image of their sidecars (empty:
         # they lack it), and whether it stands in the Pod template itself
         self.census: defaultdict[tuple[str, str, bool], Counter[str]] = defaultdict(Counter)
@@ -5769,14 +5493,12 @@ class Report:
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
         self.is_done = False
         self.failed: Counter[str] = Counter()  # what makes the exit code 1
-        self.unfinished: Sequence[Skip] = ()  # rollouts of earlier runs that have a problem
-        self.without_pods: Sequence[Skip] = ()  # as in the plan, then as they were read last
+        # What the printed command needs to repair what lost its sidecar
+        self.needs_evict = self.needs_missing = False
 
-    def command(self, lost: Sequence[ObjectRef] = ()) -> str:
+    def command(self, *more: str) -> str:
         """Return what a person runs next; see printed_command."""
-        connection = self.connection
-        text = printed_command(sys.argv[1:], self.options, connection.context, lost)
-        return connection.environment + text
+        return printed_command(sys.argv[1:], self.options, self.connection.context, *more)
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
@@ -5799,16 +5521,13 @@ class Report:
         self.progress.draw()
 
     def print_groups(self, title: str, skips: Iterable[Skip]) -> None:
-        """Print, if there are any, the objects that have a reason, by reason and detail."""
+        """Print, if there are any, the objects that have a reason, by reason."""
         lines = [f"{title}:"]
         drifted_first = sorted(skips, key=lambda skip: (skip.subject not in self.letters, skip))
         by_reason = group_by(drifted_first, lambda skip: skip.reason)
         for reason, found in by_reason.items():
-            lines += [f"  {reason}:"] * bool(reason)
-            for detail, alike in group_by(found, lambda skip: skip.detail).items():
-                names = self.names_of([skip.subject for skip in alike])
-                indent = "    " if reason else "  "
-                lines.append(f"{indent}{names}: {detail}" if detail else f"{indent}{names}")
+            names = self.names_of([skip.subject for skip in found])
+            lines += [f"  {reason}:", f"    {names}"] if reason else [f"  {names}"]
         if by_reason:
             self.print(*lines, "")
 
@@ -5831,13 +5550,13 @@ class Report:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.print("")
         self.plan = plan
-        self.without_pods = plan.without_pods
+        self.needs_evict = plan.needs_evict
         for workload in plan.compared:
             self.record(
                 "drift",
                 workload.ref,
                 verdict=workload.verdict.snake_case,
-                differences=[shown(found)._asdict() for found in workload.differences],
+                differences=[found._asdict() for found in workload.differences],
                 ignored=sorted(workload.ignored),
                 other_changes=workload.other_changes,
                 message=workload.message,
@@ -5864,26 +5583,23 @@ class Report:
                 unhealthy_reason=workload.unhealthy_reason,
                 downtime=workload.downtime,
                 controlled_by=str(workload.controller or ""),
-                differences=[shown(found)._asdict() for found in workload.differences],
+                differences=[found._asdict() for found in workload.differences],
             )
-        for subject, reason, code, _ in [*plan.without_pods, *plan.skips]:
+        for subject, reason, code in plan.skips:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
         self.take_census(plan.found)
         if plan.workloads:
             self.print(*self.table(plan.workloads), "")
-        self.print_groups("Without Pods", plan.without_pods)
-        self.print_groups("Not rolled out", [*plan.skips, *self.verdict_skips()])
+        self.print_groups("Not rolled out", plan.skips)
         self.print_census()
         self.print_totals()
 
     def print_differences(self) -> None:
         """Print once what differs in the same way, with the letter that stands for it."""
         everyone = dict.fromkeys([*self.plan.workloads, *self.plan.compared])
-        groups = group_by(  # by what they have in common, however old their Pods are
-            [workload for workload in everyone if workload.differences],
-            lambda workload: re.sub(r"changed \w+ after", "", str(difference_lines(workload))),
-        )
+        different = [workload for workload in everyone if workload.differences]
+        groups = group_by(different, lambda workload: str(difference_lines(workload)))
         texts = []
         for letter, group in zip(letters(), groups.values(), strict=False):
             lines = difference_lines(group[0])
@@ -5924,33 +5640,20 @@ class Report:
     def notes(self, workload: Workload) -> str:
         """Return what is special about a workload of the plan."""
         action = NOTES.get(workload.method)
-        if workload.method is Method.IN_PLACE and workload.other_changes:
-            action = "images will be changed in place; other changes wait for the next restart"
         if workload.method is Method.ATTACH:
             since = parse_time(last_restart(workload.obj, self.options))
-            action = f"its rollout of {format_time(since)} is not complete; not restarted again"
+            action = f"in progress since {since:%H:%M}Z; not restarted again"
         problem = workload.unhealthy_reason
+        lacking = len(pods_lacking(workload, self.options))
         texts = (
-            "not selected by --max-rollouts" * (workload.place == "-"),
+            NOT_SELECTED * (workload.place == "-"),
             State.NOT_SERVING.value * (workload.state is State.NOT_SERVING),
             f"unhealthy: {problem}" if problem else "",
-            workload.shown_as_lacking,
+            f"{count_of(lacking, 'Pod')} without a sidecar" * bool(lacking),
             action,
             "downtime" * workload.downtime,
         )
         return "; ".join(filter(None, texts))
-
-    def verdict_skips(self) -> Iterator[Skip]:
-        """Yield the workloads that were compared and are not in the plan for what that told."""
-        removal = f"would lose the sidecar; not restarted without --allow-removal; {CHECK_INJECTOR}"
-        for workload in self.plan.compared:
-            if workload.place or workload.reason:
-                continue
-            if workload.verdict in VERDICT_MEANINGS:
-                meaning, detail = VERDICT_MEANINGS[workload.verdict], short_reason(workload.message)
-                yield Skip(workload.ref, meaning, detail=detail)
-            elif workload.differences:
-                yield Skip(workload.ref, removal)
 
     def print_totals(self) -> None:
         plan = self.plan
@@ -5960,43 +5663,23 @@ class Report:
             count = f"{plan.selected} of {count} (--max-rollouts)"
         pods = count_of(sum(workload.pods_replaced for workload in selected), "Pod")
         old = sum(workload.pods_to_replace for workload in selected)
-        sentences = [f"To roll out: {count} with {pods}, {old} of them old"]
+        texts = [f"To roll out: {count} with {pods}, {old} of them old."]
         if not plan.workloads:
-            scanned = count_of(plan.scan.pods, "Pod")
-            sentences = [f"Nothing to roll out; scanned {scanned}"]
+            texts = [f"Nothing to roll out; scanned {count_of(plan.scan.pods, 'Pod')}."]
         elif not self.options.only_drifted:
-            sentences.append(
+            texts.append(
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
-                "--only-drifted to compare first"
+                "--only-drifted to compare first."
             )
-        left_out = count_words(self.left_out())
-        up_to_date = sum(w.verdict is Verdict.UP_TO_DATE for w in plan.compared if not w.place)
-        after = plan.scan.after_cutoff
-        sentences += [
-            f"Not rolled out: {left_out}" * bool(left_out),
-            f"Up to date: {count_of(up_to_date, 'workload')}" * bool(up_to_date),
-            f"Without Pods: {count_of(len(plan.without_pods), 'workload')}"
-            * bool(plan.without_pods),
-            f"Created after the cutoff: {count_of(after, 'Pod')}" * bool(after),
-        ]
-        self.print(*(f"{sentence}." for sentence in sentences if sentence))
+        self.print(*texts, *self.left_out())
 
-    def left_out(self) -> dict[str, int]:
-        """Return how many workloads, and Pods without one, are not rolled out, by why."""
-        plan = self.plan
-        verdicts = Counter(w.verdict for w in plan.compared if not w.place)
-        drifted = verdicts[Verdict.DRIFTED] + verdicts[Verdict.MISSING]
-        known = {subject for workload in plan.compared for subject in workload.subjects}
-        others = {skip.subject for skip in plan.skips} - known
-        pods = sum(ref.kind == "Pod" for ref in others)
-        skipped = len(others) - pods
-        return {
-            f"drifted workload{'s' * (drifted != 1)}": drifted,
-            "rejected": verdicts[Verdict.REJECTED],
-            "unknown": verdicts[Verdict.UNKNOWN],
-            f"skipped workload{'s' * (skipped != 1)}": skipped,
-            f"skipped Pod{'s' * (pods != 1)}": pods,
-        }
+    def left_out(self) -> list[str]:
+        """Return a sentence about how many workloads, and Pods without one, are not rolled out."""
+        subjects = {skip.subject for skip in self.plan.skips}
+        pods = sum(ref.kind == "Pod" for ref in subjects)
+        counts = {"workload": len(subjects) - pods, "Pod": pods}
+        texts = [count_of(count, noun) for noun, count in counts.items() if count]
+        return [f"Not rolled out: {join_words(texts)}."] * bool(texts)
 
     # The rollouts
 
@@ -6006,18 +5689,16 @@ class Report:
         self.progress.show("")
         self.progress.write("\n" + "\n".join(map(printable, lines)) + "\n")
 
-    def show_progress(self, in_progress: Collection[Task]) -> None:
+    def show_progress(self, in_progress: Collection[Task], held: str) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
         failed = sum(self.outcomes[outcome] for outcome in FAILURES)
         failures = f", {failed} failed" if failed else ""
-        held = next((task.line for task in in_progress if task.line.startswith(CLOSED)), "")
-        begun = [task for task in in_progress if not task.line.startswith(CLOSED)]
         text = (
             f"{self.outcomes.total()}/{self.plan.selected} finished{failures}, "
-            f"{human_duration(seconds_since(self.began))}, {len(begun)} in progress"
+            f"{human_duration(seconds_since(self.began))}, {len(in_progress)} in progress"
         )
-        if begun:
-            longest = min(begun, key=lambda task: task.started)
+        if in_progress:
+            longest = min(in_progress, key=lambda task: task.started)
             ref = longest.workload.ref
             text += f": {ref.namespace}/{ref.name} {longest.line}"
         text += f"; {held}" if held else ""
@@ -6032,19 +5713,21 @@ class Report:
         outcome = result.outcome
         self.outcomes[outcome] += 1
         workload.left = "drifted" if outcome in SUCCESSES else outcome.value
-        counts = result.counts or planned_counts(workload)
-        if result.counts or not workload.is_begun:
-            self.pod_counts.update(counts._asdict())
-        else:
-            self.pod_counts["not verified"] += workload.pods_to_replace
-        if result.is_failure or result.stop_reason:
+        counts = result.counts._asdict() if result.counts else None
+        self.pod_counts.update(counts or {})
+        self.count_not_applied(result)
+        is_lost = outcome is Outcome.LOST_SIDECAR
+        self.needs_evict |= is_lost and is_ordered_ready(workload.obj)
+        self.needs_missing |= is_lost and not (
+            workload.method.is_rollout and not workload.controller
+        )
+        if outcome in FAILURES or result.stop_reason:
             self.failed[outcome.value] += 1
         level = logging.INFO
         if outcome not in SUCCESSES:
             self.unsuccessful[outcome].append(result)
-            is_surprising = outcome is Outcome.FAILED and not workload.unhealthy_reason
-            is_surprising |= outcome is Outcome.LOST_SIDECAR
-            level = logging.ERROR if is_surprising else logging.WARNING
+            is_error = outcome in (Outcome.FAILED, Outcome.LOST_SIDECAR)
+            level = logging.ERROR if is_error else logging.WARNING
             level = logging.INFO if outcome is Outcome.DECLINED else level
         if outcome is Outcome.NOT_STARTED:
             level = logging.DEBUG  # there may be thousands
@@ -6056,7 +5739,7 @@ class Report:
             time=format_time(datetime.now(timezone.utc)),
             seconds=result.seconds,
             message=result.message,
-            counts=counts._asdict() if result.counts or not workload.is_begun else None,
+            counts=counts,
             revision=revision_of(workload),
         )
         text = described(result)
@@ -6065,6 +5748,15 @@ class Report:
             message = shorten(message, 80)
         text += f": {message}" if message else ""
         log.log(level, "%s", text, extra={"workload": str(workload.ref)})
+
+    def count_not_applied(self, result: Result) -> None:
+        """Count a row of --plan that is neither rolled out nor up to date.
+
+        Not what a person or --max-rollouts leaves.
+        """
+        is_left = result.outcome is Outcome.NOT_STARTED and result.message not in ASKED_FOR
+        is_left |= result.outcome is Outcome.SKIPPED and result.code != "nothing_to_replace"
+        self.failed["not applied"] += is_left and self.options.plan is not None
 
     # The census
 
@@ -6078,8 +5770,12 @@ class Report:
         self.census.clear()
         self.leftovers = []
         for workload in workloads:
-            known = planned.get(workload.ref) or planned.get(workload.deployment)
-            found = lefts_of(workload.pods, known) if known and self.options.only_drifted else {}
+            known = planned.get(workload.owners[0]) or planned.get(workload.ref)
+            found = (
+                lefts_of(workload.pods, known, self.options)
+                if known and self.options.only_drifted
+                else {}
+            )
             for pod in workload.pods:
                 # What is not known was created, or scaled up from 0, since; or it lost its owner.
                 is_old = self.options.only_drifted and pod.created < self.options.cutoff
@@ -6151,14 +5847,16 @@ class Report:
             if pod.reason != "in the plan"
         ]
 
-    def not_up_to_date(self) -> str:
-        """Return what --fail-on-drift fails for; empty: nothing."""
-        words = {"in the plan": "drifted"}
-        counts = Counter(words.get(skip.reason, skip.reason) for skip in self.leftovers)
-        texts = [f"{count_of(counts.total(), 'Pod')} ({left_words(counts)})"] * bool(counts)
-        missing = len(self.without_pods)
-        texts += [f"{count_of(missing, 'workload')} without Pods"] * bool(missing)
-        return join_words(texts)
+    def not_up_to_date(self) -> dict[str, int]:
+        """Return what --fail-on-drift counts: Pods by why they are left, and workloads without."""
+        counts = dict.fromkeys(NOT_UP_TO_DATE, 0)
+        for pod in self.leftovers:
+            reason = snake_case(pod.reason)
+            counts[reason if reason in counts else "drifted"] += 1
+        return counts | {"without_pods": self.count_skips("without_pods")}
+
+    def count_skips(self, code: str) -> int:
+        return sum(skip.code == code for skip in self.plan.skips)
 
     # The summary
 
@@ -6168,24 +5866,28 @@ class Report:
         seconds = seconds_since(self.began)
         has_more = self.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
         verb = "resume" if has_more else ""
-        lost = [result.workload.ref for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
+        lost = [str(result.workload.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
+        more = ["--evict"] * (self.needs_evict and not options.evict)
+        if self.needs_missing:  # neither evictions nor operators keep our annotation
+            more += ["--only-drifted", "--include-missing"]
         if options.confirm:
             self.print_unsuccessful()
-            self.print_groups("Rollouts of earlier runs", self.unfinished)
             self.print_counts(seconds)
             self.print("")
             self.is_done = True
             self.print_census()
         else:
             self.print("", "This was a dry run; nothing was changed.")
-            verb = "apply" if plan.workloads else ""
+            verb = "apply" if plan.workloads or self.needs_evict else ""
         if lost:
-            resume = ["  3. Resume:", f"     {self.command()}"] * bool(verb)
-            self.print(*self.steps_to_replace(lost), *resume)
+            title = f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
+            self.print(title, f"  {self.command(*more)}")
         elif verb:
-            self.print(f"To {verb}, run:", f"  {self.command()}")
+            self.print(f"To {verb}, run:", f"  {self.command(*more)}")
         if exit_code == 1:
-            self.print(*self.reasons_for_failure())
+            counts = {name.replace("_", " "): n for name, n in self.not_up_to_date().items()}
+            details = f" ({count_words(counts)})" * options.fail_on_drift
+            self.print(f"Failed: {count_words(self.failures)}{details}.")
         self.record(
             "summary",
             version=VERSION,
@@ -6200,27 +5902,11 @@ class Report:
             sidecars=self.sidecar_records(),
             leftovers=self.leftover_records(),
             planned=len(plan.workloads),
-            without_pods=len(plan.without_pods),
-            skipped=len(plan.skips),
+            not_up_to_date=self.not_up_to_date() if options.only_drifted else {},
             seconds=seconds,
             exit_code=exit_code,
             failed={snake_case(reason): count for reason, count in self.failures.items()},
         )
-
-    def steps_to_replace(self, lost: Sequence[ObjectRef]) -> list[str]:
-        """Return what to do about new Pods without the sidecar."""
-        # Of others, no dry run tells what is lost.
-        known, others = (
-            [ref for ref in sorted(lost) if has_template(ref) == wanted] for wanted in (True, False)
-        )
-        by_namespace = group_by(known, lambda ref: ref.namespace).values()
-        return [
-            f"New Pods of {join_words(list(map(str, lost)))} have no sidecar.",
-            "  1. Repair the injector.",
-            "  2. Replace these Pods:",
-            *(f"     {self.command(refs)}" for refs in by_namespace),
-            *(f"     delete new Pods of {ref} manually, one at a time" for ref in others),
-        ]
 
     def print_unsuccessful(self) -> None:
         """Print what did not succeed, by outcome; failures with the commands to run next."""
@@ -6229,32 +5915,29 @@ class Report:
         for outcome in Outcome:
             results = self.unsuccessful[outcome]
             if outcome in LISTED_BY_REASON:
-                skips = [Skip(result.workload.ref, result.message) for result in results]
+                skips = [
+                    Skip(result.workload.ref, result.message, outcome.value) for result in results
+                ]
                 self.print_groups(outcome.value, skips)
                 continue
             for result in results:
                 ref = result.workload.ref
                 lines = result.message.split("; ")
                 self.print(f"{outcome.value}: {ref}:", *(f"  {line}" for line in lines if line))
-                if outcome in FAILURES:
+                if outcome in (*FAILURES, Outcome.INTERRUPTED):
                     self.print(f"  {command(ref, 'describe')}")
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
         total = count_of(self.outcomes.total(), "workload")
-        left_out = count_words(self.left_out())
-        sentences = [
-            f"{total} in {human_duration(seconds)}: {count_words(counts)}" * any(counts.values()),
-            f"Not rolled out: {left_out}" * bool(left_out),
-        ]
-        self.print(*(f"{sentence}." for sentence in sentences if sentence))
+        texts = [f"{total} in {human_duration(seconds)}: {count_words(counts)}."]
+        self.print(*texts * any(counts.values()), *self.left_out())
         pods = self.pod_counts
         ready = pods["updated_and_ready"]
         missing = {
             "not updated": pods["matched"] - pods["updated"],
             "lost": pods["lost"],
             "not ready": pods["updated"] - ready,
-            "not verified": pods["not verified"],
         }
         matched = ready + sum(missing.values())
         if matched:
@@ -6264,9 +5947,14 @@ class Report:
     @property
     def failures(self) -> Counter[str]:
         """Return what makes the exit code 1, and how often; empty: it is 0."""
-        left = len(self.leftovers) + len(self.without_pods)
+        left = sum(self.not_up_to_date().values())
+        confirm, rows = self.options.confirm, self.options.plan or ()
+        codes = [skip.code for skip in self.plan.skips if skip.subject in rows]
+        applied = ("up_to_date", "nothing_to_replace")
         more = {
-            "of an earlier run": len(self.unfinished),
+            "lost sidecar": self.count_skips("lost_sidecar") * confirm,
+            "of an earlier run": self.plan.unfinished * confirm,
+            "not applied": sum(code not in applied for code in codes) * confirm,
             "not up to date": left * self.options.fail_on_drift,
         }
         return self.failed + Counter(more)
@@ -6275,47 +5963,46 @@ class Report:
     def exit_code(self) -> int:
         return int(bool(self.failures))
 
-    def reasons_for_failure(self) -> list[str]:
-        failed = self.failures
-        left = self.not_up_to_date() * bool(failed.pop("not up to date", 0))
-        texts = {"Failed": count_words(failed), "Not up to date": left}
-        return [f"{title}: {text}." for title, text in texts.items() if text]
 
+def check_names(options: Options, plan: Plan) -> None:
+    """Check that the names exist that options state exactly. StartError if one does not.
 
-def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
-    """Report names of options that match nothing; return how many of them make the run fail.
-
-    One does that does not exist, which is most often a typo. Other names that match nothing are
-    only warned about: a namespace may be scaled to zero, and a sidecar may be gone everywhere.
+    Warn about patterns that match nothing, and about names of which that is not known.
     """
     scan = plan.scan
-    found = unmatched_workloads(options, plan)  # what is wrong, and whether it does not exist
+    sidecars = join_words(options.sidecars, "or")
+    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.skips]
+    having = {name for ref in refs for name in typed_names(ref)}
+    namespace = join_words(namespaces_to_list(options), "or")
+    where = f"namespace {namespace}" if namespace else "the selected namespaces"
+    resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
+    for pattern in options.workloads:
+        kind, _, name = pattern.partition("/")
+        if kind in resources and not is_pattern(name) and pattern not in scan.named:
+            raise StartError(f'{resources[kind]} "{name}" not found in {where}')
+        if not fnmatch.filter(having, pattern):
+            log.warning("no Pods of %s have %s", pattern, sidecars)
     if options.plan is not None and not options.plan:
-        found["--plan has no records of workloads to roll out: nothing is selected"] = False
+        log.warning("--plan has no records of workloads to roll out: nothing is selected")
     if options.selector and not scan.pods:
-        found[f"no Pods match the selector {options.selector}; check it"] = False
+        log.warning("no Pods match the selector %s; check it", options.selector)
     containers = scan.containers.union(*(workload.added for workload in plan.compared))
-    for pattern in options.sidecars if scan.pods else ():
+    is_known = bool(scan.pods) and not options.allow_removal
+    is_known &= all(workload.verdict is not Verdict.UNKNOWN for workload in plan.compared)
+    for pattern in options.sidecars:
         if not fnmatch.filter(containers, pattern):
             close = difflib.get_close_matches(pattern, containers)
             hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
             text = f"no Pods have a container named {pattern} ({scan.pods} checked){hint}"
-            found[text] = bool(close)
+            if is_known and not is_pattern(pattern):
+                raise StartError(text)
+            log.warning("%s", text)
     # Excluded namespaces are seen only if all are read.
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
-    for pattern in (*options.include_namespace, *excluded):
+    for pattern in (*options.include_namespace, *filter(is_pattern, excluded)):
         if not fnmatch.filter(scan.namespaces, pattern):
             selected = "that match the selector " if options.selector else ""
-            text = f"no Pods {selected}in namespace {pattern}; check the name"
-            is_exact = pattern in options.include_namespace and not is_pattern(pattern)
-            is_typo = is_exact and is_absent(cluster, pattern)
-            found[f'namespaces "{pattern}" not found' if is_typo else text] = is_typo
-            others = scan.namespaces.difference(excluded, options.include_namespace)
-            meant = [name for name in sorted(others) if is_typo_of(pattern, name)]
-            is_exact = pattern in excluded and not is_pattern(pattern)
-            if options.confirm and is_exact and meant and is_absent(cluster, pattern):
-                text = f"namespace {pattern} of --exclude-namespace does not exist"
-                raise StartError(f"{text}; did you mean {join_words(meant, 'or')}?")
+            log.warning("no Pods %sin namespace %s", selected, pattern)
     for wanted in options.exclude_annotation:
         notes = [
             n for w in plan.found for n in (*annotations_to_match(w), annotations_of(w.namespace))
@@ -6323,54 +6010,7 @@ def check_names(cluster: Cluster, options: Options, plan: Plan) -> int:
         if not has_any([wanted], *notes):
             name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
             text = "no workload with the sidecar, and none of their namespaces, matches"
-            found[f"{text} --exclude-annotation={name}; check it"] = False
-    for text, is_typo in found.items():
-        (print_error if is_typo else log.warning)("%s", text)
-    return sum(found.values())
-
-
-def unmatched_workloads(options: Options, plan: Plan) -> dict[str, bool]:
-    """Return what is wrong with each TYPE/NAME without Pods, and whether it does not exist."""
-    found = {}
-    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.without_pods]
-    names = [name for ref in refs for name in typed_names(ref)]
-    namespace = join_words(namespaces_to_list(options), "or")
-    where = f"namespace {namespace}" if namespace else "the selected namespaces"
-    sidecars = join_words(options.sidecars, "or")
-    resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
-    for pattern in options.workloads:
-        kind, _, name = pattern.partition("/")
-        is_listed = kind in resources and not is_pattern(name)
-        if is_listed and pattern not in plan.scan.named:
-            found[f'{resources[kind]} "{name}" not found in {where}'] = True
-        elif is_listed and pattern not in names:
-            which = " that match the selector" * bool(options.selector)
-            found[f"{pattern} exists, but none of its Pods{which} has {sidecars}"] = False
-        elif not fnmatch.filter(names, pattern):
-            hint = "check the name and the namespace"
-            found[f"no Pods of {pattern} have {sidecars}; {hint}"] = False
-    return found
-
-
-def is_absent(cluster: Cluster, namespace: str) -> bool:
-    """Return whether the API server says that a namespace does not exist."""
-    try:
-        return not cluster.find(f"{CORE}/namespaces/{namespace}", accept=METADATA_ONLY)
-    except ApiError:  # for example no permission
-        return False
-
-
-def is_typo_of(name: str, meant: str) -> bool:
-    """Return whether a letter is missing, added or wrong, or two neighbors are swapped."""
-    start = len(os.path.commonprefix([name, meant]))
-    typed, right = name[start:], meant[start:]
-    forms = (
-        right[1:],
-        typed[:1] + right,
-        typed[:1] + right[1:],
-        right[1:2] + right[:1] + right[2:],
-    )
-    return name != meant and typed in forms
+            log.warning("%s --exclude-annotation=%s; check it", text, name)
 
 
 # 15. Main: the stages in their order -------------------------------------------------------------
@@ -6399,52 +6039,29 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     limit = options.max_failures
     # The cutoff was rounded up: no Pod that this run creates may be older.
     rollout.cluster.wait_until(options.cutoff)
-    rollout.cluster.retries = RETRIES_DURING_ROLLOUTS
+    rollout.cluster.absent = (404,)
     rollout.cluster.open_connections(2 * workers)  # with looks
     max_failures = max(int(limit.of(total)), 1) if limit else 0
     Scheduler(rollout, report, workers, max_failures).run(plan.workloads[: plan.selected])
     for workload in plan.workloads[plan.selected :]:
-        report.finish(Result(workload, Outcome.NOT_STARTED, "not selected by --max-rollouts"))
-
-
-def look_again(
-    cluster: Cluster, plan: Plan, options: Options
-) -> tuple[list[Workload], list[Skip], list[Skip]]:
-    """Return the owners of Pods as they are now, which rollouts of earlier runs have a problem, and
-    which workloads still have no Pods. ApiError if they cannot be read.
-    """
-    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
-    owners, _ = read_pods(pods, options)
-    unfinished = []
-    for workload in plan.unfinished:
-        workload.obj = cluster.workload(workload.ref)
-        if workload.obj:
-            found = not_terminating(cluster.pods_of(workload.ref, workload.obj))
-            workload.pods = [live_pod(pod, options) for pod in found]
-        unfinished.append(Skip(workload.ref, why_unfinished(workload, options)))
-    without_pods = [
-        skip
-        for skip in plan.without_pods
-        if is_without_pods(skip.subject, cluster.workload(skip.subject), options)
-    ]
-    return [*owners.values()], [skip for skip in unfinished if skip.reason], without_pods
+        report.finish(Result(workload, Outcome.NOT_STARTED, NOT_SELECTED))
 
 
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, until a second signal comes: the API server may be away."""
-    cluster.retries = RETRIES
+    options = report.options
     report.take_census(())  # what it says of the time before is not true any more
-    report.unfinished = [Skip(w.ref, reason) for w, reason in report.plan.unfinished.items()]
     with ThreadPool(1) as pool:
-        reading = pool.apply_async(look_again, [cluster, report.plan, report.options])
+        pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+        reading = pool.apply_async(read_pods, [pods, options])
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            owners, report.unfinished, report.without_pods = reading.get(0)
+            owners, _ = reading.get(0)
             report.take_census(owners)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
-            if report.options.fail_on_drift or error.status in UNAVAILABLE:
+            if options.fail_on_drift or error.status in UNAVAILABLE:
                 report.failed["list of Pods"] = 1
         except TimeoutError:  # the second signal
             pass
@@ -6473,7 +6090,10 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
         print_error("invalid value for --selector: %s", str(error).removeprefix("400 "))
         return 2
     if isinstance(error, (StartError, ApiError)):
-        print_error("%s (nothing was changed)", error)
+        text, *output = error.args
+        print_error("%s (nothing was changed)", text)
+        with suppress(OSError):
+            sys.stderr.writelines(f"{line}\n" for line in output if line)
         return 3
     tell = log.critical if has_begun else print_error
     tell("unexpected error: %r; rerun with --log-level=debug and report the log", error)
@@ -6505,16 +6125,18 @@ def main(argv: Sequence[str]) -> int:
         cluster = Cluster(connection)
         KEPT.append(cluster)
         cluster.check_connection()
-        options = replace(options, cutoff=find_cutoff(options.cutoff, cluster.now()))
         connection.user = cluster.user()
         check_permissions(cluster, options)
+        check_namespaces(cluster, options)
+        now = cluster.now()
+        options = replace(options, now=now, cutoff=find_cutoff(options.cutoff, now))
         if options.confirm:
             check_kubectl(kubectl, connection)
 
         report = Report(connection, options, progress)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
-        report.failed["not found"] = check_names(cluster, options, plan)
+        check_names(options, plan)
         report.show_plan(plan)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]

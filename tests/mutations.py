@@ -42,19 +42,19 @@ MUTATIONS = (
     Mutation(
         "looks: what the cache says is final",
         "looks",
-        "self.reason = self.look(CACHED) and self.look({})",
-        "self.reason = self.look(CACHED)",
+        "reason = self.look(CACHED) and self.look({})",
+        "reason = self.look(CACHED)",
     ),
     Mutation(
         "looks: a paused rollout is waited for",
         "looks",
-        "        if is_paused(obj):\n            return PAUSED\n",
+        "        if is_paused(self.workload.obj):\n            return PAUSED\n",
         "",
     ),
     Mutation(
         "looks: a sidecar that does not start is waited for",
         "looks",
-        'return DID_NOT_START if any(map(self.is_stuck, new)) else ""',
+        'return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""',
         'return ""',
     ),
     Mutation(
@@ -66,27 +66,27 @@ MUTATIONS = (
     Mutation(
         "first: all begin at once",
         "looks",
-        "return self.workers if self.rollout.proven.is_set() else 1",
-        "return self.workers",
+        "is_alone = not (task.is_only_waiting or self.rollout.proven.is_set())",
+        "is_alone = False",
     ),
     Mutation(
         "first: one that does not start stops nothing",
         "looks",
-        "is_first = stuck and not self.proven.is_set() and not workload.unhealthy_reason",
+        "is_first = stuck and not self.proven.is_set()",
         "is_first = False",
     ),
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        "is_first = stuck and not self.proven.is_set() and not workload.unhealthy_reason",
-        "is_first = stuck and not workload.unhealthy_reason",
+        "is_first = stuck and not self.proven.is_set()",
+        "is_first = stuck",
     ),
     # Limits
     Mutation(
         "limits: one more rollout at a time",
         "scheduler",
-        "while waiting and len(self.in_progress) < self.slots:",
-        "while waiting and len(self.in_progress) <= self.slots:",
+        "if len(self.in_progress) >= (1 if is_alone else self.workers):",
+        "if len(self.in_progress) > (1 if is_alone else self.workers):",
     ),
     Mutation(
         "limits: --parallel-rollouts as a percentage is rounded up",
@@ -97,8 +97,8 @@ MUTATIONS = (
     Mutation(
         "limits: --max-rollouts as a percentage is rounded down",
         "canary",
-        "selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned))",
-        "selected=min(int(options.max_rollouts.of(len(planned))), len(planned))",
+        "attached + min(math.ceil(options.max_rollouts.of(others)), others)",
+        "attached + min(int(options.max_rollouts.of(others)), others)",
     ),
     Mutation(
         "limits: one failure more than --max-failures",
@@ -113,12 +113,6 @@ MUTATIONS = (
         "TOO_MANY_IN_A_ROW = 6",
     ),
     Mutation(
-        "limits: workloads that were unhealthy before count as failures",
-        "failure_limits",
-        "return self.outcome in FAILURES and not self.workload.unhealthy_reason",
-        "return self.outcome in FAILURES",
-    ),
-    Mutation(
         "limits: --max-duration reached too late",
         "windows",
         "report.began + (options.max_duration or math.inf)",
@@ -127,8 +121,8 @@ MUTATIONS = (
     Mutation(
         "limits: a closed gate does not hold rollouts",
         "gate",
-        "return time.monotonic() < self.valid_until and not self.reason",
-        "return True",
+        "return not self.status\n",
+        "return True\n",
     ),
     Mutation(
         "limits: workloads that become unhealthy later do not count as failures",
@@ -140,26 +134,14 @@ MUTATIONS = (
     Mutation(
         "attach: a template that somebody changed since is waited for",
         "attach",
-        '    return max(changes, default=("", False))[1]\n',
-        "    return True\n",
-    ),
-    Mutation(
-        "attach: new Pods that are outdated by now are waited for",
-        "attach",
-        "    wrong = {*workload.lacking, *workload.drifted_pods}\n",
-        "    wrong = set(workload.lacking)\n",
+        '    return max(changes, default=("", False))\n',
+        '    return max(changes, default=("", False))[0], True\n',
     ),
     Mutation(
         "attach: a sidecar that is stuck is waited for",
         "attach",
-        "        pod.stuck or not pod.sidecars or pod.name in wrong\n",
-        "        not pod.sidecars or pod.name in wrong\n",
-    ),
-    Mutation(
-        "attach: a StatefulSet that waits for a Pod that is stuck is waited for",
-        "attach",
-        "    is_wrong |= is_degraded(workload) and any(pod.stuck for pod in workload.pods)",
-        "    pass",
+        "if not (stamp and is_possible) or is_repair(workload):",
+        "if not (stamp and is_possible):",
     ),
     Mutation(
         "attach: it is restarted again",
@@ -176,8 +158,8 @@ MUTATIONS = (
     Mutation(
         "attach: the template is not looked at again",
         "attach",
-        "        if set(timestamps_of(obj)) != set(workload.stamps) or not is_unchanged(obj):\n",
-        "        if False:\n",
+        "if set(timestamps_of(obj)) != set(workload.stamps) or not last_change(obj)[1]:",
+        "if False:",
     ),
     Mutation(
         "attach: its new Pods count as old ones",
@@ -188,8 +170,8 @@ MUTATIONS = (
     Mutation(
         "attach: only what still has old Pods is waited for",
         "attach",
-        "    return stamp if is_ours and why_unfinished(workload, options) else",
-        "    return stamp if is_ours and why_incomplete(workload) else",
+        '(why_incomplete(workload) or is_young) else ""',
+        'why_incomplete(workload) else ""',
     ),
     # Order
     Mutation(
@@ -214,8 +196,8 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "or (pod.created < cutoff and (pod.sidecars or options.include_missing))",
-        "or pod.sidecars or options.include_missing",
+        "            and pod.created < cutoff\n",
+        "",
     ),
     Mutation(
         "selection: the first owner reference counts",
@@ -275,8 +257,8 @@ MUTATIONS = (
     Mutation(
         "comparison: a variable that is different in each new Pod is no drift if others lack it",
         "changing_values",
-        "values = [None if value is None else GENERATED for value in values]",
-        "continue",
+        "is_ignored = path in ignored and None not in values",
+        "is_ignored = path in ignored",
     ),
     Mutation(
         "numbers: Pods of a custom resource count only with the sidecar",
@@ -287,14 +269,8 @@ MUTATIONS = (
     Mutation(
         "numbers: a rollout that timed out is counted as it was then",
         "numbers",
-        "if earlier.attempt and is_unfinished(error):",
-        "if False:",
-    ),
-    Mutation(
-        "lost sidecar: a command is printed that cannot replace Pods of a custom resource",
-        "lost_sidecars",
-        "[ref for ref in sorted(lost) if has_template(ref) == wanted]",
-        "[ref for ref in sorted(lost) if wanted]",
+        "            attempt=attempt,\n        )",
+        "            attempt=None,\n        )",
     ),
     Mutation(
         "signals: one in the end of an object shows a traceback",
@@ -317,8 +293,8 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "return not (has_view and missing_sidecars(workload, unpacked(workload.view), options))",
-        "return True",
+        "is_losing = missing_sidecars(workload, unpacked(workload.view), options)",
+        "is_losing = False",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
@@ -342,8 +318,8 @@ MUTATIONS = (
     Mutation(
         "writes: no dry run decides right before the patch",
         "check_before_rollout",
-        '        self.require_possible(workload, expected, "patched")\n',
-        "",
+        "        require_not_skipped(workload, options, ROLLOUT_RULES)\n        self.require_possible(workload, expected)\n",
+        "        require_not_skipped(workload, options, ROLLOUT_RULES)\n",
     ),
     # Verification
     Mutation(
@@ -355,14 +331,14 @@ MUTATIONS = (
     Mutation(
         "verification: a lost sidecar does not stop the run",
         "lost_sidecars",
-        '        stop_reason = f"new Pods of {workload.ref} have no {snapshot.missed}"\n',
-        '        stop_reason = ""\n',
+        'stop_reason = f"new Pods of {workload.ref} have no sidecar {names}"',
+        'stop_reason = ""',
     ),
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "                differences = differences_of(workload, new, self.options)\n",
-        "                differences = ()\n",
+        "        differences = differences_of(workload, new, self.options)\n",
+        "        differences = ()\n",
     ),
     Mutation(
         "verification: rollouts that timed out are not rechecked",
@@ -371,22 +347,16 @@ MUTATIONS = (
         "        if False:\n",
     ),
     Mutation(
-        "verification: an API server that is away fails the rollout",
-        "rolling_out",
-        'outcome, message, stop_reason = Outcome.TIMED_OUT, error, ""',
-        'outcome, message, stop_reason = Outcome.FAILED, error, ""',
-    ),
-    Mutation(
         "verification: a crash during the soak is a success",
         "soak",
-        "                    restart = restart_of(before.get(uid, {}), pod)\n",
-        '                    restart = ""\n',
+        "restart = restart_of(first_seen, pod)",
+        'restart = ""',
     ),
     Mutation(
         "verification: an API server that stays away prolongs the soak",
         "soak",
-        "            were_unready, unready = unready, set()\n",
-        "            were_unready = unready\n",
+        "is_soaking = before and left > 0",
+        "is_soaking = before",
     ),
     # Signals
     Mutation(
@@ -429,8 +399,8 @@ MUTATIONS = (
     Mutation(
         "evict: a budget that allows nothing is a failure",
         "evicting_answers",
-        "            if error.status == 429:\n                cause",
-        "            if error.status == 0:\n                cause",
+        "if error.status == 429 or self.cluster.pod(pod):",
+        "if error.status != 429 and self.cluster.pod(pod):",
     ),
     Mutation(
         "evict: a pending template is rolled out",
@@ -459,8 +429,8 @@ MUTATIONS = (
     Mutation(
         "evict: one that took place despite its answer is not waited for",
         "evicting_answers",
-        "                if self.cluster.pod(pod):  # else it was evicted all the same\n",
-        "                if True:\n",
+        "if error.status == 429 or self.cluster.pod(pod):",
+        "if True:",
     ),
     # In place
     Mutation(
@@ -472,8 +442,8 @@ MUTATIONS = (
     Mutation(
         "in place: a ready Pod does not wait for the others",
         "in_place image_changes",
-        "        return super().obstacle(pod)\n",
-        '        return ""\n',
+        'return "waiting for the Pod before" if self.batch else super().obstacle(pod)',
+        'return "waiting for the Pod before" if self.batch else ""',
     ),
     Mutation(
         "in place: a container need not be restarted",
@@ -491,8 +461,8 @@ MUTATIONS = (
     Mutation(
         "secrets: values of settings are shown",
         "secrets",
-        "        return REDACTED\n    if not isinstance",
-        "        return value\n    if not isinstance",
+        "if not path[1:] or path[1] in PUBLIC:",
+        "if True:",
     ),
     # Exit
     Mutation(
@@ -504,14 +474,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a failed rollout is a success",
         "rolling_out",
-        "if result.is_failure or result.stop_reason:",
-        "if result.stop_reason:",
-    ),
-    Mutation(
-        "exit codes: what was unhealthy before is a failure",
-        "exit_codes failure_limits",
-        "if result.is_failure or result.stop_reason:",
-        "if outcome in FAILURES or result.stop_reason:",
+        "if outcome in FAILURES or result.stop_reason:\n            self.failed",
+        "if result.stop_reason:\n            self.failed",
     ),
     Mutation(
         "exit codes: drift is a success for an audit",
@@ -572,14 +536,14 @@ MUTATIONS = (
     Mutation(
         "--plan: what is rejected by now needs no rollout",
         "plan_file",
-        "elif ref not in known and having[ref] in NEED_NO_ROLLOUT:",
-        "elif ref not in known:",
+        'applied = ("up_to_date", "nothing_to_replace")',
+        'applied = ("up_to_date", "nothing_to_replace", "rejected")',
     ),
     Mutation(
         "--plan: the order is that of a plan without it",
         "plan_file",
-        "    planned.sort(key=lambda workload: places.get(workload.ref, 0))\n",
-        "",
+        "places.get(w.ref, 0))",
+        "0)",
     ),
     Mutation(
         "--plan: the cutoff is now",
@@ -595,34 +559,16 @@ MUTATIONS = (
     ),
     # Errors before the plan
     Mutation(
-        "errors: a token of a credential plugin is shown",
-        "starting",
-        "        hint = re.sub(OPAQUE_TOKEN, REDACTED, hint)\n",
-        "",
-    ),
-    Mutation(
-        "errors: what the plugin said is not told",
-        "starting",
-        "said = lines[: texts.index(text)] if text else []",
-        "said: list[str] = []",
-    ),
-    Mutation(
         "errors: a kubectl that cannot wait for a time is found after the first patch",
         "starting",
         'if "--timeout" not in help:',
         'if "Usage" not in help:',
     ),
     Mutation(
-        "errors: the skew of kubectl is not told",
-        "starting",
-        "abs(int(versions[0][1]) - int(versions[1][1])) > 1:",
-        "abs(int(versions[0][1]) - int(versions[1][1])) > 9:",
-    ),
-    Mutation(
         "errors: a name that does not exist is no failure",
         "named_workloads",
-        "    return sum(found.values())\n",
-        "    return 0\n",
+        "raise StartError(f'{resources[kind]} \"{name}\" not found in {where}')",
+        "pass",
     ),
     # The census
     Mutation(
@@ -640,21 +586,21 @@ MUTATIONS = (
     Mutation(
         "census: other kinds are not compared",
         "census",
-        "rules = OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)",
-        "rules = (*OWNER_RULES, kind_not_selected)",
+        "return OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)",
+        "return (*OWNER_RULES, kind_not_selected)",
     ),
     # What is seen
     Mutation(
         "verified: what could not be verified is a success",
         "verified_outcomes",
-        "return Result(workload, Outcome.INCOMPLETE, message), []",
-        "return Result(workload, Outcome.SUCCEEDED, message), []",
+        "return Result(workload, Outcome.INCOMPLETE, message), Snapshot([], [], [])",
+        "return Result(workload, Outcome.SUCCEEDED, message), Snapshot([], [], [])",
     ),
     Mutation(
         "verified: missing Pods are no problem",
         "verified_outcomes",
-        '        "missing": (snapshot.missing, ""),\n',
-        "",
+        '"missing": (snapshot.missing, ',
+        '"missing": (0, ',
     ),
     Mutation(
         "verified: unready Pods are no problem",
@@ -665,8 +611,8 @@ MUTATIONS = (
     Mutation(
         "verified: Pods that an autoscaler adds must be ready",
         "verified_outcomes",
-        "judged = [pod for pod in snapshot.pods if created_at(pod) <= since]",
-        "judged = snapshot.pods",
+        "is_due = created_at(pod) <= since or any(stuck_containers(pod))",
+        "is_due = True",
     ),
     Mutation(
         "verified: --allow-removal allows every removal",
@@ -678,21 +624,15 @@ MUTATIONS = (
     Mutation(
         "lacking: the cutoff excludes them",
         "half_damaged",
-        "            pod.name in workload.lacking\n            or (",
-        "            pod.name in workload.lacking\n            and (",
-    ),
-    Mutation(
-        "lacking: a dry run without the sidecar is enough",
-        "half_damaged",
-        "        if error or names - unpacked(workload.view).keys():\n",
-        "        if error:\n",
+        "        or pod.name in lacking\n",
+        "",
     ),
     # No harm
     Mutation(
         "harm: a degraded StatefulSet is restarted",
         "degraded",
-        "if is_degraded(workload) and workload.method is Method.RESTART:",
-        "if False:",
+        'return text if is_degraded(workload) else ""',
+        'return ""',
     ),
     Mutation(
         "harm: an incomplete rollout is restarted",
@@ -703,8 +643,8 @@ MUTATIONS = (
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        "    is_repair = any(pod.stuck or (pod.name in lost and not pod.is_ready) for pod in workload.pods)\n",
-        "    is_repair = False\n",
+        'reason = "" if is_repair(workload) else why_incomplete(workload)',
+        "reason = why_incomplete(workload)",
     ),
     # Clocks, credentials and waits
     Mutation(
@@ -716,7 +656,7 @@ MUTATIONS = (
     Mutation(
         "clocks: that of the API server does not count",
         "requests selecting",
-        "if self.clock else time.time()",
+        "if is_known else time.time()",
         "if False else time.time()",
     ),
     Mutation(
@@ -746,26 +686,8 @@ MUTATIONS = (
     ),
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
-        "concurrent_runs",
-        "reason = why_incomplete(workload) if workload.oldest_pod",
-        "reason = '' if workload.oldest_pod",
-    ),
-    Mutation(
-        "exit codes: an own rollout that its sidecar blocks is a success",
-        "concurrent_runs",
-        "reason = why_incomplete(workload) if workload.oldest_pod",
-        "reason = incomplete_rollout(workload, options) if workload.oldest_pod",
-    ),
-    Mutation(
-        "reruns: a sidecar that got stuck after the cutoff is not repaired",
-        "concurrent_runs",
-        "is_repair = any(pod.stuck or",
-        "is_repair = any(pod.stuck and pod.created < options.cutoff or",
-    ),
-    Mutation(
-        "soak: Pods that came meanwhile are not verified",
-        "soak",
-        "        result, _ = self.judge(workload, attempt, tell, cause, since)\n",
+        "earlier_rollouts concurrent_runs",
+        "unfinished=sum(bool(unfinished(w, options)) for w in left_out),",
         "",
     ),
     # Injectors that never give the same twice
@@ -790,8 +712,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a run that cannot start exits with 1",
         "starting",
-        '        print_error("%s (nothing was changed)", error)\n        return 3\n',
-        '        print_error("%s (nothing was changed)", error)\n        return 1\n',
+        '            sys.stderr.writelines(f"{line}\\n" for line in output if line)\n        return 3\n',
+        '            sys.stderr.writelines(f"{line}\\n" for line in output if line)\n        return 1\n',
     ),
     # Names that lead elsewhere, and protections
     Mutation(
@@ -809,14 +731,8 @@ MUTATIONS = (
     Mutation(
         "harm: a typo in an excluded namespace is a warning",
         "mistyped_names",
-        "if options.confirm and is_exact and meant and is_absent(cluster, pattern):",
-        "if False:",
-    ),
-    Mutation(
-        "harm: a namespace that exists is a typo",
-        "mistyped_names",
-        "and meant and is_absent(cluster, pattern):",
-        "and meant:",
+        "raise StartError(f'namespaces \"{name}\" not found; {hint}') from None",
+        "log.warning(hint)",
     ),
     Mutation(
         "harm: operators of a shell are words of a gate",
@@ -827,14 +743,14 @@ MUTATIONS = (
     Mutation(
         "harm: containers of a SidecarSet are changed in place",
         "in_place_managed",
-        "isinstance(listed, list) and any(name in listed for name in names)",
-        "False",
+        'is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)',
+        "is_managed = False",
     ),
     Mutation(
         "harm: only the example Pod is looked at before a change in place",
         "in_place_managed",
-        "        reason = why_not_in_place(pod, [*images])\n",
-        '        reason = ""\n',
+        "        if found and managed_images(pod):\n            raise SkipError(managed_images(pod))\n",
+        "",
     ),
     Mutation(
         "evict: a custom resource needs as many Pods as it has",
@@ -845,14 +761,14 @@ MUTATIONS = (
     Mutation(
         "evict: one Pod more than --max-unavailable",
         "max_unavailable",
-        "        if len(unavailable) < self.limit:\n",
-        "        if len(unavailable) <= self.limit:\n",
+        "is_possible = len(unavailable) < self.limit",
+        "is_possible = len(unavailable) <= self.limit",
     ),
     Mutation(
         "evict: what was unavailable from the start is waited for",
         "max_unavailable",
-        "        if len(stays) < self.limit:\n",
-        "        if True:\n",
+        "if len(stays) < self.limit or self.batch or not is_over:",
+        "if True:",
     ),
     Mutation(
         "evict: an OrderedReady StatefulSet loses several Pods at once",
@@ -863,14 +779,14 @@ MUTATIONS = (
     Mutation(
         "evict: what is in the batch is available",
         "max_unavailable",
-        "if is_terminating(pod) or uid_of(pod) in map(uid_of, self.batch):",
-        "if is_terminating(pod):",
+        "if uid_of(pod) in self.batch or not is_ready(pod):",
+        "if not is_ready(pod):",
     ),
     Mutation(
         "downtime: maxUnavailable is rounded up",
         "downtime",
-        'away = int(away.rstrip("%")) * wanted // 100',
-        'away = -(-int(away.rstrip("%")) * wanted // 100)',
+        'away = math.ceil(part) if workload.ref.kind == "DaemonSet" else int(part)',
+        "away = math.ceil(part)",
     ),
     Mutation(
         "downtime: both may be 0",
@@ -887,89 +803,71 @@ MUTATIONS = (
     Mutation(
         "rules: what is not ready without its sidecar is left",
         "lost_sidecars",
-        "pod.stuck or (pod.name in lost and not pod.is_ready) for",
-        "pod.stuck for",
+        "return any(pod.name in workload.lost for pod in new)",
+        "return False",
     ),
     Mutation(
         "rules: whatever is not ready is repaired",
         "lost_sidecars",
-        "pod.stuck or (pod.name in lost and not pod.is_ready) for",
-        "not pod.is_ready for",
+        "return any(pod.name in workload.lost for pod in new)",
+        "return any(not pod.is_ready for pod in new)",
     ),
     # The command that replaces Pods after a lost sidecar
     Mutation(
         "recovery: a restart waits for a broken Pod",
         "lost_sidecars",
-        '        if any(ref.kind == "StatefulSet" for ref in lost):',
-        "        if False:",
-    ),
-    Mutation(
-        "recovery: TYPE/NAMEs and namespaces of the run are kept",
-        "lost_sidecars",
-        'dropped += ["", "--include-namespace", "--all-namespaces", "--max-rollouts", "--in-place"]',
-        "pass",
-    ),
-    Mutation(
-        "recovery: the cutoff is kept",
-        "lost_sidecars",
-        'dropped += ["--only-started-before", "--skip-unhealthy", "--only-drifted"]',
+        "self.needs_evict |= is_lost and is_ordered_ready(workload.obj)",
         "pass",
     ),
     Mutation(
         "recovery: Pods without the sidecar are not selected",
         "lost_sidecars",
-        '"--only-drifted", "--include-missing", *dict',
-        "*dict",
-    ),
-    Mutation(
-        "recovery: one command for all namespaces",
-        "lost_sidecars",
-        'settings = {"--include-namespace": lost[0].namespace, "--context": context}',
-        'settings = {"--context": context}',
+        'more += ["--only-drifted", "--include-missing"]',
+        "pass",
     ),
     # Writes without an answer
     Mutation(
         "patch: a repetition is not recognized",
         "lost_answers",
-        "            if stamp in template_annotations(obj).values():\n                return patched_at(obj, stamp)\n            spec",
-        "            spec",
+        "            if stamp in template_annotations(obj).values():\n                return patched_at(obj, stamp)\n",
+        "",
     ),
     Mutation(
         "patch: one that was answered with 500 is not recognized",
         "lost_answers",
-        "                if error.status in (0, 404) or error.status >= 500:",
-        "                if error.status in (0, 404):",
+        "                problem = error if workload.is_begun else None\n",
+        "                if error.status == 500:\n                    raise\n                problem = error if workload.is_begun else None\n",
     ),
     Mutation(
         "patch: others start after one without an answer",
         "lost_answers",
-        "raise UnsuccessfulError(Outcome.FAILED, text, str(error)) from error",
-        "raise UnsuccessfulError(Outcome.FAILED, text) from error",
+        "return Result(workload, Outcome.FAILED, text, stop_reason)\n    outcome = ",
+        "return Result(workload, Outcome.FAILED, text)\n    outcome = ",
     ),
     Mutation(
         "patch: conflicts do not pause",
         "lost_answers",
-        "                    self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)\n",
-        "",
+        "            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)\n        text",
+        "        text",
     ),
     Mutation(
         "verification: a recreated workload is the same",
         "lost_answers",
-        '            if uid and dig(workload.obj, "metadata.uid") not in (uid, {}):',
-        "            if False:",
+        'if dig(workload.obj, "metadata.uid") != uid:',
+        "if False:",
     ),
     Mutation(
         "verification: another container of a pattern is as good",
         "several_injectors lost_sidecars",
-        "    return sorted(wanted.difference(names, removed",
-        "    wanted = {n for n in wanted if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    return sorted(wanted.difference(names, removed",
+        "    return sorted(missing.difference(names, removed if options.allow_removal else ()))",
+        "    missing = {n for n in missing if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    return sorted(missing.difference(names, removed if options.allow_removal else ()))",
     ),
     # Counts
     Mutation(
         "numbers: Pods that drift after the plan are up to date",
         "numbers",
-        "if workload.verdict in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):",
-        "if workload.verdict in (Verdict.DRIFTED, Verdict.MISSING):",
+        "if workload.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):\n        found",
+        "if workload.verdict not in (Verdict.DRIFTED, Verdict.MISSING):\n        found",
     ),
     Mutation(
         "numbers: what a success leaves is not said",
@@ -980,20 +878,14 @@ MUTATIONS = (
     Mutation(
         "numbers: surge Pods are counted",
         "numbers",
-        "counted = old[: max(wanted - kept - len(new), 0)]",
-        "counted = old",
-    ),
-    Mutation(
-        "numbers: what was begun counts as planned",
-        "numbers lost_answers",
-        "        if result.counts or not workload.is_begun:",
-        "        if True:",
+        "matched = max(wanted - kept - lost, len(updated))",
+        "matched = len(pods) - kept",
     ),
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
         "numbers",
-        '"drifted" if left == "in the plan" and name not in replaced else left, names',
-        "left, names",
+        '(left if n in replaced else "drifted", names)',
+        "(left, names)",
     ),
     Mutation(
         "numbers: all containers of a drifted Pod are in the plan",
@@ -1010,40 +902,28 @@ MUTATIONS = (
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        '    not_included: "excluded",\n',
+        '    "not_included": "excluded",\n',
         "",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        "        if pod.ends and left not in NOT_AUDITED:",
-        "        if False:",
-    ),
-    Mutation(
-        "exit codes: an earlier rollout is not looked at again",
-        "earlier_rollouts",
-        "    return [*owners.values()], [skip for skip in unfinished if skip.reason]",
-        "    return [*owners.values()], [Skip(w.ref, why) for w, why in plan.unfinished.items()]",
+        '    "running_to_completion": "runs to completion",\n',
+        "",
     ),
     Mutation(
         "exit codes: a new Pod that does not run is forgotten",
         "earlier_rollouts",
-        "    if reason or not unready or last < options.cutoff",
-        "    if True or last < options.cutoff",
+        "if reason or not unready or last < seconds_of(",
+        "if True or last < seconds_of(",
     ),
     Mutation(
         "exit codes: a rollout of before the cutoff counts",
         "earlier_rollouts",
-        "or last < options.cutoff_of(workload.ref).isoformat()[:19]:",
+        "or last < seconds_of(options.cutoff_of(workload.ref)):",
         "or not last:",
     ),
     # Answers of an injector
-    Mutation(
-        "changing values: what one tells is true of all",
-        "answers_by_pod changing_values",
-        "for group in groups if group[0].ignored for workload in group[1:]",
-        "for group in groups if False for workload in group[1:]",
-    ),
     Mutation(
         "changing values: the same Pod is the example twice",
         "answers_by_pod",
@@ -1072,26 +952,14 @@ MUTATIONS = (
     Mutation(
         "selection: an owner that may not be read is an error",
         "evicting_permissions permissions census",
-        "        absent = (404,) if is_workload(ref) else (403, 404)\n",
-        "        absent = (404,)\n",
+        "return self.find(path_of(ref), (404,) if is_workload(ref) else self.absent)",
+        "return self.find(path_of(ref), (404,))",
     ),
     Mutation(
         "half damaged: Pods that lack the sidecar are not replaced whatever their age",
-        "half_damaged",
-        "            pod.name in workload.lacking\n            or (pod.created",
-        "            False\n            or (pod.created",
-    ),
-    Mutation(
-        "half damaged: what new Pods would not get is lacking",
-        "half_damaged",
-        "        if error or names - unpacked(workload.view).keys():",
-        "        if error:",
-    ),
-    Mutation(
-        "half damaged: Pods of custom resources lack it, too",
-        "half_damaged",
-        "        and all(map(has_template, workload.owners))\n",
-        "",
+        "half_damaged lost_sidecars",
+        "        if pod.name in lost\n        or pod.name in lacking\n        or (",
+        "        if (",
     ),
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
@@ -1114,13 +982,13 @@ MUTATIONS = (
     Mutation(
         "signals: a recheck that is abandoned is interrupted",
         "scheduler interrupting",
-        "        if task.earlier:\n            return task.earlier\n",
-        "",
+        "return task.earlier or interrupted",
+        "return interrupted",
     ),
     Mutation(
         "ask: what ended while a question was open is handled later",
         "confirm_each scheduler",
-        "                while not self.events.empty():  # what ended meanwhile\n                    self.handle_event(POLL)\n",
+        "        while not self.events.empty():  # what ended meanwhile\n            self.handle_event(POLL)\n",
         "",
     ),
     Mutation(
@@ -1132,8 +1000,8 @@ MUTATIONS = (
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
         "scheduler",
-        "            if attempts > RETRIES or is_paused(workload.obj):",
-        "            if is_paused(workload.obj):",
+        "if code in (0, None) or is_unfinished(text) or left <= 1:",
+        "if code in (0, None) or is_unfinished(text):",
     ),
     Mutation(
         "requests: they have no deadline",
@@ -1144,20 +1012,14 @@ MUTATIONS = (
     Mutation(
         "soak: an interrupted one is a success",
         "soak",
-        "            outcome = Outcome.INCOMPLETE\n            duration",
-        "            outcome = Outcome.SUCCEEDED\n            duration",
-    ),
-    Mutation(
-        "soak: it hides a lost sidecar",
-        "soak",
-        "        if result.outcome not in (Outcome.SUCCEEDED, Outcome.INCOMPLETE):\n            outcome = result.outcome\n",
-        "",
+        "return replace(result, outcome=Outcome.INCOMPLETE, message=text)\n                settled",
+        "return replace(result, message=text)\n                settled",
     ),
     Mutation(
         "soak: it goes on as long as a Pod is unready",
         "soak",
-        "        while left > 0:\n",
-        "        while left > 0 or unready:\n",
+        "if now - settled > SETTLE and (is_known or not is_soaking):",
+        "if now - settled > SETTLE and is_known and not left > 0:",
     ),
 )
 

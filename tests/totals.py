@@ -12,7 +12,8 @@ TO_ROLL_OUT = (
     r" with (\d+) Pods?, (\d+) of them old"
 )
 DONE = r"^(\d+) workloads? in [^:]+: (.*)\.$"
-FAILED = r"^Failed: (.*)\.$"
+FAILED = r"^Failed: ([^(]*?)(?: \(.*\))?\.$"
+DETAILS = r"^Failed: [^(]*\((.*)\)\.$"  # of what is not up to date
 
 
 def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[str]:
@@ -21,23 +22,22 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
     (summary,) = of(records, "summary")
     yield from wrong_plan(text, plan)
     yield from wrong_table(text.rpartition("\nSIDECAR ")[2], summary["sidecars"], compares)
+    said = re.findall(r"^Not rolled out: (.*)\.$", text, re.MULTILINE)
     left = left_out(records)
-    current = left.pop("up to date", 0)
-    said = numbers(text, r"^Not rolled out: (.*)\.$")
-    if said != left:
+    if said != [left] * (bool(left) * (1 if summary["dry_run"] else 2)):
         yield f"text: not rolled out: {said}, records: {left}"
-    shown = sum(numbers(text, r"^Up to date: (\d+ workload)s?\.$").values())
-    if shown != current:
-        yield f"text: {shown} up to date, records: {current}"
     if not summary["dry_run"]:
-        yield from wrong_results(text, records, left)
+        yield from wrong_results(text, records)
     failed = {word.replace("_", " "): count for word, count in summary["failed"].items()}
-    failed.pop("not up to date", 0)  # has a line of its own
-    shown = numbers(text, FAILED)
-    if {word.lower(): count for word, count in shown.items()} != failed and summary[
-        "exit_code"
-    ] == 1:
-        yield f"text: failed: {shown}, records: {failed}"
+    if summary["exit_code"] == 1 and numbers(text, FAILED) != failed:
+        yield f"text: failed: {numbers(text, FAILED)}, records: {failed}"
+    counted = summary["not_up_to_date"]
+    left = {word.replace("_", " "): count for word, count in counted.items() if count}
+    details = numbers(text, DETAILS)
+    if details and details != left:
+        yield f"text: not up to date: {details}, records: {left}"
+    if bool(counted) != compares or sum(counted.values()) < len(summary["leftovers"]):
+        yield f"not up to date: {counted}, leftovers: {len(summary['leftovers'])}"
 
 
 def of(records: list[dict], kind: str) -> list[dict]:
@@ -49,11 +49,11 @@ def key(record: dict) -> tuple[str, str, str]:
 
 
 def numbers(text: str, pattern: str) -> Counter[str]:
-    """The numbers of a list such as `2 drifted workloads, 1 rejected`, by their words in the singular."""
+    """The numbers of a list such as `2 timed out, 1 failed`, by their words."""
     found = re.search(pattern, text, re.MULTILINE)
     counts: Counter[str] = Counter()
     for number, word in re.findall(r"(\d+) ([^,]+)", found[1] if found else ""):
-        counts[re.sub(r"(?<=workload|.....Pod)s$", "", word)] = int(number)
+        counts[word] = int(number)
     return counts
 
 
@@ -101,27 +101,16 @@ def wrong_table(table: str, sidecars: list[dict], compares: bool) -> Iterator[st
         yield f"text: {shown}, records: {rows}"
 
 
-def left_out(records: list[dict]) -> Counter[str]:
-    """How many workloads, and Pods without one, are not in the plan, by why."""
-    planned = set(map(key, of(records, "plan")))
-    drift = of(records, "drift")
-    verdicts = Counter(r["verdict"] for r in drift if key(r) not in planned)
-    others = {key(r) for r in of(records, "skip") if r["code"] != "without_pods"}
-    others -= set(map(key, drift))
-    kinds = Counter(kind == "Pod" for kind, *_ in others)
-    return +Counter(
-        {
-            "drifted workload": verdicts["drifted"] + verdicts["missing"],
-            "rejected": verdicts["rejected"],
-            "unknown": verdicts["unknown"],
-            "skipped workload": kinds[False],
-            "skipped Pod": kinds[True],
-            "up to date": verdicts["up_to_date"],
-        }
+def left_out(records: list[dict]) -> str:
+    """How many workloads, and Pods without one, are not rolled out."""
+    kinds = Counter(kind == "Pod" for kind, *_ in set(map(key, of(records, "skip"))))
+    found = {"workload": kinds[False], "Pod": kinds[True]}
+    return " and ".join(
+        f"{count} {noun}{'s' * (count > 1)}" for noun, count in found.items() if count
     )
 
 
-def wrong_results(text: str, records: list[dict], left: Counter[str]) -> Iterator[str]:
+def wrong_results(text: str, records: list[dict]) -> Iterator[str]:
     (summary,) = of(records, "summary")
     outcomes = Counter(r["outcome"] for r in of(records, "result"))
     if outcomes != summary["outcomes"]:
@@ -130,9 +119,6 @@ def wrong_results(text: str, records: list[dict], left: Counter[str]) -> Iterato
     if planned != ended:
         yield f"planned {planned}, results {ended}"
     wanted = Counter({outcome.replace("_", " "): count for outcome, count in outcomes.items()})
-    said = re.findall(r"^Not rolled out: .*\.$", text, re.MULTILINE)
-    if len(said) != 2 * bool(left) or len(set(said)) > 1:
-        yield f"text: not rolled out: {said}, records: {left}"
     shown = numbers(text, DONE.replace(r"(\d+)", r"\d+"))
     total = re.search(DONE, text, re.MULTILINE)
     if shown != +wanted or (total and int(total[1]) != wanted.total()):

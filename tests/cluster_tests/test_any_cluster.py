@@ -5,7 +5,6 @@ Each works in a namespace of its own, which it removes again; the sidecars are p
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime, timezone
 
@@ -89,17 +88,15 @@ def test_a_second_run_with_the_same_cutoff_finds_nothing(anywhere, run):
 
 
 def test_a_rollout_that_never_gets_ready_times_out(anywhere, run):
-    anywhere.create(workload("Deployment", "web", with_sidecar()))
-    anywhere.wait_for_rollout("deployment/web")
     unready = {
         "readinessProbe": {"exec": {"command": ["/none"]}},
         "image": "registry.invalid/broken:1",
     }
     sidecar = pod_spec(container("app"), {**container("test-sidecar"), **unready})
-    patch = {"spec": {"template": {"spec": sidecar}}}
-    words = ("patch", "deployment/web", "-n", anywhere.namespace, "-p", json.dumps(patch))
-    anywhere.kubectl(*words)
+    anywhere.create(workload("Deployment", "web", sidecar))
+    updated = "--for=jsonpath={.status.updatedReplicas}=1"
+    anywhere.kubectl("wait", "deployment/web", "-n", anywhere.namespace, updated)
     ended = run(anywhere.kubeconfig, *options(anywhere), CONFIRM, "--timeout=2s")
-    assert ended.code == 0
+    assert ended.code == 1
     assert ended.summary["outcomes"] == {"timed_out": 1}
     assert "error: timed out waiting for the condition" in ended.of("result")[0]["message"]

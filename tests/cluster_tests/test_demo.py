@@ -98,14 +98,13 @@ def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company
     bad = {"shop/search": "timed_out", "payments/ledger": "failed"}
     assert ended.outcomes == dict.fromkeys(dry.planned, "succeeded") | bad
     again = run(company, "--confirm=true", *ALL, "--parallel-rollouts=5", "--timeout=3s", cut_off)
-    # One would be rejected, so it was not patched; the other is waited for.
+    # One would be rejected, so it was not patched; the application of the other is broken.
     assert {f"{r['namespace']}/{r['name']}": r["method"] for r in again.of("plan")} == {
         "payments/ledger": "restart",
-        "shop/search": "attach",
     }
-    assert again.outcomes.keys() == bad.keys()
+    assert again.skipped["Deployment shop/search"].startswith("not healthy since its rollout: ")
     assert again.skipped["StatefulSet data/kafka"] == (
-        "1 of 2 Pods is below partition 1 and keeps the old sidecar; lower the partition"
+        "partition 1 keeps 1 old Pod; lower the partition"
     )
     assert again.skipped["Deployment payments/refunds"].startswith("no Pods since its last rollout")
     assert again.code == 1
@@ -116,20 +115,23 @@ def test_with_evict_only_the_pod_without_a_controller_needs_a_manual_step(run):
         demo.fill(cluster)
         before = {p["metadata"]["uid"] for p in cluster.store.list("pods")}
         ended = run(cluster, *ALL, "--evict", "--confirm=true", "--parallel-rollouts=5")
-        assert {name for name, reason in ended.skipped.items() if "manual" in reason} == {
-            "Pod shop/debug-shell"
-        }
+        manual = [name for name, reason in ended.skipped.items() if "manual" in reason]
+        assert sorted(name.partition("-")[0] for name in manual) == [
+            "Pod shop/debug",
+            "ReplicaSet legacy/orphan",  # it has another generation: its template may be pending
+        ]
         bad = {"shop/search": "failed", "payments/ledger": "failed"}
         assert ended.outcomes == dict.fromkeys(ended.planned, "succeeded") | bad
-        assert len(ended.planned) == 18
-        assert sum(r["method"] == "evict" for r in ended.of("plan")) == 6
+        assert len(ended.planned) == 17
+        assert sum(r["method"] == "evict" for r in ended.of("plan")) == 5
         owners = {r["name"]: r["controlled_by"] for r in ended.of("plan") if r["controlled_by"]}
         assert owners == {"prometheus": "Prometheus monitoring/main"}
         left = [p for p in cluster.store.list("pods") if p["metadata"]["uid"] in before]
         names = sorted(p["metadata"]["name"].split("-")[0] for p in left)
         no_sidecar = ["helpdesk"] * 2 + ["intranet"] * 2
         # A Pod below a partition would come back from another revision.
-        assert names == ["backup", "debug", *no_sidecar, "kafka", "leaving", "ledger", "proxy"]
+        others = ["kafka", "leaving", "ledger", "orphan", "proxy"]
+        assert names == ["backup", "debug", *no_sidecar, *others]
 
 
 def test_an_injector_that_breaks_stops_the_run():
@@ -139,12 +141,11 @@ def test_an_injector_that_breaks_stops_the_run():
     )
     assert ended.returncode == 1
     assert re.search(
-        r"\nnot started:\n  new Pods of Deployment \S+ have no sidecar:\n",
+        r"\nnot started:\n  new Pods of Deployment \S+ have no sidecar istio-proxy:\n",
         ended.stdout,
     )
     assert re.search(r"\nPods: \d+ of \d+ updated and ready \(.*\b[1-9]\d* lost", ended.stdout)
-    assert "\n  1. Repair the injector.\n  2. Replace these Pods:\n" in ended.stdout
-    assert "\n  3. Resume:\n" in ended.stdout
+    assert " have no sidecar. Repair the injector, and run:\n  " in ended.stdout
 
 
 def test_the_sample_company_has_drifted_in_half(run):
@@ -156,7 +157,7 @@ def test_the_sample_company_has_drifted_in_half(run):
         assert [name for name, verdict in verdicts.items() if verdict == "rejected"] == [
             "payments/ledger",
         ]
-        assert ended.summary["without_pods"] == 1
+        assert ended.summary["not_up_to_date"]["without_pods"] == 1
         assert len([name for name, verdict in verdicts.items() if verdict == "up_to_date"]) == 4
         by_config = [
             r["name"]
@@ -174,7 +175,7 @@ def test_the_sample_company_has_drifted_in_half(run):
             "--parallel-rollouts=5",
             "--timeout=3s",
         )
-        assert done.code == 0  # what did not succeed was unhealthy before
+        assert (done.code, done.summary["failed"]) == (1, {"timed_out": 1})
         assert done.outcomes == dict.fromkeys(ended.planned, "succeeded") | {
             "shop/search": "timed_out"
         }
@@ -206,7 +207,7 @@ def test_an_init_container_has_drifted(company_again, run):
     assert (plan["name"], plan["sidecars"][0]["init"]) == ("checkout", True)
     (drift,) = run(company_again, "--only-drifted", "deploy/checkout").of("drift")
     assert drift["verdict"] == "up_to_date"
-    assert drift["other_changes"] == ["init container opentelemetry-auto-instrumentation-java"]
+    assert drift["other_changes"] == ["container opentelemetry-auto-instrumentation-java"]
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ def test_right_after_a_rollout_nothing_has_drifted(every_kind, run):
     assert ended.code == 0
     assert ended.planned == []
     assert verdicts(ended) == dict.fromkeys(ALL, "up_to_date")
-    text = run(every_kind, DRIFTED, TEXT, *BOTH)
-    assert "\nUp to date: 4 workloads.\n" in text.stdout
 
 
 CHANGES = [
@@ -29,7 +27,10 @@ CHANGES = [
         {"image": "docker.io/istio/proxyv2:1.27.0"},
         ["image: docker.io/istio/proxyv2:1.26.2 -> docker.io/istio/proxyv2:1.27.0"],
     ),
-    ({"args": ["proxy", "sidecar", "--new"]}, ["args: None -> --new"]),
+    (
+        {"args": ["proxy", "sidecar", "--new"]},
+        ["args: ['proxy', 'sidecar'] -> ['proxy', 'sidecar', '--new']"],
+    ),
     ({"command": ["/start"]}, ["command: None -> ['/start']"]),
     (
         {"env": [{"name": "LEVEL", "value": "info"}, *PROXY["env"][:2]]},
@@ -66,7 +67,7 @@ CHANGES = [
 )
 def test_each_change_of_the_injector_is_found_and_named(every_kind, run, change, found):
     every_kind.injector.container |= change
-    ended = run(every_kind, DRIFTED, *BOTH)
+    ended = run(every_kind, DRIFTED, "--show-values", *BOTH)
     assert verdicts(ended) == dict.fromkeys(ALL, "drifted")
     for name in ("web", "native", "db", "agent"):
         if found:
@@ -106,7 +107,7 @@ def test_a_change_of_the_workloads_own_template_is_none_of_the_injectors(every_k
     extra["metadata"] = {"annotations": {"own/annotation": "2"}}
     every_kind.kubelet.ready_after = 60
     every_kind.change("Deployment", "shop", "web", {"spec": {"template": extra}})
-    assert "\nUp to date: 4 workloads.\n" in run(every_kind, DRIFTED, TEXT).stdout
+    assert set(verdicts(run(every_kind, DRIFTED)).values()) == {"up_to_date"}
 
 
 def test_pods_of_one_workload_may_differ_from_each_other(every_kind, run):
@@ -126,11 +127,9 @@ def test_what_else_changes_is_told_and_is_no_drift_by_itself(every_kind, run):
     assert set(verdicts(run(every_kind, DRIFTED)).values()) == {"up_to_date"}
     every_kind.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
     ended = run(every_kind, DRIFTED)
-    assert ended.of("drift")[0]["other_changes"] == ["init container init", "volume crl"]
-    assert (
-        "  Other changes to the Pod: init container init, volume crl\n"
-        in run(every_kind, DRIFTED, TEXT).stdout
-    )
+    assert ended.of("drift")[0]["other_changes"] == ["container init"]
+    text = run(every_kind, DRIFTED, TEXT).stdout
+    assert "  Other changes to the Pod: container init\n" in text
 
 
 def test_a_changed_volume_that_the_sidecar_mounts_is_drift(every_kind, run):
@@ -138,7 +137,7 @@ def test_a_changed_volume_that_the_sidecar_mounts_is_drift(every_kind, run):
         "volumes": [{"name": "proxy-config", "configMap": {"name": "proxy-config-2"}}]
     }
     every_kind.create("shop", config("proxy-config-2"))
-    ended = run(every_kind, DRIFTED)
+    ended = run(every_kind, DRIFTED, "--show-values")
     assert (
         "istio-proxy.volumes.proxy-config.configMap.name: proxy-config -> proxy-config-2"
         in lines(ended, "web")

@@ -20,10 +20,11 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     text = run(every_kind, DRIFTED, TEXT).stdout
     assert "  a  would be removed: istio-proxy 1.26.2\n" in text
     assert (
-        "  would lose the sidecar; not restarted without --allow-removal; check what injects it:\n"
+        "  drifted, but would lose the sidecar; not restarted without --allow-removal; "
+        "check what injects it:\n"
         "    Deployment shop/native (a), shop/web (a)\n"
     ) in text
-    assert "\nNot rolled out: 4 drifted workloads.\n" in text
+    assert "\nNot rolled out: 4 workloads.\n" in text
     left = run(every_kind, DRIFTED, CONFIRM)
     assert left.code == 0
     assert patched(every_kind) == []

@@ -44,7 +44,7 @@ def test_one_that_goes_away_is_lost(agents, run, monkeypatch):
         "shop/b": "not_started",
         "shop/c": "not_started",
     }
-    text = "2 of 2 new Pods have no sidecar otel-agent; check what injects it"
+    text = "2 of 2 new Pods without sidecar otel-agent; check what injects it"
     assert messages(ended)["a"] == text
     assert (ended.code, patched(agents), ended.summary["pods"]["lost"]) == (1, ["a"], 2)
     again = run(agents, DRIFTED, "--fail-on-drift", AGENTS, TEXT)
@@ -58,7 +58,7 @@ def test_one_that_is_away_by_the_second_look_is_not_lost_by_a_patch(agents, run)
     assert (ended.planned, patched(agents)) == ([], [])
     assert set(verdicts(ended).values()) == {"drifted"}
     without = run(agents, CONFIRM, AGENTS)
-    text = "not patched: new Pods would not have the sidecar otel-agent; check what injects it"
+    text = "not begun: new Pods would not have the sidecar otel-agent; check what injects it"
     assert messages(without)["a"].startswith(text)
     allowed = run(agents, DRIFTED, CONFIRM, AGENTS, "--allow-removal")
     assert set(allowed.outcomes.values()) == {"succeeded"}
@@ -76,7 +76,7 @@ def test_pods_that_lack_one_say_which(agents, run):
     agents.agents = ["vault-agent", "otel-agent"]
     names = ("--sidecar-container-name=vault-agent", "--sidecar-container-name=otel-agent")
     shown = run(agents, DRIFTED, TEXT, *names).stdout
-    assert "1 of 2 Pods has no sidecar otel-agent" in shown
+    assert "1 Pod without a sidecar" in shown
 
 
 def test_only_the_containers_that_differ_are_in_the_plan(agents, run):

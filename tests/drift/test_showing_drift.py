@@ -22,11 +22,9 @@ def test_workloads_that_differ_in_the_same_way_have_the_same_letter(every_kind, 
     shown = run(every_kind, DRIFTED, *BOTH, TEXT).stdout
     assert shown.partition("Differences between running Pods and new ones:\n")[2].startswith(
         "  a  istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n"
-        "     istio-proxy  args  sidecar -> <none>\n"
-        "     istio-proxy  args  <none> -> --log=info\n"
+        "     istio-proxy  args changed\n"
         "  b  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.28.0\n"
-        "     istio-proxy  args  sidecar -> <none>\n"
-        "     istio-proxy  args  <none> -> --log=info\n"
+        "     istio-proxy  args changed\n"
         "\n#  NAMESPACE "
     )
     rows = [line.split() for line in shown.splitlines() if re.match(r"\d  shop", line)]
@@ -39,15 +37,15 @@ def test_workloads_that_differ_in_the_same_way_have_the_same_letter(every_kind, 
 def test_no_more_than_five_differences_are_shown_without_debug(every_kind, run):
     every_kind.injector.container["env"] = [{"name": f"X{n}", "value": "1"} for n in range(7)]
     shown = run(every_kind, DRIFTED, TEXT).stdout
-    assert "env X1  <none> -> 1\n     and 5 more\n" in shown
-    assert "env X6  <none> -> 1\n" in run(every_kind, DRIFTED, TEXT, "--log-level=debug").stdout
+    assert "env X1 added\n     and 5 more\n" in shown
+    assert "env X6 added\n" in run(every_kind, DRIFTED, TEXT, "--log-level=debug").stdout
 
 
-def test_long_values_are_shortened_in_text_alone(every_kind, run):
+def test_values_are_shown_whole_on_request(every_kind, run):
     every_kind.injector.container["env"] = [{"name": "LONG", "value": "x" * 500}]
-    shown = run(every_kind, DRIFTED, TEXT).stdout
-    assert f"\n     istio-proxy  env LONG  <none> -> {'x' * 57}...\n" in shown
-    whole = run(every_kind, DRIFTED).of("drift")[0]["differences"]
+    shown = run(every_kind, DRIFTED, TEXT, "--show-values").stdout
+    assert f"\n     istio-proxy  env LONG  <none> -> {'x' * 500}\n" in shown
+    whole = run(every_kind, DRIFTED, "--show-values").of("drift")[0]["differences"]
     assert {"path": ["istio-proxy", "env", "LONG"], "current": None, "expected": "x" * 500} in whole
 
 

@@ -16,8 +16,8 @@ SEEN = (
     Seen(
         1,
         "new Pods that still differ are a success",
-        "                differences = differences_of(workload, new, self.options)\n",
-        "                differences = ()\n",
+        "        differences = differences_of(workload, new, self.options)\n",
+        "        differences = ()\n",
     ),
     Seen(
         1,
@@ -28,8 +28,8 @@ SEEN = (
     Seen(
         2,
         "Pods below a partition count as to be replaced",
-        "    workload.pods_to_replace = len(workload.old_pods) - kept\n",
-        "    workload.pods_to_replace = len(workload.old_pods)\n",
+        "    workload.old_pods = tuple(name for name in old if name not in kept)\n",
+        "    workload.old_pods = tuple(old)\n",
     ),
     Seen(
         2,
@@ -40,8 +40,8 @@ SEEN = (
     Seen(
         3,
         "what failed does not change the exit code",
-        "        if result.is_failure or result.stop_reason:\n",
-        "        if result.stop_reason:\n",
+        "        if outcome in FAILURES or result.stop_reason:\n            self.failed",
+        "        if result.stop_reason:\n            self.failed",
     ),
     Seen(
         3,
@@ -58,8 +58,8 @@ SEEN = (
     Seen(
         4,
         "pending changes of a template are rolled out",
-        "    is_rolled_out = change and workload.method is Method.EVICT\n",
-        "    is_rolled_out = False\n",
+        '    return f"{text}; {hint}" if is_pending and workload.method is Method.EVICT else ""\n',
+        '    return ""\n',
     ),
     Seen(
         4,
@@ -82,20 +82,20 @@ SEEN = (
     Seen(
         6,
         "the printed command has no --evict",
-        '    dropped = ["--confirm", "--confirm-each"]\n',
-        '    dropped = ["--confirm", "--confirm-each", "--evict"]\n',
+        '        is_switch = re.fullmatch("--|--confirm(-each)?(=.*)?", word)\n',
+        '        is_switch = re.fullmatch("--|--evict|--confirm(-each)?(=.*)?", word)\n',
     ),
     Seen(
         6,
         "each run restarts everything again",
-        "            or (pod.created < cutoff and (pod.sidecars or options.include_missing))\n",
-        "            or (pod.sidecars or options.include_missing)\n",
+        "            and pod.created < cutoff\n",
+        "",
     ),
     Seen(
         7,
-        "values of secret names are shown",
-        "    if value and not REFERENCES.match(place) and any(map(is_secret, path[2:])):\n",
-        "    if False:\n",
+        "values that may be secret are shown",
+        "    if not path[1:] or path[1] in PUBLIC:\n",
+        "    if True:\n",
     ),
     Seen(
         7,

@@ -17,7 +17,8 @@ from .cases import SECRETS, SETUPS, App
 from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
-NOT_FAILED = ("interrupted", "quit", "--max-duration reached", "not selected by --max-rollouts")
+UP_TO_DATE = ("up_to_date", "nothing_to_replace")  # codes of a row of --plan that needs no rollout
+ASKED_FOR = ("interrupted", "quit", "not selected by --max-rollouts")  # what is not started
 LATE = 0.5  # seconds until a signal is heeded: requests may be under way
 KINDS_OF = {"Deployment": "deployment", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
 SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset"}
@@ -204,7 +205,9 @@ class Oracle:
         self.check_end(run)
         self.check_secrets(run)
         self.check_writes(run)
-        if run.summary and not run.by_process:
+        if run.summary and "error" in run.summary:
+            self.check_error(run)
+        elif run.summary and not run.by_process:
             self.check_exit_code(run)
             self.check_texts(run)
             self.check_plan(run)
@@ -233,6 +236,23 @@ class Oracle:
         is_early = run.by_process and -ended.code in (1, 2, 15)  # before Python has begun
         if ended.code not in (0, 1, 2, 3, 129, 130, 143) and not is_early:
             self.say(5, f"exit code {ended.code}: {logged[-300:]}")
+
+    def check_error(self, run: Run) -> None:
+        """A run ends before its plan only for a name that does not exist, or the API server."""
+        known = (
+            "not found",
+            "no Pods have a container named",
+            "cannot",
+            "Unauthorized",
+            "50",
+            "429",
+            "403",
+        )
+        known += ("interrupted", "409", "truncated")
+        if not any(word in run.finished.stderr for word in known):
+            self.say(3, f"ended without a plan: {run.finished.stderr[-300:]}")
+        if any(entry for entry, *_ in self.writes(run)):
+            self.say(4, "a write before an error")
 
     # 7. No secrets
 
@@ -427,27 +447,31 @@ class Oracle:
         if code != summary["exit_code"]:
             self.say(3, f"exit code {code}, in the summary {summary['exit_code']}")
         reasons = []
-        plans = {f"{r['namespace']}/{r['name']}": r for r in run.of("plan")}
         for result in run.of("result"):
             key = f"{result['namespace']}/{result['name']}"
             # What stops the run counts: since the plan, the injector has changed.
-            is_stop = "would not have the sidecar" in result["message"]
-            is_stop &= options.has("--only-drifted")
-            is_stop |= result["outcome"] == "lost_sidecar"
-            was_healthy = not plans[key]["unhealthy_reason"] or is_stop
-            if result["outcome"] in FAILURES and was_healthy:
+            if result["outcome"] in FAILURES:
                 reasons.append(f"{key} {result['outcome']}")
             is_stopped = result["outcome"] == "not_started"
-            if is_stopped and not result["message"].startswith(NOT_FAILED):
+            if is_stopped and re.match(r"\d{3} |cannot ", result["message"]):
                 reasons.append(f"{key} not started: {result['message']}")
-        if "Rollouts of earlier runs:" in run.text:
-            reasons.append("rollouts of earlier runs")
-        if "not found in" in run.finished.stderr:
-            reasons.append("not found")
+            if options.plan is not None and is_stopped and result["message"] not in ASKED_FOR:
+                reasons.append(f"{key} not applied: {result['message']}")
+            if options.plan is not None and result["outcome"] == "skipped":
+                reasons += [f"{key} not applied"] * ("not_applied" in summary["failed"])
+        codes = [r["code"] for r in run.of("skip")]
+        if run.confirm:
+            reasons += [code for code in codes if code in ("unfinished", "lost_sidecar")]
+            rows = {(r["kind"], r["namespace"], r["name"]) for r in options.plan or ()}
+            reasons += [
+                f"{r['name']} not applied: {r['code']}"
+                for r in run.of("skip")
+                if (r["kind"], r["namespace"], r["name"]) in rows and r["code"] not in UP_TO_DATE
+            ]
         if "cannot list Pods again" in run.finished.stderr:
             reasons.append("list of Pods")
         planned = sum(r["pods_to_replace"] for r in run.of("plan") if not run.confirm)
-        left = planned or summary["leftovers"] or summary["without_pods"]
+        left = planned or summary["leftovers"] or "without_pods" in codes
         if options.has("--fail-on-drift") and left:
             reasons.append("drift")
         if code != bool(reasons):
@@ -467,28 +491,44 @@ class Oracle:
         options, names = self.options, self.options.names
         would = self.would(template, version)
         have = [forms(pod, names) for pod in pods]
-        exact = set(names) & {name for found in have for name in found}
         old = different = 0
         for pod, found in zip(pods, have, strict=True):
             differs = found != would
             different += differs
-            lacks = (
-                bool({n for n in exact & set(would) if n not in found}) and app.kind != "CloneSet"
-            )
-            lacks &= bool(exact) and exact <= set(would)
+            lacks = any(have) and bool(would.keys() - found.keys())
+            lacks &= options.has("--only-drifted") and app.kind != "CloneSet"
             is_old = pod["metadata"]["creationTimestamp"] < self.cutoff and (
                 found or options.has("--include-missing")
             )
             wanted = differs or not options.has("--only-drifted")
             if method == "attach":
                 wanted &= pod["metadata"]["creationTimestamp"][:19] < stamp_of(template)[:19]
-            if (
-                wanted
-                and (is_old or lacks)
-                and (method == "in_place" or not is_below_partition(scene, app, pod))
-            ):
-                old += 1
+            is_lost = bool(self.lost(pod, scene, app)) and method != "attach"
+            is_wanted = is_lost or (wanted and (is_old or lacks))
+            old += is_wanted and not is_below_partition(scene, app, pod)
         return old, different
+
+    def lost(self, pod: dict, scene: Scene, app: App) -> set[str]:
+        """The named sidecars that a Pod lost in a rollout of the tool, by its annotation."""
+        obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name), {"metadata": {}})
+        changes = [
+            (entry.get("time", ""), entry["manager"])
+            for entry in obj["metadata"].get("managedFields", ())
+            if "f:template" in entry.get("fieldsV1", {}).get("f:spec", {})
+        ]
+        if not changes or max(changes)[1] != "sidecar-rollout":
+            return set()
+        prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
+        note = pod["metadata"].get("annotations", {}).get(f"{prefix}.rollout.sidecars", "")
+        have = forms(pod, self.options.names)
+        found = set()
+        for word in filter(None, note.split(", ")):
+            name, _, is_init = word.partition(" ")
+            for pattern in self.options.names:
+                is_replaced = is_init and any(fnmatch.fnmatchcase(n, pattern) for n in have)
+                if fnmatch.fnmatchcase(name, pattern) and name not in have and not is_replaced:
+                    found.add(name)
+        return found
 
     def check_plan(self, run: Run) -> None:
         lists = self.listed(run)
@@ -526,7 +566,6 @@ class Oracle:
                 if record["pods"] < len(found):
                     self.say(2, f"plan: {app.key} has {record['pods']} Pods, in fact {len(found)}")
                 shown = {(s["name"], s["image"]) for s in record["sidecars"]}
-                self.check_lacking(run, app, found)
                 real = {
                     (name, one[1])
                     for p in found
@@ -557,10 +596,12 @@ class Oracle:
             return
         wanted = [f"{r['namespace']}/{r['name']}" for r in self.options.plan]
         planned = [f"{r['namespace']}/{r['name']}" for r in run.of("plan")]
-        verdicts = ("drifted", "missing", "rejected", "unknown")
-        compared = [r for r in run.of("drift") if r["verdict"] in verdicts]
-        listed = {f"{r['namespace']}/{r['name']}" for r in [*run.of("skip"), *compared]}
-        if planned != [key for key in wanted if key in planned]:
+        listed = {f"{r['namespace']}/{r['name']}" for r in run.of("skip")}
+        attached = [
+            f"{r['namespace']}/{r['name']}" for r in run.of("plan") if r["method"] == "attach"
+        ]
+        in_order = sorted(wanted, key=lambda key: key not in attached)
+        if planned != [key for key in in_order if key in planned]:
             self.say(2, f"--plan: {planned}, in the file: {wanted}")
         # Of an owner that was not read, the Pods are listed.
         lost = [
@@ -570,18 +611,6 @@ class Oracle:
         ]
         if lost:
             self.say(2, f"--plan: {lost} are in the file, and not mentioned")
-
-    def check_lacking(self, run: Run, app: App, pods: list[dict]) -> None:
-        """The note `1 of 2 Pods has no sidecar` counts Pods."""
-        row = rf"^[-0-9]+ +{app.namespace} +{app.kind.lower()}/{app.name} +(.*)$"
-        note = re.search(row, run.text, re.MULTILINE)
-        said = note and re.search(r"(\d+) of (\d+) Pods? ha(?:s|ve) no sidecar", note[1])
-        if said:
-            have = [set(forms(pod, self.options.names)) for pod in pods]
-            names = set().union(*have) & set(self.options.names)
-            lacking = sum(bool(names - found) for found in have)
-            if (int(said[1]), int(said[2])) != (lacking, len(pods)):
-                self.say(2, f"plan: {app.key}: {note[1]}, in fact {lacking} of {len(pods)}")
 
     def plan_pods(self, run: Run) -> list[dict]:
         """The Pods of the plan's lists: the first answer of each path."""
@@ -763,14 +792,12 @@ class Oracle:
         if "undone" in self.touched(run, entry).get(app.key, set()):
             return  # new Pods without the stamp are told apart by their time, in whole seconds
         numbers = [self.numbers(app, stamps, scene) for scene in scenes]
-        shown = tuple(
-            counts[n] for n in ("matched", "updated", "ready", "updated_and_ready", "lost")
-        )
+        shown = tuple(counts[n] for n in ("matched", "updated", "updated_and_ready", "lost"))
         if shown not in numbers:
             self.say(2, f"{app.key} {entry.data['outcome']} with {counts}, in fact {numbers}")
 
     def numbers(self, app: App, stamps: set[str], scene: Scene) -> tuple[int, ...] | None:
-        """Matched, updated, ready, updated and ready, lost: of the Pods that a restart replaces."""
+        """Matched, updated, updated and ready, lost: of the Pods that a restart replaces."""
         obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
         if not obj:
             return None
@@ -786,7 +813,6 @@ class Oracle:
         return (
             len(updated) + len(counted),
             len(updated),
-            len(ready) + sum(map(is_ready, counted)),
             len(ready),
             len(new) - len(updated) + missing,
         )
@@ -810,7 +836,7 @@ class Oracle:
             numbers |= {len(pods_of(scene, app)) for scene in scenes}
         if record["method"] != "restart":
             numbers = set(range(record["pods_to_replace"], max(numbers) + 1))
-        shown = {counts[name] for name in ("matched", "updated", "ready", "updated_and_ready")}
+        shown = {counts[name] for name in ("matched", "updated", "updated_and_ready")}
         if len(shown) > 1 or not shown & numbers or counts["lost"]:
             self.say(2, f"{app.key} succeeded with {counts}, in fact {numbers} Pods")
 
@@ -863,6 +889,8 @@ class Oracle:
         )
         if is_manual:
             is_possible = app.budget != "blocks" and len(templates) == 1
+            is_bare = app.kind in ("ReplicaSet", "ReplicationController")
+            is_possible &= not is_bare or obj["metadata"].get("generation") == 1
             for name, _ in SETUPS[self.history.setup]:
                 is_named = any(fnmatch.fnmatchcase(name, pattern) for pattern in options.names)
                 if self.history.change == "removal" and not is_named:

@@ -111,7 +111,7 @@ def test_nothing_drifts_until_an_upgrade_which_is_found_exactly(operator, real_c
             f"{JAVA}.image: registry.example/java:2 -> registry.example/java:12",
             f"{COLLECTOR}.image: registry.example/collector:1 -> registry.example/collector:11",
         ]
-    confirmed = run(real_cluster, *OPTIONS, CONFIRM, "--parallel-rollouts=5")
+    confirmed = run(real_cluster, *OPTIONS, "--show-values", CONFIRM, "--parallel-rollouts=5")
     is_new = has("11", "12")
     old = [
         p["metadata"]["name"]

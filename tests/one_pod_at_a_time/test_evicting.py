@@ -80,7 +80,7 @@ def test_pods_below_a_partition_are_never_evicted(cluster, run):
     first = run(cluster, CONFIRM, *EVICT)
     assert (first.code, first.outcomes) == (0, {"shop/x": "succeeded"})
     assert [(r["method"], r["pods_to_replace"]) for r in first.of("plan")] == [("restart", 1)]
-    kept = "2 of 3 Pods are below partition 2 and keep the old sidecar"
+    kept = "partition 2 keeps 2 old Pods"
     assert first.of("result")[0]["message"] == kept
     second = run(cluster, CONFIRM, *EVICT, "--only-drifted")
     assert second.skipped == {"StatefulSet shop/x": f"drifted, but {kept}; lower the partition"}
@@ -111,8 +111,8 @@ def test_pods_that_nobody_would_replace_are_never_evicted(cluster, run):
     assert ended.skipped == {
         "Pod shop/bare": "not managed by a controller; delete and recreate it manually",
         "Pod shop/static": "static Pod, managed by the kubelet of its node",
-        "Pod shop/job": "managed by a Job; runs to completion",
-        "Pod shop/step": "managed by a Workflow; runs to completion",
+        "Pod shop/job": "runs to completion",
+        "Pod shop/step": "runs to completion",
     }
     assert (ended.planned, evictions(cluster)) == ([], [])
 

@@ -19,8 +19,7 @@ def test_a_budget_that_allows_nothing_times_out(cluster, run):
     (result,) = ended.of("result")
     assert (result["outcome"], ended.code) == ("timed_out", 1)
     assert result["message"] == (
-        "0 of 2 Pods replaced; PodDisruptionBudget shop/x allows no disruption: it needs 2 healthy "
-        "pods and has 2 currently"
+        "The disruption budget x needs 2 healthy pods and has 2 currently (0 of 2 Pods replaced)"
     )
     assert 2 <= len(evictions(cluster)) <= 4  # with growing pauses
 
@@ -30,7 +29,7 @@ def test_a_budget_that_opens_is_waited_for(cluster, start):
     cluster.create("shop", budget("x", minAvailable=2))
     cluster.settle()
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
-    running.wait_for_log("PodDisruptionBudget shop/x allows no disruption")
+    running.wait_for_log("The disruption budget x needs 2 healthy pods")
     cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
@@ -53,7 +52,7 @@ def test_retry_after_is_honored(cluster, start, cause):
     cluster.settle()
     cluster.fault(**too_many(cause, **{"Retry-After": "3"}))
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
-    budget_text = "PodDisruptionBudget shop/x allows no disruption: it is still being processed"
+    budget_text = "The disruption budget x is still being processed by the server."
     running.wait_for_log(budget_text if cause else "429 Too many requests")
     began = datetime.now(timezone.utc)
     cluster.wait_for(lambda: len(evictions(cluster)) > 1)
@@ -125,7 +124,7 @@ def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):
     cluster.settle()
     cluster.kubelet.ready_after = 2.5
     running = start(cluster, CONFIRM, *EVICT, "--log-level=debug", "--timeout=4s")
-    running.wait_for_log("allows no disruption", times=2)
+    running.wait_for_log("The disruption budget x needs", times=2)
     cluster.change("PodDisruptionBudget", "shop", "x", {"spec": {"minAvailable": 1}})
     assert running.finish().outcomes == {"shop/x": "succeeded"}
 

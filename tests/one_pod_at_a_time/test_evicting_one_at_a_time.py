@@ -57,9 +57,9 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
-    (first,) = cluster.wait_for(lambda: evictions(cluster))
-    cluster.wait_for(lambda: len(cluster.pods("shop")) == 3)
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=5s", "--log-level=debug")
+    running.wait_for_log("waiting for a Pod to be ready: x-")
+    (first,) = evictions(cluster)
     other = next(p["metadata"]["name"] for p in cluster.pods("shop") if is_ready(p))
     set_ready(cluster, other, False)
     for found in cluster.pods("shop"):
@@ -68,7 +68,9 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
     (result,) = ended.of("result")
-    assert result["message"].endswith(f"still waiting for a Pod to be ready: {other}: probe failed")
+    assert (
+        f"still waiting for a Pod to be ready: {other}: probe failed (0 of 3" in result["message"]
+    )
 
 
 def test_the_last_pod_is_gone_at_the_end(cluster, run):
@@ -93,8 +95,11 @@ def test_an_ordered_stateful_set_begins_with_its_lowest_unready_pod(cluster, run
 
 
 @pytest.mark.parametrize("unready", ["x-2", ""])
-def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(cluster, run, unready):
+def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(
+    cluster, run, unready, tool, monkeypatch
+):
     """x-0 is not to be replaced; without it, the controller would not create another Pod."""
+    monkeypatch.setattr(tool, "UNAVAILABLE_FOR", 0)
     cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **ON_DELETE))
     cluster.settle()
     for found in cluster.pods("shop")[1:]:
@@ -107,8 +112,9 @@ def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(cluster, 
     ended = run(cluster, CONFIRM, *EVICT, cutoff, "--max-unavailable=3")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("incomplete", [])
-    text = "0 of 2 Pods replaced; 1 of 3 Pods is unavailable (x-0: not ready); repair it "
+    text = "still waiting for a Pod to be ready: x-0: probe failed; "
     assert result["message"].startswith(text)
+    assert "; 1 of 3 Pods unavailable since the start; repair it (0" in result["message"]
 
 
 def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
@@ -118,6 +124,7 @@ def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
     spec = {"replicas": 0, "podManagementPolicy": "OrderedReady"}
     eviction.owner, eviction.obj = ref, {"metadata": {}, "spec": spec}
     one = pod("x-0", APP)
+    one["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     assert eviction.obstacle(one) == ""
     eviction.obj["spec"]["replicas"] = 1
     assert eviction.obstacle(one) == "waiting for 1 Pod to be created"

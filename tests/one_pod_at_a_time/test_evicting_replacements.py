@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -19,7 +20,7 @@ def test_a_replacement_that_would_be_rejected_is_not_risked(cluster, run, owner)
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("failed", [])
-    assert result["message"].startswith("not evicted: cannot create its Pods: ")
+    assert result["message"].startswith("not begun: cannot create its Pods: ")
 
 
 def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
@@ -30,14 +31,14 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     ended = run(cluster, CONFIRM, *EVICT)
     first, second = ended.of("result")
     assert (first["outcome"], second["outcome"]) == ("lost_sidecar", "not_started")
-    assert first["message"] == (
-        "1 of 3 Pods replaced; 1 of 2 new Pods has no sidecar; check what injects it"
+    assert re.sub(r"a-\w+", "X", first["message"]) == (
+        "Pod X was evicted; 1 of 2 new Pods without sidecar istio-proxy; check what injects it "
+        "(1 of 3 Pods replaced)"
     )
     assert len(evictions(cluster)) == 2
     assert ended.summary["pods"] == {
-        "matched": 5,
+        "matched": 2,
         "updated": 1,
-        "ready": 5,
         "updated_and_ready": 1,
         "lost": 1,
     }
@@ -95,6 +96,6 @@ def test_a_timeout_tells_that_the_old_pod_is_still_there(cluster, run):
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "timed_out",
-        "0 of 1 Pod replaced; Pod x-0 was evicted; still waiting for Pod x-0 on "
-        f"node {node} to terminate",
+        f"Pod x-0 was evicted; still waiting for Pod x-0 on node {node} to terminate "
+        "(0 of 1 Pod replaced)",
     )

@@ -31,12 +31,13 @@ def test_a_rollout_that_was_interrupted_twice_is_not_verified(cluster, start):
     cluster.settle()
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, TEXT, "--log-level=debug")
-    running.wait_for_log("Waiting for deployment")
+    running.wait_for_log("running kubectl")
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupted: no new rollouts will start")
     running.signal(signal.SIGINT)
     ended = running.finish()
-    assert pods_line(ended) == "Pods: 0 of 9 updated and ready (5 not updated, 4 not verified)."
+    assert "\nPods: " not in ended.stdout
+    assert "2 workloads in " in ended.stdout
 
 
 def test_the_surge_of_a_stuck_deployment_is_not_counted_twice(cluster, run):
@@ -74,7 +75,7 @@ def test_what_others_have_updated_counts_as_updated(cluster, start, run):
     ended = running.finish()
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == ("skipped", "already up to date")
-    assert ended.summary["pods"] == counts(2, 2, 2, 2)
+    assert ended.summary["pods"] == counts(0, 0, 0)  # it was not begun
 
 
 @pytest.mark.both
@@ -189,18 +190,6 @@ def test_the_total_is_of_what_is_selected(cluster, run):
     shown = run(cluster, *options, "--max-rollouts=1").stdout
     total = "To roll out: 1 of 2 workloads (--max-rollouts) with 1 Pod, 1 of them old.\n"
     assert total in shown
-
-
-def test_an_eviction_that_is_skipped_before_its_first_write_counts_as_planned(cluster, run):
-    cluster.create("shop", workload("StatefulSet", "b", APP, replicas=2, **ON_DELETE))
-    cluster.settle()
-    upgrade(cluster)
-    image = {"containers": [{"name": "app", "image": "app:2"}]}
-    cluster.change("StatefulSet", "shop", "b", {"spec": {"template": {"spec": image}}})
-    cluster.settle()
-    ended = run(cluster, "--evict", "--include-statefulset", CONFIRM)
-    assert (ended.outcomes, evictions(cluster)) == ({"shop/b": "skipped"}, [])
-    assert ended.summary["pods"] == counts(2, 0, 2, 0)
 
 
 def test_pods_without_a_sidecar_are_none_of_its_business(cluster, run):

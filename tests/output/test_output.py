@@ -61,7 +61,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         "To roll out: 2 workloads with 4 Pods, 4 of them old.",
         "Every workload with the sidecar is in the plan, even if it is up to date; use "
         "--only-drifted to compare first.",
-        "Not rolled out: 2 skipped workloads, 2 skipped Pods.",
+        "Not rolled out: 2 workloads and 2 Pods.",
         "",
         "This was a dry run; nothing was changed.",
         "To apply, run:",
@@ -136,7 +136,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     assert last == "Failed: 2 failed."
     assert (header, census, empty) == ("SIDECAR      VERSION  PODS", "istio-proxy  1.26.2   4", "")
     kubectl = failures[2].partition(" kubectl ")[0] + " kubectl"
-    assert re.fullmatch(r"  KUBECONFIG=\S+ kubectl", kubectl)
+    assert kubectl == "  kubectl"
     assert failures[:5] == [
         "failed: Deployment shop/b:",
         "  403 no",
@@ -147,18 +147,18 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     assert all(line.startswith("  ") for line in failures[5:])
     assert failures[-1] == f"{kubectl} describe deployment/d {flags}"
     assert re.fullmatch(r"4 workloads in \d+s: 2 succeeded, 2 failed\.", counts)
-    assert pods == "Pods: 2 of 4 updated and ready (2 not updated)."
+    assert pods == "Pods: 2 of 3 updated and ready (1 not updated)."
 
 
 @pytest.mark.parametrize(
     ("numbers", "shown"),
     [
-        ((3, 3, 3, 3), "Pods: 3 of 3 updated and ready."),
-        ((3, 2, 3, 2), "Pods: 2 of 3 updated and ready (1 not updated)."),
-        ((3, 3, 1, 1), "Pods: 1 of 3 updated and ready (2 not ready)."),
-        ((0, 0, 0, 0, 3), "Pods: 0 of 3 updated and ready (3 lost)."),
-        ((2, 2, 1, 1, 1), "Pods: 1 of 3 updated and ready (1 lost, 1 not ready)."),
-        ((9, 9, 9, 9), "Pods: 9 of 9 updated and ready."),  # it was scaled up
+        ((3, 3, 3), "Pods: 3 of 3 updated and ready."),
+        ((3, 2, 2), "Pods: 2 of 3 updated and ready (1 not updated)."),
+        ((3, 3, 1), "Pods: 1 of 3 updated and ready (2 not ready)."),
+        ((0, 0, 0, 3), "Pods: 0 of 3 updated and ready (3 lost)."),
+        ((2, 2, 1, 1), "Pods: 1 of 3 updated and ready (1 lost, 1 not ready)."),
+        ((9, 9, 9), "Pods: 9 of 9 updated and ready."),  # it was scaled up
     ],
 )
 def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
@@ -170,13 +170,13 @@ def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
     assert capsys.readouterr().out.splitlines()[-1] == shown
 
 
-def test_what_could_not_be_verified_is_neither_updated_nor_not_updated(a_report, tool, capsys):
+def test_what_could_not_be_verified_has_no_numbers(a_report, tool, capsys):
     report = a_report(CONFIRM)
     begun = a_workload(tool, is_begun=True)
     report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, "could not verify its Pods"))
     report.print_counts(1.0)
-    shown = capsys.readouterr().out
-    assert shown.endswith("\nPods: 0 of 1 updated and ready (1 not verified).\n")
+    assert "Pods: " not in capsys.readouterr().out
+    assert report.pod_counts.total() == 0
 
 
 def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
@@ -236,7 +236,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "time": result["time"],
         "seconds": result["seconds"],
         "message": "",
-        "counts": counts(1, 1, 1, 1),
+        "counts": counts(1, 1, 1),
         "revision": result["revision"],
     }
     assert re.fullmatch(r"[0-9a-f]{12}", result["revision"])  # its Pods are created with it
@@ -250,7 +250,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "started_before": summary["started_before"],
         "outcomes": {"succeeded": 1},
         "verdicts": {},
-        "pods": counts(1, 1, 1, 1),
+        "pods": counts(1, 1, 1),
         "sidecars": [
             {
                 "name": "istio-proxy",
@@ -262,8 +262,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         ],
         "leftovers": [],
         "planned": 1,
-        "skipped": 1,
-        "without_pods": 0,
+        "not_up_to_date": {},
         "seconds": summary["seconds"],
         "exit_code": 0,
         "failed": {},
@@ -399,7 +398,7 @@ def test_containers_are_named_only_if_several_were_requested(cluster, run):
     assert "deployment/web" in plan and "istio-proxy" not in plan
     for options in (
         ["--sidecar-container-name=istio-*"],
-        ["--sidecar-container-name=istio-proxy", "--sidecar-container-name=x"],
+        ["--sidecar-container-name=istio-proxy", "--sidecar-container-name=x*"],
     ):
         assert "istio-proxy 1.26.2" in run(cluster, TEXT, *options).stdout
 

@@ -12,7 +12,7 @@ import pytest
 from cluster.manifests import replicated, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CONFIRM, DRIFTED, TEXT, command, upgrade
+from support import CONFIRM, DRIFTED, TEXT, command, options_of, upgrade
 
 JSON = ("--log-format=json", DRIFTED)
 
@@ -135,13 +135,19 @@ def test_what_no_longer_exists_is_listed(fleet, run, tmp_path):
         (['{"record": "summary"}', "{}"], "line 2 has no field 'record'"),
         (['{"record": "plan", "selected": true}'], "line 1 has no field 'kind'"),
         (['{"record": "skip"}', '{"record": "skip"}', '"record"'], "line 3 is no such record"),
-        (['{"record": "skip"}', ""], "line 2 is no such record"),
+        (['{"record": "plan", "selected": "false"}'], "line 1 is no such record"),
     ],
 )
 def test_a_line_that_is_no_record_is_bad_usage(cluster, run, tmp_path, lines, said):
     ended = run(cluster, *JSON, written(tmp_path, lines))
     assert ended.code == 2
     assert f"--log-format=json, a record per line; {said}\n" in ended.stderr
+
+
+def test_a_blank_line_and_a_byte_order_mark_are_no_error(fleet, run, tmp_path):
+    lines = lines_of(run(fleet, *JSON))
+    option = written(tmp_path, ["\ufeff" + lines[0], "", *lines[1:], " "])
+    assert names(run(fleet, *JSON, option)) == ["web", "api", "db"]
 
 
 def test_a_plan_that_cannot_be_read_is_bad_usage(cluster, run, tmp_path):
@@ -177,7 +183,7 @@ def test_the_plan_may_come_from_standard_input(fleet, run, tmp_path):
             words, env=environment, stdin=plan, capture_output=True, text=True, check=True
         )
     assert "To roll out: 3 workloads with 6 Pods, 6 of them old." in ended.stdout
-    assert " --plan=FILE " in ended.stdout
+    assert " --plan=- " in ended.stdout
 
 
 def test_a_random_value_and_the_name_of_a_pod_do_not_change_the_revision(cluster, run, tmp_path):
@@ -202,7 +208,7 @@ VALUES = st.one_of(
     st.sampled_from(["", "plan", "web", "2026-05-01T13:00:00Z", "0001-01-01T00:00:00+14:00"]),
     st.lists(st.text(max_size=3), max_size=2),
 )
-FIELDS = ("kind", "namespace", "name", "group", "uid", "revision", "started_before")
+FIELDS = ("kind", "namespace", "name", "group", "uid", "revision", "method", "started_before")
 LINES = st.one_of(
     st.binary(max_size=40),
     st.fixed_dictionaries(
@@ -258,15 +264,93 @@ def test_what_is_not_selected_stays_so(fleet, run, tmp_path):
 
 
 def test_what_is_rejected_or_unknown_by_now_is_not_up_to_date(fleet, run, tmp_path):
-    """It has a `drift` record with the reason, and no `skip` record that says that all is well."""
     option = written(tmp_path, lines_of(run(fleet, *JSON)))
     for state, verdict in (("denies", "rejected"), ("fails", "unknown")):
         fleet.injector.state = state
         ended = run(fleet, *JSON, option)
-        assert (names(ended), reasons(ended)) == ([], {})
-        found = [r for r in map(json.loads, lines_of(ended)) if r["record"] == "drift"]
-        assert {r["verdict"] for r in found} == {verdict}
-        assert len(found) == 3
+        assert names(ended) == []
+        assert {name: code for name, (code, _) in reasons(ended).items()} == dict.fromkeys(
+            ("web", "api", "db"), verdict
+        )
+
+
+@pytest.mark.parametrize("state", ["denies", "fails", "ignored"])
+def test_a_row_that_is_not_applied_makes_the_exit_code_1(fleet, run, tmp_path, state):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.injector.state = state
+    ended = run(fleet, *JSON, option, CONFIRM)
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 3})
+    assert run(fleet, *JSON, option).code == 0
+
+
+def test_a_row_that_is_skipped_right_before_its_patch_is_not_applied(fleet, run, start, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    held = fleet.fault(method="GET", path="deployments/web$", release=threading.Event())
+    running = start(fleet, *JSON, CONFIRM, option)
+    assert held.reached.wait(30)
+    fleet.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 1})
+    assert ended.summary["outcomes"] == {"skipped": 1, "succeeded": 2}
+
+
+def test_what_is_up_to_date_or_left_by_max_rollouts_counts_as_applied(fleet, run, tmp_path):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    assert run(fleet, *JSON, option, CONFIRM, "--max-rollouts=2").code == 0
+    ended = run(fleet, *JSON, option, CONFIRM)
+    assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": 1})
+    assert run(fleet, *JSON, option, CONFIRM).code == 0
+
+
+def test_rows_that_are_not_found_say_why(fleet, run, tmp_path):
+    fleet.create("shop", workload("StatefulSet", "queue", replicas=1))
+    fleet.settle()
+    option = written(tmp_path, lines_of(run(fleet, JSON[0], "--include-statefulset")))
+    fleet.delete("Deployment", "shop", "web")
+    fleet.change("Deployment", "shop", "api", {"spec": {"replicas": 0}})
+    fleet.settle()
+    for options in (["--include-statefulset", "deploy/web", "deploy/api", "deploy/db"], []):
+        options = [word for word in options if "web" not in word]
+        ended = run(fleet, JSON[0], option, *options)
+        found = {name: code for name, (code, _) in reasons(ended).items()}
+        absent = "not_selected" if options else "not_found"
+        queue = "not_selected" if options else "kind_not_selected"
+        assert found == {"web": absent, "api": "no_sidecar", "queue": queue}
+
+
+@pytest.mark.parametrize("approved", ["in_place", "restart"])
+def test_the_method_binds(cluster, run, tmp_path, approved):
+    """A row that was approved as a change in place is not restarted, and the reverse."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    options = (*JSON, "--include-statefulset")
+    first, then = ["--in-place"], []
+    if approved == "restart":
+        first, then = then, first
+    dry = run(cluster, *options, *first)
+    assert [r["method"] for r in plans(dry)] == [approved]
+    option = written(tmp_path, lines_of(dry))
+    ended = run(cluster, *options, *then, option, CONFIRM)
+    assert (ended.code, names(ended)) == (1, [])
+    assert reasons(ended)["db"][0] == "another_method"
+    assert run(cluster, *options, *first, option, CONFIRM).summary["outcomes"] == {"succeeded": 1}
+
+
+def test_to_wait_for_a_rollout_may_stand_for_a_restart_never_the_reverse(tool):
+    ref = tool.ObjectRef("Deployment", "shop", "web", "apps")
+    for approved, method, code in (
+        ("restart", tool.Method.ATTACH, ""),
+        ("attach", tool.Method.ATTACH, ""),
+        ("attach", tool.Method.RESTART, "another_method"),
+        ("restart", tool.Method.RESTART, ""),
+        ("restart", tool.Method.EVICT, "another_method"),
+    ):
+        found = tool.Workload(ref, method=method)
+        planned = {ref: tool.Planned("", tool.NOW, "", approved)}
+        options = options_of(tool, plan=planned)
+        assert tool.rule_to_skip(found, options, [tool.another_method])[1] == code
 
 
 def test_without_a_comparison_too_the_same_command_resumes(fleet, run, tmp_path):

@@ -18,9 +18,7 @@ def test_the_progress_line(web_and_api):
     web_and_api.kubelet.ready_after = 5  # the first look is after 3 seconds
     seen = Terminal(web_and_api, CONFIRM)
     assert seen.code == 1
-    first = (
-        r"1/2 finished, 1 failed, \d+s, 1 in progress: shop/web 1 of \d Pods? updated, 0 ready.*"
-    )
+    first = r"1/2 finished, 1 failed, \d+s, 1 in progress: shop/web 1 of \d Pods not ready.*"
     assert any(re.fullmatch(first, line) for line in seen.progress), seen.progress
     assert re.fullmatch(r"2/2 finished, 1 failed, \d+s, 0 in progress", seen.progress[-1])
 
@@ -31,11 +29,11 @@ def test_the_progress_line_shows_what_takes_longest(a_report, tool, monkeypatch)
     report = a_report(CONFIRM)
 
     def shown(*in_progress) -> str:
-        report.show_progress(in_progress)
+        report.show_progress(in_progress, "")
         return report.progress.text
 
-    younger = tool.Task(a_workload(tool, "b"), None, 1002.0, "B")
-    older = tool.Task(a_workload(tool, "a"), None, 1001.0, "Waiting")
+    younger = tool.Task(a_workload(tool, "b"), started=1002.0, line="B")
+    older = tool.Task(a_workload(tool, "a"), started=1001.0, line="Waiting")
     clock[0] += 12
     assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
     report.outcomes[tool.Outcome.SUCCEEDED] = 2
@@ -53,7 +51,7 @@ def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
     with caplog.at_level("INFO", "sidecar-rollout"):
         for seconds in (59, 2, 58, 2):
             clock[0] += seconds
-            report.show_progress([])
+            report.show_progress([], "")
     assert [r.getMessage() for r in caplog.records] == [
         "0/10 finished, 1m1s, 0 in progress",
         "0/10 finished, 2m1s, 0 in progress",

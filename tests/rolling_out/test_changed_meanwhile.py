@@ -29,7 +29,7 @@ def test_what_is_paused_or_deleted_during_its_rollout_is_recognized_when_kubectl
     cluster.settle()
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--timeout=3s", "--log-level=debug")
-    running.wait_for_log("Waiting for deployment")
+    running.wait_for_log("running kubectl")
     cluster.change("Deployment", "shop", "web", change)
     ended = running.finish(timeout=20)
     assert (ended.code, ended.outcomes["shop/web"], messages(ended)["web"]) == expected
@@ -48,7 +48,7 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
     held.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "skipped", "shop/b": "timed_out"}
-    assert messages(ended)["a"] == "no longer exists"
+    assert messages(ended)["a"].startswith("no longer exists")
 
 
 @pytest.mark.parametrize("status", [0, 401, 429, 502, 503])

@@ -70,8 +70,6 @@ def test_a_rollout_that_is_stuck_because_of_the_sidecar_is_repaired(cluster, run
         {"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}},
     )
     cluster.wait_for(lambda: "ImagePullBackOff" in str(cluster.pods("shop")))
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 60)
     cluster.injector.container["image"] = NEW
     assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
 
@@ -341,4 +339,4 @@ def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
         "spec": {"template": template},
         "status": {"replicas": 3, "updatedReplicas": 1},
     }
-    assert bool(tool.why_unfinished(found, options_of(tool))) == is_ours
+    assert bool(tool.unfinished(found, options_of(tool))) == is_ours

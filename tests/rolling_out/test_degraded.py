@@ -11,7 +11,7 @@ pytestmark = pytest.mark.both
 
 STS = "--include-statefulset"
 REASON = (
-    "2 of 3 available; a restart would stop another Pod. Use --evict, which replaces unready Pods "
+    "2 of 3 available; a restart would stop another Pod; use --evict, which replaces unready Pods "
     "first, or repair the unready Pod"
 )
 

@@ -185,9 +185,9 @@ class Silent:
     began = 0.0
 
     def finish(self, result) -> None:
-        assert result.message == "no longer exists"
+        assert result.outcome.name == "SKIPPED"
 
-    def show_progress(self, in_progress) -> None:
+    def show_progress(self, in_progress, status) -> None:
         pass
 
 
@@ -214,7 +214,7 @@ def test_how_often_it_is_asked(tool, clock, tmp_path):
     assert [is_open(10.1), is_open(9.9), is_open(0.2)] == [(False, 3), (False, 3), (False, 4)]
     flag.touch()
     assert [is_open(9.9), is_open(0.2)] == [(False, 4), (True, 5)]
-    assert gate.reason == ""
+    assert gate.status == ""
 
 
 def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_path):
@@ -222,7 +222,7 @@ def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_p
     text = f"echo $$ > {tmp_path}/pid; echo soon; sleep 1000"
     gate = tool.Gate(["sh", "-c", text], no_signals(tool))
     assert not gate.is_open()
-    assert gate.reason == "timed out after 0.5s"
+    assert gate.status == "gate closed: timed out after 0.5s"
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -230,7 +230,7 @@ def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_p
 def test_one_that_cannot_run_closes_it(tool, tmp_path):
     gate = tool.Gate([str(tmp_path)], no_signals(tool))
     assert not gate.is_open()
-    assert gate.reason == f"cannot run {tmp_path}: Permission denied"
+    assert gate.status == f"gate closed: cannot run {tmp_path}: Permission denied"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     (tmp_path / "output").write_bytes(output)
     gate = tool.Gate(["sh", "-c", f"cat {tmp_path}/output; exit 1"], no_signals(tool))
     assert not gate.is_open()
-    assert gate.reason == reason
+    assert gate.status == f"gate closed: {reason}"
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def verdict(tool, command: str, **environment: str) -> tuple[bool, str]:
         for name, value in environment.items():
             patch.setenv(name, value)
         is_open = gate.is_open()
-    return is_open, gate.reason
+    return is_open, gate.status.removeprefix("gate closed: ")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
 ):
     deployments_a_to_c.kubelet.ready_after = 1.0
     running = start(deployments_a_to_c, CONFIRM, DEBUG)
-    running.wait_for_log("Waiting for deployment")
+    running.wait_for_log("running kubectl")
     running.signal(number)
     ended = running.finish()
     assert ended.code == code
@@ -56,7 +56,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployment
     deployments_a_to_c.settle()
     deployments_a_to_c.kubelet.ready_after = 60
     running = start(deployments_a_to_c, CONFIRM, DEBUG, "--parallel-rollouts=2")
-    running.wait_for_log("Waiting for deployment", times=2)
+    running.wait_for_log("running kubectl", times=3)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupt again to stop waiting")
     running.signal(signal.SIGINT)
@@ -68,14 +68,10 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployment
         "shop/b": "interrupted",
         "shop/c": "not_started",
     }
-    look = (
-        f"stopped waiting; check with: KUBECONFIG={deployments_a_to_c.kubeconfig} kubectl rollout status "
-        "deployment/a --namespace shop --context embedded"
-    )
     ((told, seconds),) = [
         (r["message"], r["seconds"]) for r in ended.of("result") if r["name"] == "a"
     ]
-    assert told == look
+    assert told.endswith("stopped waiting; it may go on")
     assert 0 < seconds < ended.summary["seconds"] + 0.1
     left = subprocess.run(
         ["pgrep", "-f", deployments_a_to_c.kubeconfig], capture_output=True, text=True
@@ -121,7 +117,7 @@ def test_kubectl_is_not_in_the_terminals_process_group(deployments_a_to_c, start
     """Ctrl-C reaches the whole group of the terminal: kubectl must live on, so that its rollout is waited for."""
     deployments_a_to_c.kubelet.ready_after = 1.0
     words_group = start(deployments_a_to_c, CONFIRM, DEBUG)
-    words_group.wait_for_log("Waiting for deployment")
+    words_group.wait_for_log("running kubectl")
     children = subprocess.run(
         ["pgrep", "-P", str(words_group.process.pid)], capture_output=True, text=True
     )
@@ -135,7 +131,7 @@ def test_the_same_command_again_resumes_where_it_stopped(deployments_a_to_c, sta
     deployments_a_to_c.kubelet.ready_after = 1.0
     cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     running = start(deployments_a_to_c, CONFIRM, cut_off, DEBUG)
-    running.wait_for_log("Waiting for deployment")
+    running.wait_for_log("running kubectl")
     running.signal(signal.SIGINT)
     assert running.finish().outcomes["shop/a"] == "succeeded"
     deployments_a_to_c.kubelet.ready_after = 0.05

@@ -7,11 +7,12 @@ import re
 import pytest
 from cluster.kubelet import READY_AFTER
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, a_rollout, a_workload, unchecked
+from support import CONFIRM, a_workload, unchecked
 
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
 PULL = f'ImagePullBackOff: Back-off pulling image "{BROKEN}": ErrImagePull: not found'
+UNREADY = "1 of 2 Pods not ready: "
 TIMED_OUT = "error: timed out waiting for the condition"
 
 
@@ -29,7 +30,8 @@ def test_a_stateful_set_whose_new_sidecar_cannot_be_pulled(cluster, run, native)
     cluster.injector.native = native
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
     assert message(ended) == (
-        f"{TIMED_OUT}; db-1: container istio-proxy: {PULL}; delete Pod db-1 once the cause is fixed"
+        f"{TIMED_OUT}; 1 of 2 Pods not ready: db-1: container istio-proxy: {PULL}; "
+        "delete Pod db-1 once the cause is fixed"
     )
 
 
@@ -39,7 +41,7 @@ def test_no_pod_is_to_be_deleted_where_they_are_managed_in_parallel(cluster, run
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
-    assert message(ended) == f"{TIMED_OUT}; db-1: container istio-proxy: {PULL}"
+    assert message(ended) == f"{TIMED_OUT}; {UNREADY}db-1: container istio-proxy: {PULL}"
 
 
 def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
@@ -47,7 +49,7 @@ def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
-    start, _, end = message(ended).partition("; agent-")
+    start, _, end = message(ended).partition("; 1 of 3 Pods not ready: agent-")
     assert start == TIMED_OUT
     assert end.endswith(f": container istio-proxy: {PULL}")
 
@@ -71,7 +73,10 @@ def test_a_pod_that_is_not_scheduled(cluster, run):
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("StatefulSet", 'Create Pod web-0 in StatefulSet web failed error: pods "web-0" is'),
+        (
+            "StatefulSet",
+            'Create Pod web-0 in StatefulSet web failed error: pods "web-0" is',
+        ),
         ("DaemonSet", 'Error creating: pods "web-'),
     ],
 )
@@ -82,7 +87,8 @@ def test_where_no_pod_exists_an_event_says_why(cluster, run, kind, cause):
     cluster.settle()
     cluster.delete("ServiceAccount", "shop", "web")
     ended = run(unchecked(cluster), CONFIRM, *ALL, "--timeout=2s")
-    assert message(ended).startswith(f"{TIMED_OUT}; {cause}")
+    assert message(ended).startswith(f"{TIMED_OUT}; ")
+    assert f" missing; {cause}" in message(ended)
     assert message(ended).endswith('serviceaccount "web" not found')
 
 
@@ -101,7 +107,7 @@ def test_without_the_permission_to_list_events_that_is_said(cluster, run):
     ]
     ended = run(cluster.kubeconfig_of("other", rules), CONFIRM, *ALL, "--timeout=2s")
     assert message(ended).startswith(
-        f"{TIMED_OUT}; cannot read its events: 403 events is forbidden"
+        f"{TIMED_OUT}; 1 of 1 Pod missing; cannot read its events: 403 events is forbidden"
     )
 
 
@@ -111,9 +117,11 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
         "metadata": {"name": "web-2"},
         "status": {"containerStatuses": [waiting("ErrImagePull")]},
     }
-    rollout = a_rollout(tool, None)
+    for pod in (slow, stuck):
+        pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     snapshot = tool.Snapshot([slow, stuck], [], [slow, stuck])
-    assert rollout.reasons(a_workload(tool), snapshot) == ["web-2: container app: ErrImagePull"]
+    found = tool.completeness(a_workload(tool), snapshot, tool.NOW, "")
+    assert found.message == "2 of 2 Pods not ready: web-2: container app: ErrImagePull"
 
 
 def test_no_pod_is_to_be_deleted_that_is_only_slow(cluster, run):
@@ -199,7 +207,7 @@ def test_a_rollout_past_its_progress_deadline_is_rechecked(cluster, run):
     (told,) = re.findall("rollout not complete: (.*); will recheck at the end", ended.stderr)
     assert told.startswith('error: deployment "late" exceeded its progress deadline')
     assert "rollout completed late in " in ended.stderr
-    assert ": completed after its progress deadline" in ended.stderr
+    assert "complete when rechecked; before: error: deployment" in ended.stderr
 
 
 def test_a_pod_that_does_not_end(cluster, run):
@@ -208,4 +216,7 @@ def test_a_pod_that_does_not_end(cluster, run):
     cluster.settle()
     cluster.kubelet.gone_after = 60
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
-    assert re.fullmatch(rf"{TIMED_OUT}; Pod db-1 on node \S+ is still terminating", message(ended))
+    assert re.fullmatch(
+        rf"{TIMED_OUT}; 1 of 2 Pods missing: waiting for Pod db-1 on node \S+ to terminate",
+        message(ended),
+    )

@@ -40,14 +40,14 @@ def test_the_last_pod_disappears_while_its_budget_is_waited_for(cluster, start, 
     budget(cluster)
     cluster.settle()
     running = start(cluster, *EVICT, "--log-level=debug")
-    running.wait_for_log("allows no disruption")
+    running.wait_for_log("The disruption budget lone needs")
     cluster.injector.state = state
     (pod,) = cluster.pods("shop")
     cluster.delete("Pod", "shop", pod["metadata"]["name"])
     ended = running.finish()
     outcome = "lost_sidecar" if state == "ignored" else "incomplete"
     assert (ended.code, ended.outcomes) == (1, {"shop/lone": outcome})
-    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=1)
+    assert ended.summary["pods"] == counts(0, 0, 0, lost=1)
     if state == "denies":
         assert messages(ended)["lone"] == "1 of 1 Pod missing"
 
@@ -85,7 +85,7 @@ def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(c
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "lost_sidecar"})
-    assert ended.summary["pods"] == counts(0, 0, 0, 0, lost=1)
+    assert ended.summary["pods"] == counts(0, 0, 0, lost=1)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -95,14 +95,13 @@ def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start,
     held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
     running = start(cluster, CONFIRM, TEXT)
     assert held.reached.wait(20)
-    for _ in range(3):
-        cluster.fault(path=r"pods\?.*labelSelector", status=status, body={"message": "no"})
+    cluster.fault(path=r"pods\?.*labelSelector", status=status, body={"message": "no"}, times=999)
     held.release.set()
     ended = running.finish()
     assert ended.code == 1
     failure = f"\nincomplete: Deployment shop/web:\n  could not verify its Pods: {status}"
     assert failure in ended.stdout
-    assert "\nPods: 0 of 2 updated and ready (2 not verified).\n" in ended.stdout
+    assert "updated and ready" not in ended.stdout
 
 
 def test_a_removal_that_the_plan_announced_is_a_success(cluster, run):
@@ -127,7 +126,7 @@ def test_a_removal_that_the_plan_did_not_announce_stops_the_run(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "not_started"}
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
-    assert messages(ended)["a"].startswith("not patched: new Pods would not have the sidecar")
+    assert messages(ended)["a"].startswith("not begun: new Pods would not have the sidecar")
 
 
 def held_verification(cluster, start, *options: str):
@@ -171,4 +170,4 @@ def test_a_pod_that_is_not_ready_any_more_is_looked_at_again(cluster, start, com
     if not comes_back:
         text = f"1 of 2 Pods not ready: {name}: containers with unready status: [app]"
         assert messages(ended)["web"] == text
-        assert ended.summary["pods"] == counts(2, 2, 1, 1)
+        assert ended.summary["pods"] == counts(2, 2, 1)

@@ -109,7 +109,7 @@ def test_evictions_stop_between_two_pods(cluster, run, end_of_window):
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "interrupted",
-        "1 of 3 Pods replaced; the others were not replaced",
+        "the others were not replaced (1 of 3 Pods replaced)",
     )
 
 

@@ -25,15 +25,23 @@ CODES = {
     "changed_in_place",
     "pending_template",
     "another_sidecar",
+    "another_method",
     "has_downtime",
+    "degraded",
+    "rejected",
+    "unknown",
+    "lost_sidecar",
+    "losing_sidecar",
+    "unfinished",
+    "without_pods",
 }
 
-OTHERS = {"not_found", "unfinished", "up_to_date", "without_pods"}  # of what no rule is about
+OTHERS = {"not_found", "no_sidecar", "not_selected", "up_to_date"}  # of rows of a plan file
 
 
 def test_each_rule_has_its_code(tool):
-    lists = (tool.OWNER_RULES, tool.OBJECT_RULES, tool.ROLLOUT_RULES, [tool.kind_not_selected])
-    rules = [rule for rules in lists for rule in rules]
+    lists = (tool.OWNER_RULES, tool.OBJECT_RULES, tool.VERDICT_RULES, tool.PLAN_RULES)
+    rules = [*(rule for rules in lists for rule in rules), tool.unfinished, tool.without_pods]
     names = [rule.__name__ for rule in rules]
     assert len(names) == len(set(names))
     assert set(names) == CODES, "a new rule stands here, too; no code is renamed or removed"

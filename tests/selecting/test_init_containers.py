@@ -56,7 +56,7 @@ def test_one_that_is_not_named_is_no_drift(with_init_containers, run):
     upgrade_init(with_init_containers)
     ended = run(with_init_containers, DRIFTED)
     assert verdicts(ended) == {"shop/cart": "up_to_date", "shop/web": "up_to_date"}
-    assert ended.of("drift")[0]["other_changes"] == ["init container istio-init"]
+    assert ended.of("drift")[0]["other_changes"] == ["container istio-init"]
 
 
 def test_a_new_image_is_drift_and_rolled_out_once(with_init_containers, run):
@@ -111,7 +111,7 @@ def test_that_of_another_container_is_shown_as_another_change(with_init_containe
     with_init_containers.injector.also = {"initContainers": [native]}
     (record, _) = run(with_init_containers, DRIFTED).of("drift")
     assert record["verdict"] == "up_to_date"
-    assert record["other_changes"] == ["init container istio-init"]
+    assert record["other_changes"] == ["container istio-init"]
 
 
 def test_a_rollout_is_not_started_if_it_would_lose_one(with_init_containers, run):
@@ -119,7 +119,7 @@ def test_a_rollout_is_not_started_if_it_would_lose_one(with_init_containers, run
     ended = run(with_init_containers, "--sidecar-container-name=istio-init", CONFIRM)
     assert ended.outcomes == {"shop/cart": "failed", "shop/web": "failed"}
     (message, _) = [r["message"] for r in ended.of("result")]
-    assert message.startswith("not patched: new Pods would not have the sidecar istio-init; ")
+    assert message.startswith("not begun: new Pods would not have the sidecar istio-init; ")
 
 
 def test_a_rollout_that_lost_one_stops_the_run(instrumented, run):

@@ -91,7 +91,7 @@ def test_a_token_file_is_read_again_when_its_token_is_refused(cluster, start, tm
     token.write_text("admin-token\n")
     path = cluster.write_kubeconfig("file", {"tokenFile": str(token)})
     running = start(cluster, CONFIRM, f"--kubeconfig={path}", "--log-level=debug")
-    running.wait_for_log("Waiting for")
+    running.wait_for_log("running kubectl")
     cluster.server.tokens = {"next-token": "admin"}
     token.write_text("next-token\n")
     ended = running.finish()

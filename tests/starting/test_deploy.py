@@ -64,8 +64,8 @@ def test_the_rollouts_end_before_the_jobs_deadline():
     (job,) = documents("cronjob.yaml")
     spec, words = job["spec"], arguments("cronjob.yaml")
     assert (spec["suspend"], spec["timeZone"]) == (True, "Etc/UTC")
-    assert {"--skip-downtime", "--soak=1m"} <= set(words)
-    wanted = {"kube-system", "istio-system", "istio-ingress"}
+    assert {"--skip-downtime", "--skip-unhealthy", "--soak=1m"} <= set(words)
+    wanted = {"kube-system", "istio-system*", "istio-ingress*"}
     assert {w.partition("=")[2] for w in words if w.startswith("--exclude-namespace")} == wanted
     value = {word.partition("=")[0]: word.partition("=")[2] for word in words}
     assert value["--max-duration"] == "3h"

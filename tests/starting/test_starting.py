@@ -8,19 +8,21 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from cluster.manifests import workload
 from support import BOTH, CONFIRM, KUBECTL, SCRIPT, TEXT, patched
 
 
-def only_error(ended) -> str:
-    """What the one line at the end says; nothing else is wrong."""
+def only_error(ended, said: str = "") -> str:
+    """What the one line at the end says; below it, perhaps the words of kubectl or a plugin."""
     assert ended.code == 3
     assert ended.stdout.count("\n") <= 1  # the target
-    wrong = [line for line in ended.stderr.splitlines() if "INFO" not in line]
-    assert len(wrong) == 1, ended.stderr
-    _, _, message = wrong[0].partition("error: ")
+    error, *more = [line for line in ended.stderr.splitlines() if "INFO" not in line]
+    assert said in "\n".join(more)
+    assert said or not more, ended.stderr
+    _, _, message = error.partition("error: ")
     assert message.endswith(" (nothing was changed)")
     return message.removesuffix(" (nothing was changed)")
 
@@ -41,14 +43,12 @@ def test_no_kubectl(cluster, run):
 
 def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo wrong architecture >&2; exit 126")
-    said = only_error(run(cluster, TEXT, f"--kubectl={kubectl}"))
-    assert said == (
-        f"{kubectl} is not kubectl, or does not run: wrong architecture; specify the path of kubectl "
-        "with --kubectl"
-    )
-    for other in ("/bin/ls", "/bin/true"):
-        said = only_error(run(cluster, TEXT, f"--kubectl={other}"))
-        assert said.startswith(f"{other} is not kubectl, or does not run: ")
+    error = "{} is not kubectl, or does not run; specify the path of kubectl with --kubectl"
+    ended = run(cluster, TEXT, f"--kubectl={kubectl}")
+    assert only_error(ended, "wrong architecture") == error.format(kubectl)
+    for other, said in (("/bin/ls", "/bin/ls: "), ("/bin/true", "")):
+        ended = run(cluster, TEXT, f"--kubectl={other}")
+        assert only_error(ended, said) == error.format(other)
 
 
 OLD_HELP = """case "$*" in *--help) echo 'Usage: kubectl rollout status (TYPE NAME) [flags]'; exit;; esac"""
@@ -60,26 +60,10 @@ def test_a_kubectl_that_cannot_wait_for_a_time_is_too_old(cluster, run, tmp_path
     kubectl = script(tmp_path / "kubectl", f'{OLD_HELP}\nexec {KUBECTL} "$@"')
     said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
     assert said == (
-        f"{kubectl} cannot wait for rollouts: too old: `rollout status` has no --timeout; install "
+        f"{kubectl} cannot wait for rollouts: `rollout status` has no --timeout; install "
         "kubectl 1.28 or later"
     )
     assert patched(cluster) == []
-
-
-@pytest.mark.parametrize(
-    ("minor", "is_told"), [("34", True), ("35", False), ("37", False), ("38", True)]
-)
-def test_a_skew_of_more_than_one_minor_version_is_a_warning(cluster, run, tmp_path, minor, is_told):
-    """The embedded cluster says that it is version 1.36."""
-    cluster.create("shop", workload("Deployment", "web"))
-    cluster.settle()
-    changed = f"""sed 's/"gitVersion": "v1.37/"gitVersion": "v1.{minor}/'"""
-    fake = f"""case "$*" in *version*) {KUBECTL} "$@" | {changed}; exit;; esac"""
-    kubectl = script(tmp_path / "kubectl", f'{fake}\nexec {KUBECTL} "$@"')
-    ended = run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}")
-    assert ended.code == 0, ended.stderr
-    text = "are more than one minor version apart: not supported"
-    assert (text in ended.stderr) == is_told
 
 
 def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
@@ -92,6 +76,7 @@ def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
 
 HINT = "; specify a file with --kubeconfig or a context with --context"
 NO_CONTEXT = f"no cluster configured: the kubeconfig has no current context{HINT}"
+UNREADABLE = "kubectl cannot read the kubeconfig; to reproduce:"
 NOT_FOUND = "no cluster configured: no kubeconfig found: {} does not exist" + HINT
 
 
@@ -102,6 +87,19 @@ def test_no_kubeconfig_at_all(run, tmp_path):
     assert only_error(run(None, TEXT, KUBECONFIG=one)) == NOT_FOUND.format(one)
     several = only_error(run(None, TEXT, KUBECONFIG=f"{one}:{one}2"))
     assert several == NOT_FOUND.format(f"{one} or {one}2")
+
+
+@pytest.mark.parametrize(
+    "proxy", ["ftp://p", "socks5://p", "http://user:hunter2@ x", "http://u:hunter2@proxy:99999"]
+)
+def test_a_proxy_that_cannot_be_used(cluster, run, tmp_path, proxy):
+    config = json.loads(Path(cluster.kubeconfig).read_text())
+    config["clusters"][0]["cluster"]["proxy-url"] = proxy
+    path = tmp_path / "proxied"
+    path.write_text(json.dumps(config))
+    said = only_error(run(str(path), TEXT))
+    assert said.startswith("cannot use the proxy ")
+    assert "hunter2" not in said
 
 
 def test_a_context_without_credentials_is_not_logged_in(cluster, run):
@@ -124,28 +122,26 @@ def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
     path = tmp_path / "config"
     if content is not None:
         path.write_text(content.format())
-    found = only_error(run(None, TEXT, f"--kubeconfig={path}"))
+    ended = run(None, TEXT, f"--kubeconfig={path}")
     if content is None:
-        assert found == f"kubeconfig {path} does not exist"
+        assert only_error(ended) == f"kubeconfig {path} does not exist"
     elif said is None:
-        assert found == NO_CONTEXT
+        assert only_error(ended) == NO_CONTEXT
     else:
-        assert said.format(path=path) in found
-        assert found.endswith(f"; to reproduce: {KUBECTL} config view --minify --kubeconfig {path}")
+        assert only_error(ended, said.format(path=path)) == (
+            f"{UNREADABLE} {KUBECTL} config view --minify --kubeconfig {path}"
+        )
 
 
 def test_a_kubeconfig_that_is_a_directory(run, tmp_path):
-    assert f"read {tmp_path}: is a directory; " in only_error(
-        run(None, TEXT, f"--kubeconfig={tmp_path}")
-    )
+    ended = run(None, TEXT, f"--kubeconfig={tmp_path}")
+    assert only_error(ended, f"read {tmp_path}: is a directory").startswith(UNREADABLE)
 
 
 def test_an_unknown_context(cluster, run):
-    said = only_error(run(cluster, TEXT, "--context=prod"))
-    assert (
-        said
-        == f"cannot locate context prod; to reproduce: {KUBECTL} config view --minify --context prod"
-    )
+    ended = run(cluster, TEXT, "--context=prod")
+    command = f"{KUBECTL} config view --minify --context prod"
+    assert only_error(ended, "error: cannot locate context prod") == f"{UNREADABLE} {command}"
 
 
 def test_a_kubeconfig_with_a_missing_certificate(cluster, run, tmp_path):
@@ -156,8 +152,9 @@ def test_a_kubeconfig_with_a_missing_certificate(cluster, run, tmp_path):
     }
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
-    said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    assert said.startswith("open /nowhere/ca.crt: no such file or directory; to reproduce: ")
+    said = "open /nowhere/ca.crt: no such file or directory"
+    ended = run(None, TEXT, f"--kubeconfig={path}")
+    assert only_error(ended, said).startswith(UNREADABLE)
 
 
 def test_no_token_is_ever_shown(cluster, run, tmp_path):
@@ -297,8 +294,7 @@ def test_a_dry_run_needs_no_patch_permission(cluster, run):
     said = only_error(run(viewer, TEXT, CONFIRM))
     assert said == (
         "missing permissions: patch deployments.apps in all namespaces, "
-        "watch deployments.apps in all namespaces; granted by ClusterRole sidecar-rollout in "
-        "deploy/rbac.yaml, or select your namespaces with --include-namespace "
+        "watch deployments.apps in all namespaces; see deploy/rbac.yaml, or select your namespaces with --include-namespace "
         "(user viewer, context embedded)"
     )
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
@@ -336,7 +332,7 @@ def test_the_permission_to_read_namespaces_is_requested_where_it_is_needed(clust
     viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
     assert run(viewer, *BOTH).code == 0
     said = only_error(run(viewer, TEXT, "--exclude-annotation=example.com/restart=never"))
-    assert said.startswith("missing permissions: get namespaces in all namespaces; granted by ")
+    assert said.startswith("missing permissions: get namespaces in all namespaces; see ")
 
 
 def test_permissions_on_the_named_namespaces_suffice(cluster, run):
@@ -376,7 +372,7 @@ def test_in_the_cluster_without_a_service_account(run, tmp_path):
 def test_a_kubectl_that_does_not_print_json_is_not_quoted(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo token: SECRET")
     said = run(cluster, TEXT, f"--kubectl={kubectl}", "--log-level=debug").stderr
-    assert "unexpected output; specify the path" in said
+    assert "is not kubectl, or does not run; specify the path" in said
     assert "SECRET" not in said
 
 
@@ -387,60 +383,19 @@ def of_plugin(cluster, command: str, **fields) -> str:
     return cluster.write_kubeconfig("exec", {"exec": plugin})
 
 
-@pytest.mark.parametrize(
-    ("wrote", "said"),
-    [
-        ("run: aws sso login", "; run: aws sso login"),
-        ("token eyJhbGciOi.abcdefgh.x expired", "; token <redacted> expired"),
-        ("cannot refresh 0a1B2c3D4e5F6g7H8i9J0k", "; cannot refresh <redacted>"),
-        ("token=hunter2hunter2", "; token=<redacted>"),
-        ("bad session 0a1B2c3D4e5F6g7H8i9J0k.", "; bad session <redacted>"),
-        ("id:0a1B2c3D4e5F6g7H8i9J0k", "; <redacted>"),
-        ("key wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY is wrong", "; key <redacted> is wrong"),
-        ("exec: session 0a1B2c3D4e5F6g7H8i9J0k rejected", "; exec: session <redacted> rejected"),
-        ("cannot refresh 0123456789abcdef01234567", "; cannot refresh <redacted>"),
-        ("(ExpiredTokenException)", "; (ExpiredTokenException)"),
-        (
-            "run: gcloud components install gke-gcloud-auth-plugin",
-            "; run: gcloud components install gke-gcloud-auth-plugin",
-        ),
-        ("log in again\\n)", "; log in again"),
-        (
-            "see https://sso.example.com/device/login-here",
-            "; see https://sso.example.com/device/login-here",
-        ),
-        ("", ""),
-    ],
-)
-def test_a_credential_plugin_that_fails_has_the_last_word_without_tokens(
-    cluster, run, tmp_path, wrote, said
-):
-    """It may ask to log in."""
-    plugin = script(tmp_path / "plugin", f"echo before >&2; printf '{wrote}\\n' >&2; exit 3")
-    if not wrote:
-        plugin = script(tmp_path / "plugin", "exit 3")
-    error = only_error(run(of_plugin(cluster, str(plugin)), TEXT))
-    assert error == (
-        f"credential plugin {plugin} (context embedded) failed: executable {plugin} failed with exit "
-        f"code 3{said}"
-    )
+def test_a_credential_plugin_that_fails_has_the_last_word(cluster, run, tmp_path):
+    """It may ask to log in. What it and kubectl say is passed through, below one line."""
+    plugin = script(tmp_path / "plugin", "echo before >&2; echo run: aws sso login >&2; exit 3")
+    ended = run(of_plugin(cluster, str(plugin)), TEXT)
+    said = f"before\nrun: aws sso login\nUnable to connect to the server: getting credentials: exec: executable {plugin} failed with exit code 3"
+    assert only_error(ended, said) == f"credential plugin {plugin} (context embedded) failed"
 
 
-@pytest.mark.parametrize(
-    ("fields", "hint"),
-    [
-        ({}, ""),
-        (
-            {"installHint": "Install gke-gcloud-auth-plugin for use with kubectl"},
-            "; Install gke-gcloud-auth-plugin for use with kubectl",
-        ),
-    ],
-)
-def test_a_credential_plugin_that_is_not_installed(cluster, run, fields, hint):
-    error = only_error(run(of_plugin(cluster, "aws-nope", **fields), TEXT))
-    assert error == (
-        f"credential plugin aws-nope (context embedded) failed: executable aws-nope not found{hint}"
-    )
+def test_a_credential_plugin_that_is_not_installed(cluster, run):
+    hint = "Install gke-gcloud-auth-plugin for use with kubectl"
+    ended = run(of_plugin(cluster, "aws-nope", installHint=hint), TEXT)
+    assert only_error(ended, hint) == "credential plugin aws-nope (context embedded) failed"
+    assert "executable aws-nope not found" in ended.stderr
 
 
 @pytest.mark.parametrize("first", ["embedded", ""])
@@ -487,10 +442,9 @@ def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_
     kubectl.write_text(f'#!/bin/sh\nexec {KUBECTL} --server=https://127.0.0.1:1 "$@"\n')
     kubectl.chmod(0o755)
     assert run(cluster, f"--kubectl={kubectl}").code == 0  # a dry run needs it for nothing
-    said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
-    assert said.startswith("kubectl cannot connect to the cluster: ")
-    assert "was refused" in said
-    assert said.endswith(f"; to reproduce: {kubectl} --context embedded version --output=json")
+    said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"), "was refused")
+    command = f"{kubectl} --context embedded version"
+    assert said == f"kubectl cannot connect to the cluster; to reproduce: {command}"
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
@@ -513,9 +467,7 @@ def test_a_permission_that_only_kubectl_needs_is_requested(cluster, run):
         for rule in ROLLOUT_RULES[1:]
     ]
     said = only_error(run(cluster.kubeconfig_of("x", [*PLAN_RULES, *rules]), TEXT, CONFIRM))
-    assert said.startswith(
-        "missing permissions: watch deployments.apps in all namespaces; granted by "
-    )
+    assert said.startswith("missing permissions: watch deployments.apps in all namespaces; see ")
 
 
 def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):
