@@ -77,10 +77,18 @@ def play_on(world: World, tool: ModuleType) -> Played:
     if commands and history.seed % 2 and "--confirm-each" not in options:
         confirmed = without_program(commands[0])
     if history.plan:
+        gone = history.dropped or "none"
+        needs = "--max-unavailable" if gone == "--evict" else "none"
+        confirmed = [word for word in confirmed if not word.startswith((gone, needs))]
         confirmed = [*confirmed, f"--plan={write_plan(world, first)}"]
     last = run(confirmed, history.events)
     if last.killed:
         world.rest(0.5)
+        last = run(confirmed)
+    if history.rerun and not oracle.found and last.finished.code != 2:
+        world.rest(0.3)
+        if history.rerun == "breaks":
+            world.break_one()
         last = run(confirmed)
     if not oracle.found and last.finished.code != 2:
         same = commands[0] if commands else []
@@ -159,6 +167,8 @@ def covered(history: History, world: World, runs: list[Run]) -> Counter:
         for word in history.options
     ]
     found += [f"plan file {history.plan}"] if history.plan else []
+    found += [f"plan file without {history.dropped}"] if history.dropped else []
+    found += [f"rerun {history.rerun}"] if history.rerun else []
     found += [f"event {event.what}" for event in world.fired]
     found += [f"moment {event.request or 'at random'}" for event in world.fired]
     found += [f"outcome {r['outcome']}" for run in runs for r in run.of("result")]

@@ -163,6 +163,20 @@ API_EVENTS = (
     "request lost",
     "token expires",
 )
+# Between two Pods of a batch
+BATCH_EVENTS = (
+    "template changed",
+    "recreated",
+    "scaled down",
+    "Pod becomes unready",
+    "injector ignored",
+    "answers 403",
+    "answers 500",
+    "request lost",
+    "SIGINT",
+)
+# What an authorization webhook that was away for a moment refuses, after the plan
+MOMENTS_OF_403 = ("patch", "eviction", "image change", "reads Pods of a workload", "kubectl reads")
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 # Which records of the dry run stand in the file of --plan
 PLANS = ("all", "backwards", "every other one", "none selected", "no plan records")
@@ -215,6 +229,8 @@ class History:
     events: tuple[Event, ...] = ()
     answers: str = ""  # to --confirm-each, such as `yynq`
     plan: str = ""  # one of PLANS: the run that applies gets the records of the dry run by --plan
+    dropped: str = ""  # an option of the dry run that the run with --plan does not have
+    rerun: str = ""  # the same command again, before any repair: `same`, or after an app `breaks`
 
     @property
     def lines(self) -> list[str]:
@@ -224,7 +240,10 @@ class History:
             *(f"  {app}" for app in self.apps),
             f"  options: {' '.join(self.options)}"
             + (f" (answers {self.answers})" * bool(self.answers))
-            + (f" (--plan: {self.plan})" * bool(self.plan)),
+            + (f" (--plan: {self.plan}" * bool(self.plan))
+            + (f", without {self.dropped}" * bool(self.dropped))
+            + (")" * bool(self.plan))
+            + (f" (rerun: {self.rerun})" * bool(self.rerun)),
             *(f"  {event}" for event in self.events),
         ]
 
@@ -399,6 +418,28 @@ def a_history(seed: int) -> History:
         found = replace(found, events=without_kills(found.events))  # it needs a terminal
     elif chance.random() < 0.2:
         found = replace(found, plan=chance.choices(PLANS, (8, 6, 6, 1, 1))[0])
+    return with_more(found, random.Random(f"more of {seed}"))
+
+
+def with_more(found: History, chance: random.Random) -> History:
+    """Return a history with what came later; older seeds stay what they were otherwise."""
+    is_alone = not found.answers and all(event.what != "kill -9" for event in found.events)
+    if found.plan and chance.random() < 0.3:
+        may_go = [w for w in found.options if w in ("--evict", "--in-place", "--include-missing")]
+        found = replace(found, dropped=chance.choice([*may_go, "--include-statefulset"]))
+    if is_alone and chance.random() < 0.25:
+        found = replace(found, rerun=chance.choice(("same", "breaks")))
+    if is_alone and chance.random() < 0.1:
+        moment = chance.choice(MOMENTS_OF_403)
+        event = Event("answers 403", request=moment, number=chance.randrange(3))
+        found = replace(found, events=(*found.events, event))
+    if is_alone and "--evict" in found.options and chance.random() < 0.3:
+        event = Event(chance.choice(BATCH_EVENTS), chance.randrange(1000), "eviction")
+        event = replace(event, number=chance.choice((0, 0, 1, 2)))
+        more = (event, replace(event, request="", seconds=0.2)) if "SIG" in event.what else (event,)
+        options = [word for word in found.options if not word.startswith("--max-unavailable")]
+        options.append(chance.choice(("--max-unavailable=2", "--max-unavailable=100%")))
+        found = replace(found, events=(*found.events, *more), options=tuple(options))
     return found
 
 
@@ -413,6 +454,9 @@ def shorter(history: History):
                 has_name = any("--sidecar-container-name" in str(word) for word in rest)
                 if (name != "options" or has_name) and (rest or name != "apps"):
                     yield replace(history, **{name: rest})
+    for name in ("dropped", "rerun", "plan"):
+        if getattr(history, name) and not (name == "plan" and history.dropped):
+            yield replace(history, **{name: ""})
     for number, app in enumerate(history.apps):
         plain = App(app.kind, app.namespace, app.name, app.replicas, app.strategy)
         if app != plain:

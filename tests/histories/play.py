@@ -530,7 +530,13 @@ class World:
     def act_on_api(self, what: str) -> str:
         cluster = self.cluster
         many = self.chance.choice((1, 1, 2, 4))
-        statuses = {"answers 409": 409, "answers 429": 429, "answers 500": 500, "answers 503": 503}
+        statuses = {
+            "answers 403": 403,
+            "answers 409": 409,
+            "answers 429": 429,
+            "answers 500": 500,
+            "answers 503": 503,
+        }
         if what == "API server away":
             self.leave(self.chance.choice((0.2, 0.6, 1.5)))
         elif what == "API server slow":
@@ -538,7 +544,9 @@ class World:
         elif what in statuses:
             status = statuses[what]
             only = "PATCH" if status == 409 else ""
-            reason = {409: "Conflict", 429: "TooManyRequests"}.get(status, "InternalError")
+            reason = {403: "Forbidden", 409: "Conflict", 429: "TooManyRequests"}.get(
+                status, "InternalError"
+            )
             body = {"kind": "Status", "status": "Failure", "reason": reason, "code": status}
             body |= {"message": "a test lets this fail"}
             path = self.chance.choice(("", "/pods", "/apis/apps/"))
@@ -720,6 +728,15 @@ class World:
             for number in filter(None, (keyboard, typed)):
                 os.close(number)
 
+    def break_one(self) -> None:
+        """The application of a workload becomes unready, long after any rollout."""
+        apps = [app for app in self.history.apps if app.kind in STRATEGIES]
+        app = self.chance.choice(apps) if apps else None
+        for found in self.cluster.pods(app.namespace, app.name) if app else ():
+            if "containerStatuses" in found["status"]:
+                name = found["metadata"]["name"]
+                self.cluster.kubelet.set_ready(app.namespace, name, False)
+
     def make_peace(self) -> None:
         """The injector is well, no Pod is unready for a reason of the moment, and all has settled."""
         cluster = self.cluster
@@ -781,7 +798,7 @@ def children() -> set[str]:
 
 def left_behind(before: set[int | None], processes: set[str]) -> str:
     """New threads of the tool and processes that are still there; waits a little for them to end."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20  # a worker may pause between two tries of a request
     while True:
         threads = [
             t.name
