@@ -4819,9 +4819,9 @@ class PodByPod:
 
         Of unready ones of an OrderedReady StatefulSet, the lowest.
         """
-        number = ordinal_of(pod)
-        is_upwards = self.is_ordered and not is_ready(pod)
-        return is_ready(pod), number if is_upwards else -number, name_of(pod)
+        number, ready = ordinal_of(pod), is_ready(pod)
+        is_upwards = not ready and self.is_ordered
+        return ready, number if is_upwards else -number, name_of(pod)
 
     def obstacle(self, pod: Json) -> str:
         """Return what a Pod waits for; nothing if it may be taken now.
@@ -4841,7 +4841,7 @@ class PodByPod:
         if is_possible:
             return ""
         stays = without(unavailable, *(unavailable.keys() - self.before))
-        text = next(iter((without(unavailable, *stays) or stays).values()))
+        text = self.awaited(without(unavailable, *stays) or stays)
         is_over = time.monotonic() - self.began > UNAVAILABLE_FOR
         if len(stays) < self.limit or self.batch or not is_over:
             return f"waiting for {text}"
@@ -4851,24 +4851,28 @@ class PodByPod:
         hint = f", or use --max-unavailable={len(stays) + 1}" if can_more else ""
         raise UnsuccessfulError(Outcome.INCOMPLETE, f"{reason}; repair it{hint}")
 
-    def unavailable(self) -> dict[str, str]:
-        """Return what is unavailable, and what to wait for: Pods by UID, and missing ones.
-
-        They are as many as are wanted and not ready. A Pod that terminates counts as missing.
+    def unavailable(self) -> dict[str, Json]:
+        """Return the Pods that are unavailable, by UID, and missing ones: as many as are wanted
+        and not ready. For a missing one stands a Pod that terminates, or nothing.
         """
-        found = {}
         alive = not_terminating(self.pods)
-        for pod in alive:
-            if uid_of(pod) in self.batch or not is_ready(pod):
-                where = f"{name_of(pod)}{on_node(pod)}"
-                found[uid_of(pod)] = f"a Pod to be ready: {pod_problem(pod) or where}"
+        found = {uid_of(p): p for p in alive if uid_of(p) in self.batch or not is_ready(p)}
         missing = self.wanted - len(alive)
-        texts = list(map(text_of_ending, filter(is_terminating, self.pods)))
-        absent = max(missing - len(texts), 0)
-        texts = [f"{count_of(absent, 'Pod')} to be created"] * absent + texts
-        for number in range(missing):
-            found[f"{self.owner.name} {number}"] = texts[number]
-        return found
+        ending = list(filter(is_terminating, self.pods)) if missing > 0 else []
+        ending = [{}] * (missing - len(ending)) + ending
+        return found | {f"{self.owner.name} {n}": ending[n] for n in range(missing)}
+
+    def awaited(self, unavailable: Mapping[str, Json]) -> str:
+        """Return what to wait for, by the first one; nothing if there is none."""
+        for pod in unavailable.values():
+            if is_terminating(pod):
+                return text_of_ending(pod)
+            if pod:
+                where = f"{name_of(pod)}{on_node(pod)}"
+                return f"a Pod to be ready: {pod_problem(pod) or where}"
+            missing = sum(not pod for pod in unavailable.values())
+            return f"{count_of(missing, 'Pod')} to be created"
+        return ""
 
     @property
     def wanted(self) -> int:
@@ -4968,9 +4972,9 @@ class Eviction(PodByPod):
             for pod in not_terminating(self.pods):
                 if uid_of(pod) in self.batch:
                     self.leave(pod)
-        waiting = [text for uid, text in self.unavailable().items() if uid not in self.before]
-        waiting += [text_of_ending(pod) for pod in self.pods if uid_of(pod) in self.batch]
-        return f"waiting for {waiting[0]}" if waiting else ""
+        waiting = without(self.unavailable(), *self.before)
+        waiting |= {uid_of(pod): pod for pod in self.pods if uid_of(pod) in self.batch}
+        return f"waiting for {self.awaited(waiting)}" if waiting else ""
 
     def give_up(self, problem: str) -> NoReturn:
         reason = self.rollout.why_missing(self.obj, self.wanted - len(self.pods))

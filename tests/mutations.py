@@ -387,13 +387,13 @@ MUTATIONS = (
     Mutation(
         "evict: ready Pods first",
         "evicting_one_at_a_time",
-        "return is_ready(pod), number if is_upwards else -number, name_of(pod)",
-        "return not is_ready(pod), number if is_upwards else -number, name_of(pod)",
+        "return ready, number if is_upwards else -number, name_of(pod)",
+        "return not ready, number if is_upwards else -number, name_of(pod)",
     ),
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        '        return f"waiting for {waiting[0]}" if waiting else ""\n\n    def give_up',
+        '        return f"waiting for {self.awaited(waiting)}" if waiting else ""\n\n    def give_up',
         '        return ""\n\n    def give_up',
     ),
     Mutation(
@@ -779,8 +779,8 @@ MUTATIONS = (
     Mutation(
         "evict: what is in the batch is available",
         "max_unavailable",
-        "if uid_of(pod) in self.batch or not is_ready(pod):",
-        "if not is_ready(pod):",
+        "if uid_of(p) in self.batch or not is_ready(p)}",
+        "if not is_ready(p)}",
     ),
     Mutation(
         "downtime: maxUnavailable is rounded up",
