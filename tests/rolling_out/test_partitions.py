@@ -137,3 +137,16 @@ def test_a_pod_below_the_partition_without_the_sidecar_is_told(partitioned, run)
     ended = run(partitioned, CONFIRM, DRIFTED, "--include-statefulset", "statefulset/db")
     assert ended.outcomes == {"shop/db": "succeeded"}
     assert messages(ended)["db"] == KEPT
+
+
+def test_pods_below_a_partition_that_a_selector_leaves_out_are_not_replaced(cluster, run):
+    """A rollout replaces all Pods above the partition, whatever the selector matches."""
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=4, updateStrategy=strategy))
+    cluster.settle()
+    before = {p["metadata"]["uid"] for p in cluster.pods("shop")}
+    selector = "--selector=statefulset.kubernetes.io/pod-name=db-3"
+    ended = run(cluster, CONFIRM, "--include-statefulset", selector)
+    (plan,) = ended.of("plan")
+    left = before & {p["metadata"]["uid"] for p in cluster.pods("shop")}
+    assert plan["pods_replaced"] == len(before) - len(left) == 2

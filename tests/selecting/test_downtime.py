@@ -52,6 +52,27 @@ def test_all_pods_may_be_away(cluster, run, kind, replicas, fields, downtime):
     assert plan["downtime"] == downtime
 
 
+@pytest.mark.parametrize(
+    ("unavailable", "downtime"),
+    [(1, False), (2, False), (3, True), ("67%", True), ("66%", False), ("100%", True)],
+)
+def test_a_daemon_set_rounds_max_unavailable_up(cluster, run, unavailable, downtime):
+    """On three nodes: 67 % are 2.01 Pods. See daemon/util/daemonset_util.go."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": unavailable}}
+    cluster.create("shop", workload("DaemonSet", "web", updateStrategy=rolling))
+    cluster.settle()
+    (plan,) = run(cluster, *BOTH).of("plan")
+    assert plan["downtime"] == downtime
+
+
+def test_a_daemon_set_that_is_evicted_is_downtime_with_that_many_at_once(cluster, run):
+    cluster.create("shop", workload("DaemonSet", "web", updateStrategy={"type": "OnDelete"}))
+    cluster.settle()
+    for option, downtime in (("2", False), ("3", True), ("100%", True)):
+        (plan,) = run(cluster, *BOTH, "--evict", f"--max-unavailable={option}").of("plan")
+        assert (plan["method"], plan["downtime"]) == ("evict", downtime)
+
+
 @pytest.mark.parametrize(("unavailable", "downtime"), [(1, False), (2, True), ("50%", False)])
 def test_a_stateful_set_with_max_unavailable(cluster, run, unavailable, downtime):
     cluster.create("shop", workload("StatefulSet", "web", replicas=2, **parallel(unavailable)))
