@@ -18,6 +18,7 @@ from support import (
     a_rollout,
     a_workload,
     evictions,
+    let_ready,
     set_ready,
     uids,
 )
@@ -29,14 +30,25 @@ def four(cluster, kind: str = "ReplicaSet", **fields) -> None:
     cluster.settle()
 
 
+def looks(requests) -> int:
+    """How often Pods were listed."""
+    return sum(r.method == "GET" and r.path.endswith("/pods") for r in requests)
+
+
 @pytest.mark.parametrize(
     ("option", "most"),
     [("2", 2), ("50%", 2), ("74%", 2), ("75%", 3), ("10%", 1), ("9", 4), ("100%", 4)],
 )
-def test_so_many_are_evicted_at_once_and_never_more(cluster, run, option, most):
+def test_so_many_are_evicted_at_once_and_never_more(cluster, start, option, most):
     four(cluster)
     before, watch = uids(cluster), Watch(cluster)
-    ended = run(cluster, CONFIRM, *EVICT, f"--max-unavailable={option}")
+    cluster.kubelet.ready_after = 3600
+    running = start(cluster, CONFIRM, *EVICT, f"--max-unavailable={option}")
+    cluster.wait_for(lambda: watch.most >= most)
+    full = len(cluster.server.requests)  # no Pod is taken from now on: the Pods are looked at twice
+    cluster.wait_for(lambda: looks(cluster.server.requests[full:]) >= 2)
+    let_ready(cluster)
+    ended = running.finish()
     assert (ended.outcomes, watch.most) == ({"shop/x": "succeeded"}, most)
     assert len(evictions(cluster)) == 4
     assert set(uids(cluster)).isdisjoint(before)
