@@ -55,8 +55,9 @@ value means true; =false is the opposite.
 Exit codes:
   0         nothing failed; what is left (rejected, unknown, skipped, not
             started) is listed
-  1         something failed: a rollout; new Pods have no sidecar; a row of
-            --plan was not applied; the API server became unavailable; with
+  1         something failed: a rollout, also one of an earlier run that is
+            still not complete; new Pods have no sidecar; a row of --plan was
+            not applied; the API server became unavailable; with
             --fail-on-drift, selected Pods are not up to date
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl, or a name does
@@ -135,7 +136,7 @@ Json = dict[str, Any]  # an object of the API, as it came
 Labels = Mapping[str, str]  # labels or annotations
 Names = Sequence[str]  # names, or patterns of names
 AnnotationFilter = tuple[str, str]  # key, and the value's pattern with shell wildcards
-Tell = Callable[[str], object]  # takes a line of progress: by kubectl, or Pod by Pod
+Tell = Callable[[str], object]  # takes a line of progress
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -668,7 +669,7 @@ def count_words(counts: Mapping[str, int]) -> str:
 
 
 def left_words(counts: Mapping[str, int]) -> str:
-    """Return `17 drifted, 1 of a Job, 1 static` of reasons why Pods are not up to date."""
+    """Return `17 drifted, 1 rejected, 1 static` of reasons why Pods are not up to date."""
     words = ((re.sub("^Pod | Pod$", "", left), count) for left, count in counts.items())
     return count_words(dict(sorted(words, key=lambda row: (-row[1], row[0]))))
 
@@ -2600,6 +2601,7 @@ def is_repair(workload: Workload) -> bool:
     lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ.
     """
     changed, _ = last_change(workload.obj)
+    lost = workload.lost
     new = [pod for pod in workload.pods if changed and seconds_of(pod.created) >= changed]
     for pod in new:
         if pod.stuck and not workload.view:
@@ -2609,7 +2611,7 @@ def is_repair(workload: Workload) -> bool:
             found = sidecar_differences(*parts).values()
             if pod.stuck & {difference.path[0] for difference in found}:
                 return True
-    return any(pod.name in workload.lost for pod in new)
+    return any(pod.name in lost for pod in new)
 
 
 def why_incomplete(workload: Workload) -> str:
@@ -3527,11 +3529,12 @@ def without_values(difference: Difference) -> Difference:
     path, *values = difference
     if not path[1:] or path[1] in PUBLIC:
         return difference
-    is_volume = path[1] == "volumes" and len(path) == 3
-    shown = [
-        None if value is None else ", ".join(value) or "emptyDir" if is_volume else REDACTED
-        for value in values
-    ]
+    shown: list[str | None] = []
+    for value in values:
+        text = REDACTED
+        if path[1] == "volumes" and len(path) == 3:  # its kind; fields of an emptyDir are absent
+            text = ", ".join(value or ()) or "emptyDir"
+        shown.append(None if value is None else text)
     return Difference(path, *shown)
 
 
@@ -3741,14 +3744,12 @@ def compare_or_not(workload: Workload, *parts: Any) -> None:
 
 
 def ask_twice(cluster: Cluster, options: Options, workload: Workload) -> ApiError | None:
-    """Ask again what would be created for a workload, for another one of its Pods if it has any.
+    """Ask again what would be created for a workload.
 
     Set the paths that have another value in each new Pod, or return why that is not known.
     """
     again = replace(workload)
-    sample = name_of(unpacked(workload.sample))
-    other = next((pod.name for pod in workload.pods if pod.name != sample), "")
-    error = ask_today(cluster, options, again, other)
+    error = ask_today(cluster, options, again, is_second=True)
     if error:
         return error
     found = find_differences(unpacked(workload.view), unpacked(again.view))
@@ -3767,19 +3768,23 @@ def ask_twice(cluster: Cluster, options: Options, workload: Workload) -> ApiErro
 
 
 def ask_today(
-    cluster: Cluster, options: Options, workload: Workload, other: str = ""
+    cluster: Cluster, options: Options, workload: Workload, is_second: bool = False
 ) -> ApiError | None:
     """Set what would be created for a workload today, or return why that is not known.
 
-    `other` is the name of a Pod to take as an example, in place of the first.
+    Of a second answer, only the view counts. Of a StatefulSet, it is about another one of its Pods:
+    theirs alone have names and labels that an injector may write into a sidecar.
     """
     names = options.sidecars
     try:
-        live = cluster.pod_named(workload.ref.namespace, other) if other else {}
-        sample = live or unpacked(workload.sample)
-        obj = with_template(cluster, workload)
-        pod = cluster.pod_today(workload, obj, sample)
+        sample = unpacked(workload.sample)
+        others = [pod.name for pod in workload.pods if pod.name != name_of(sample)]
+        if is_second and others and workload.ref.kind == "StatefulSet":
+            sample = cluster.pod_named(workload.ref.namespace, others[0]) or sample
+        pod = cluster.pod_today(workload, with_template(cluster, workload), sample)
         workload.view = view_of(pod, names)
+        if is_second:
+            return None
         workload.other_changes = other_changes(sample, pod, names)
         if options.include_config:
             workload.configs = configs_of(pod, workload.ref.namespace, options)
@@ -4314,9 +4319,11 @@ class Rollout:
 
     def lacking(self, workload: Workload, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
-        missing = [missing_sidecars(workload, container_names(pod), self.options) for pod in pods]
-        names = sorted(set(itertools.chain(*missing)))
-        return list(itertools.compress(pods, missing)), join_words(names, "or")
+        each = [tuple(container_names(pod)) for pod in pods]
+        # Most Pods of a workload have the same containers: ask once for 5,000 Pods.
+        missing = {names: missing_sidecars(workload, names, self.options) for names in set(each)}
+        lacking = [pod for pod, names in zip(pods, each, strict=True) if missing[names]]
+        return lacking, join_words(sorted({*itertools.chain(*missing.values())}), "or")
 
     def wrong(self, workload: Workload, new: Sequence[Json]) -> Result | None:
         """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
@@ -4657,7 +4664,7 @@ class PodByPod:
         try:
             for owner in self.owners:
                 self.owner = owner
-                while self.take_next():
+                while self.todo and self.take_next():
                     self.tell(self.progress)
             return self.rollout.verify(workload, self.attempt, self.tell)
         except SkipError as reason:
@@ -4669,7 +4676,7 @@ class PodByPod:
         except StoppedWaiting:
             result = Result(workload, Outcome.INTERRUPTED, STOPPED)
         except ApiError as error:
-            if not self.taken:
+            if not workload.is_begun:
                 raise
             message = f"{self.state}{error} ({self.progress})"
             return replace(failure_of(workload, error), message=message)
@@ -4808,6 +4815,8 @@ class PodByPod:
                 return str(error.args[-1])
             if obstacle:
                 return obstacle
+            if is_ready(pod) and len(self.batch) >= self.limit:
+                return ""
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
@@ -4891,11 +4900,15 @@ class PodByPod:
         """Return whether no Pod is created while one with a lower ordinal is not ready."""
         return is_ordered_ready(self.obj)
 
+    def pauses(self) -> Iterator[float]:
+        """Yield the seconds between looks at the Pods that are waited for."""
+        return itertools.repeat(1.0)
+
     def wait_for_batch(self) -> None:
         """Wait until the Pods that were taken are replaced, or run with their new images."""
         deadline = time.monotonic() + self.options.timeout
-        while True:
-            self.signals.wait(1.0)
+        for pause in self.pauses():
+            self.signals.wait(pause)
             problem = self.look()
             if not problem:
                 break
@@ -4997,6 +5010,10 @@ class ImageChange(PodByPod):
     def owners(self) -> Sequence[ObjectRef]:
         workload = self.workload
         return [workload.ref] if is_workload(workload.ref) else workload.owners
+
+    def pauses(self) -> Iterator[float]:
+        """Yield short ones at first: an image may be on the node already."""
+        return growing(0.2)
 
     def is_wanted(self, pod: Json) -> bool:
         """Return whether its images differ, and a change would have an effect."""

@@ -803,13 +803,13 @@ MUTATIONS = (
     Mutation(
         "rules: what is not ready without its sidecar is left",
         "lost_sidecars",
-        "return any(pod.name in workload.lost for pod in new)",
+        "return any(pod.name in lost for pod in new)",
         "return False",
     ),
     Mutation(
         "rules: whatever is not ready is repaired",
         "lost_sidecars",
-        "return any(pod.name in workload.lost for pod in new)",
+        "return any(pod.name in lost for pod in new)",
         "return any(not pod.is_ready for pod in new)",
     ),
     # The command that replaces Pods after a lost sidecar
@@ -927,14 +927,14 @@ MUTATIONS = (
     Mutation(
         "changing values: the same Pod is the example twice",
         "answers_by_pod",
-        "    error = ask_today(cluster, options, again, other)\n",
-        "    error = ask_today(cluster, options, again)\n",
+        '        if is_second and others and workload.ref.kind == "StatefulSet":\n',
+        "        if False:\n",
     ),
     Mutation(
         "changing values: an error of the second dry run is ignored",
         "answers_by_pod",
-        "    error = ask_today(cluster, options, again, other)\n    if error:\n        return error\n",
-        "    ask_today(cluster, options, again, other)\n",
+        "    error = ask_today(cluster, options, again, is_second=True)\n    if error:\n        return error\n",
+        "    ask_today(cluster, options, again, is_second=True)\n",
     ),
     Mutation(
         "changing values: a path that differs only in the second answer is ignored",
@@ -984,6 +984,12 @@ MUTATIONS = (
         "scheduler interrupting",
         "return task.earlier or interrupted",
         "return interrupted",
+    ),
+    Mutation(
+        "signals: the kubectl of a worker that hangs is left",
+        "looks",
+        "        for pid in list(self.signals.children):  # a worker may hang in a look\n            end_group(pid)\n",
+        "",
     ),
     Mutation(
         "ask: what ended while a question was open is handled later",

@@ -145,6 +145,11 @@ class Running:
         for reader in self._readers:
             reader.start()
 
+    def kubectls(self) -> list[int]:
+        """The process IDs of its `kubectl rollout status`."""
+        words = ["pgrep", "-P", str(self.process.pid), "-f", "rollout status"]
+        return list(map(int, subprocess.run(words, capture_output=True).stdout.split()))
+
     def _read_log(self) -> None:
         with self.process.stderr as stream:
             for line in stream:
@@ -284,6 +289,25 @@ def let_ready(cluster: EmbeddedCluster) -> None:
     for found in cluster.pods("shop"):
         if not is_ready(found):
             cluster.kubelet.start("shop", found["metadata"]["name"])
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has waited for yet is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def make_old(cluster: EmbeddedCluster) -> None:
+    """Let all Pods be an hour old."""
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+
+
+def cutoff() -> str:
+    """The option that selects the Pods of now, and not those that a run will create."""
+    return f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def counts(matched: int, updated: int, updated_and_ready: int, lost: int = 0) -> dict:

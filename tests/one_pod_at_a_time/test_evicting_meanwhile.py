@@ -321,7 +321,7 @@ def test_an_eviction_without_an_answer_may_have_taken_place(cluster, run):
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "failed")
-    assert "502" in result["message"]
+    assert result["message"] == "502 Bad Gateway (0 of 2 Pods replaced)"
     assert len(cluster.pods("shop")) == 2
 
 

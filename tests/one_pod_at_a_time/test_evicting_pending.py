@@ -43,6 +43,12 @@ def replace_pod(cluster, name: str) -> None:
     cluster.settle()
 
 
+def all_are_evicted(cluster, run, image: str) -> None:
+    ended = run(cluster, CONFIRM, *EVICT)
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert images(cluster) == [image] * 3
+
+
 @ALL_OR_DRIFTED
 @pytest.mark.parametrize(
     "kind", ["StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"]
@@ -96,9 +102,7 @@ def test_a_template_that_was_rolled_out_manually_is_not_pending(cluster, run, ki
             cluster.delete("Pod", "shop", found["metadata"]["name"])
     cluster.wait_for(lambda: images(cluster) == ["app:2"] * 3)
     cluster.settle()
-    ended = run(cluster, CONFIRM, *EVICT)
-    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
-    assert images(cluster) == ["app:2"] * 3
+    all_are_evicted(cluster, run, "app:2")
 
 
 def test_a_change_that_was_rolled_out_in_part_and_taken_back_is_pending(cluster, run):
@@ -122,9 +126,7 @@ def test_a_change_that_was_taken_back_before_any_pod_had_it_is_not_pending(clust
     cluster.wait_for(
         lambda: cluster.get("DaemonSet", "shop", "x")["status"].get("updatedNumberScheduled") == 3
     )
-    ended = run(cluster, CONFIRM, *EVICT)
-    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
-    assert images(cluster) == ["app:1"] * 3
+    all_are_evicted(cluster, run, "app:1")
 
 
 def test_no_pod_is_evicted_if_only_some_would_come_back_the_same(cluster, run):

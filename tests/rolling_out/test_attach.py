@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
-from support import CONFIRM, DRIFTED, NEW, TEXT, let_ready, upgrade
+from support import CONFIRM, DRIFTED, NEW, TEXT, cutoff, let_ready, make_old, upgrade
 
 SLOW = 600  # seconds until a Pod is ready: never, for a test
 
@@ -18,17 +18,12 @@ def generation(cluster, name: str, kind: str = "Deployment") -> int:
     return cluster.get(kind, "shop", name)["metadata"]["generation"]
 
 
-def cutoff() -> str:
-    return f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-
-
 @pytest.fixture
 def begun(cluster, run):
     """A Deployment with three old Pods, whose rollout a run has begun and not seen the end of."""
     cluster.create("shop", workload("Deployment", "web", replicas=3))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
     ended = run(cluster, CONFIRM, DRIFTED, "--timeout=2s")
@@ -43,8 +38,7 @@ def test_a_run_that_was_killed_is_resumed_by_the_same_command(cluster, start, ru
     for name in names:
         cluster.create("shop", workload("Deployment", name, replicas=2))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = 0.05
     words = (CONFIRM, *options, cutoff(), "--parallel-rollouts=10")
@@ -103,8 +97,7 @@ def test_one_whose_pods_are_all_new_is_waited_for_by_the_same_command(cluster, r
     """Its last Pod was not ready yet."""
     cluster.create("shop", workload(kind, "web", replicas=1))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
     options = ["--include-statefulset", "--include-daemonset", cutoff(), CONFIRM, DRIFTED]
@@ -174,8 +167,7 @@ def test_one_whose_new_pods_are_outdated_by_now_is_not_begun_again(begun, run):
 def test_one_that_is_stuck_because_of_its_sidecar_is_begun_again(cluster, run, options):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
     ended = run(cluster, CONFIRM, *options, "--timeout=2s")
     assert ended.code == 1

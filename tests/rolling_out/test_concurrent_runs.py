@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, NEW, a_workload, messages, options_of, patched
+from support import CONFIRM, DRIFTED, NEW, a_workload, make_old, messages, options_of, patched
 
 WAIT = "; wait, or run `kubectl rollout status`"
 
@@ -17,8 +17,7 @@ def in_progress(cluster, age: float) -> None:
     """Deployment web, in a rollout that another run began so many seconds ago."""
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     cluster.kubelet.ready_after = 60
     began = datetime.now(timezone.utc) - timedelta(seconds=age)
     stamp = {"other.rollout.timestamp": began.isoformat()}
@@ -130,8 +129,7 @@ def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run)
     """Nobody else has begun it, so somebody must look at it."""
     cluster.create("shop", workload("Deployment", "web", replicas=3))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     cluster.kubelet.ready_after = 600
     first = run(cluster, CONFIRM, "--timeout=2s")
     assert (first.code, first.outcomes) == (1, {"shop/web": "timed_out"})
@@ -148,8 +146,7 @@ def stuck_by_its_sidecar(cluster, run, kind: str, *options: str) -> None:
     """A workload whose rollout by the tool got stuck, as the injector gave an image that cannot be pulled."""
     cluster.create("shop", workload(kind, "web", replicas=3))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     cluster.injector.container["image"] = "broken:1"
     first = run(cluster, CONFIRM, *options, "--timeout=2s")
     assert (first.code, first.outcomes) == (1, {"shop/web": "timed_out"})
@@ -228,8 +225,7 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
     for name in names:
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     gate = threading.Event()
     held = [cluster.fault(method="GET", path=r"/deployments\?", release=gate) for _ in range(2)]
     runs = [start(cluster, CONFIRM, "--parallel-rollouts=3") for _ in range(2)]
@@ -260,8 +256,7 @@ def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, 
     for name in "ab":
         cluster.create("shop", workload("Deployment", name, progressDeadlineSeconds=1))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
     running = start(cluster, CONFIRM)
     assert held.reached.wait(20)
@@ -287,8 +282,7 @@ def test_a_workload_whose_pods_are_all_newer_by_then_is_skipped(cluster, start):
     for name in ("a", "b"):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
     half_an_hour_ago = datetime.now(timezone.utc) - timedelta(minutes=30)
     running = start(

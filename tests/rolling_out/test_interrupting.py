@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 import pytest
 from cluster.kubelet import READY_AFTER
 from cluster.manifests import workload
-from support import CONFIRM, DEBUG, no_signals
+from support import CONFIRM, DEBUG, is_running, no_signals
 
 
 @pytest.fixture
@@ -59,6 +59,8 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployment
     running.wait_for_log("running kubectl", times=3)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupt again to stop waiting")
+    kubectls = running.kubectls()
+    assert len(kubectls) == 2
     running.signal(signal.SIGINT)
     ended = running.finish(timeout=10)
     assert ended.code == 130
@@ -73,10 +75,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployment
     ]
     assert told.endswith("stopped waiting; it may go on")
     assert 0 < seconds < ended.summary["seconds"] + 0.1
-    left = subprocess.run(
-        ["pgrep", "-f", deployments_a_to_c.kubeconfig], capture_output=True, text=True
-    ).stdout.split()
-    assert not [pid for pid in left if int(pid) != os.getpid()]
+    assert not any(map(is_running, kubectls))
 
 
 def test_nothing_is_patched_after_the_second_signal(deployments_a_to_c, start):

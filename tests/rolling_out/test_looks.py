@@ -9,7 +9,7 @@ import pytest
 from cluster.manifests import container, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CONFIRM, Terminal, a_rollout, a_workload, let_ready, messages
+from support import CONFIRM, Terminal, a_rollout, a_workload, is_running, let_ready, messages
 
 BROKEN = "docker.io/istio/proxyv2:broken"
 
@@ -148,9 +148,11 @@ def test_the_second_signal_ends_it_while_a_look_hangs(web, start):
     assert hangs.reached.wait(20)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupt again to stop waiting")
+    (kubectl,) = running.kubectls()
     running.signal(signal.SIGINT)
     ended = running.finish(timeout=5)
     assert (ended.code, ended.outcomes) == (130, {"shop/web": "interrupted"})
+    assert not is_running(kubectl)  # its worker could not end it
     hangs.release.set()
 
 

@@ -10,8 +10,10 @@ from support import (
     CONFIRM,
     DRIFTED,
     TEXT,
+    a_rollout,
     a_workload,
     counts,
+    make_old,
     messages,
     options_of,
     patched,
@@ -89,8 +91,7 @@ def lost(cluster, run):
     """Deployment web, of which a restart by the tool has lost the sidecar of all Pods."""
     cluster.create("shop", workload("Deployment", "web", replicas=1))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.injector.breaks_after = 0
     assert run(cluster, CONFIRM, DRIFTED).outcomes == {"shop/web": "lost_sidecar"}
@@ -218,8 +219,7 @@ def test_an_application_that_needs_its_sidecar_is_repaired(cluster, run, kind):
     parallel = {"podManagementPolicy": "Parallel"} if kind == "StatefulSet" else {}
     cluster.create("shop", workload(kind, "web", spec, replicas=3, **parallel))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     cluster.injector.breaks_after = 0
     options = ["--include-statefulset", "--evict", DRIFTED]
     upgrade(cluster)
@@ -239,8 +239,7 @@ def test_an_ordered_statefulset_that_lost_it_needs_evictions(cluster, run):
     spec = pod_spec(container("app", "needs-proxy:1"))
     cluster.create("shop", workload("StatefulSet", "db", spec, replicas=2))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.injector.breaks_after = 0
     options = ["--include-statefulset", DRIFTED]
@@ -337,3 +336,25 @@ def test_evicted_pods_keep_no_annotation(cluster, run):
     *_, title, command, _ = shown.splitlines()
     assert title.startswith("New Pods of CloneSet shop/clones have no sidecar.")
     assert {"--only-drifted", "--include-missing"} <= set(command.split())
+
+
+def test_pods_with_the_same_containers_are_asked_about_once(tool, monkeypatch):
+    """What a Pod should have depends on all Pods of its workload: of 5,000, that would be quadratic."""
+    asked = []
+    missing = tool.missing_sidecars
+
+    def counted(workload, names, options):
+        asked.append(names)
+        return missing(workload, names, options)
+
+    monkeypatch.setattr(tool, "missing_sidecars", counted)
+    names = [["app", "istio-proxy"], ["app"], ["app", "istio-proxy"], ["app"]]
+    pods = [
+        {"metadata": {"name": f"web-{n}"}, "spec": pod_spec(*map(container, found))}
+        for n, found in enumerate(names)
+    ]
+    sidecars = frozenset([tool.Sidecar("istio-proxy", "x", False)])
+    rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
+    lacking, text = rollout.lacking(a_workload(tool, sidecars=sidecars), pods)
+    assert ([p["metadata"]["name"] for p in lacking], text) == (["web-1", "web-3"], "istio-proxy")
+    assert sorted(asked) == [("app",), ("app", "istio-proxy")]

@@ -7,7 +7,7 @@ import copy
 import pytest
 from cluster import is_ready
 from cluster.manifests import workload
-from support import CONFIRM, DRIFTED, patched, upgrade
+from support import CONFIRM, DRIFTED, make_old, patched, upgrade
 
 SLOW = 600  # seconds until a Pod is ready: never, for a test
 
@@ -25,8 +25,7 @@ def release(cluster) -> None:
 def released(cluster):
     cluster.create("shop", workload("Deployment", "web", replicas=3))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     release(cluster)
     return cluster
 
@@ -83,8 +82,7 @@ def test_an_old_pod_that_is_stuck_is_no_reason(released, run):
 def test_a_second_run_two_seconds_later_restarts_nothing(cluster, run, start):
     cluster.create("shop", workload("Deployment", "web", replicas=3))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
     first = start(cluster, CONFIRM, DRIFTED, "--timeout=30s")

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import workload
-from support import CONFIRM, DRIFTED, TEXT, let_ready, messages, patched, upgrade
+from support import CONFIRM, DRIFTED, TEXT, cutoff, let_ready, make_old, messages, patched, upgrade
 
 SLOW = 600
-
-
-def cutoff() -> str:
-    return f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @pytest.fixture
@@ -23,8 +18,7 @@ def begun(cluster, run):
     for name in "abc":
         cluster.create("shop", workload("Deployment", name, replicas=3))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
     option = cutoff()
@@ -87,8 +81,7 @@ def test_a_complete_rollout_is_not_waited_for_again(cluster, run):
     for number in range(5):
         cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     first = run(cluster, CONFIRM, DRIFTED, "--parallel-rollouts=5")
     assert set(first.outcomes.values()) == {"succeeded"}
@@ -103,8 +96,7 @@ def test_a_complete_rollout_is_not_waited_for_again(cluster, run):
 def test_a_row_without_old_pods_says_since_when_it_is_in_progress(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    for found in cluster.pods("shop"):
-        cluster.backdate(found, 3600)
+    make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
     option = cutoff()
