@@ -65,22 +65,24 @@ Exit codes:
   130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in progress
             is listed
 
-Contents, in the order in which the data flows:
-   1. Types               Workload, its parts and what becomes of it
+Contents, in the order in which the data flows; nothing uses what stands below its section:
+   1. Types               options, words, and the parts of what stages return
    2. Words               text for people, values inside objects
-   3. Command line        OPTIONS and their validators; parse_args -> Options
-   4. Logging             set_up_logging -> ProgressLine
-   5. Cluster             every request to the API server: Connection, Cluster
-   6. Starting            kubectl, the kubeconfig, permissions: connect -> Connection
-   7. Selecting           read_pods -> Workloads by the owner of their Pods
-   8. Rules               reasons to skip a workload: reason_to_skip
-   9. The plan            find_workloads, make_plan -> Plan
-  10. Comparing           for the plan, what Pods would be like today: compare_all, compare
-  11. Rolling out         one workload, in a worker: Signals, Gate, Rollout -> Result
-  12. A few Pods at once  PodByPod: Eviction, ImageChange
-  13. Scheduler           the whole plan, by the main thread: Scheduler
-  14. Report              plan, progress, results, summary
-  15. Main                the stages in their order: main -> exit code
+   3. Reading objects     what a Pod or workload of the API says
+   4. Stages              Found -> Today -> Comparison -> Decision -> Result
+   5. Command line        OPTIONS and their validators; parse_args -> Options
+   6. Logging             set_up_logging -> ProgressLine
+   7. Cluster             every request to the API server: Connection, Cluster
+   8. Starting            kubectl, the kubeconfig, permissions: connect -> Connection
+   9. Selecting           read_pods -> Found, by the owner of their Pods
+  10. Comparing           what Pods would be like today: ask_today -> Today, compare -> Comparison
+  11. Deciding            rules to skip a workload: decide -> Decision
+  12. The plan            find_workloads, make_plan -> Plan
+  13. Rolling out         one workload, in a worker: Signals, Gate, Work: Restart, Attach -> Result
+  14. A few Pods at once  PodByPod: Eviction, ImageChange
+  15. Scheduler           Rollout in workers; the whole plan, by the main thread: Scheduler
+  16. Report              plan, progress, results, summary
+  17. Main                the stages in their order: main -> exit code
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ Answer = TypeVar("Answer")
 
 log = logging.getLogger(FIELD_MANAGER)
 
-# 1. Types ----------------------------------------------------------------------------------------
+# 1. Types -----------------------------------------------------------------------------------------
 
 
 class ObjectRef(NamedTuple):
@@ -352,221 +354,10 @@ class LivePod(NamedTuple):
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
     ends: bool = False  # whether it runs to completion
     lost: frozenset[str] = frozenset()  # see lost_sidecars
+    managed: str = ""  # why its images are not to be changed in place; see managed_images
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
-
-
-@dataclass(slots=True, eq=False)
-class Workload:
-    """A workload, or whatever owns Pods. Each stage sets the fields of its own part."""
-
-    # Its Pods, from when the first is read
-    ref: ObjectRef  # of the Pods of a ReplicaSet, at first what its name implies
-    sample: bytes = b""  # one of the Pods, with a sidecar if any has it; see packed_alike
-    owners: tuple[ObjectRef, ...] = ()  # the controllers of the Pods
-    pods: list[LivePod] = field(default_factory=list)
-    sidecars: frozenset[Sidecar] = frozenset()  # empty with --include-missing: none has one
-
-    # The object; a worker reads it again
-    stored: bytes = b""  # see obj
-    namespace: Json = field(default_factory=lambda: NOTHING)  # its metadata, if it is needed
-    in_template: frozenset[Sidecar] = frozenset()  # what its Pod template has by itself
-    stamps: Names = ()  # see timestamps_of
-    unhealthy_reason: str = ""  # for example CrashLoopBackOff
-    state: State = State.SERVING
-
-    # The comparison
-    verdict: Verdict = Verdict.NOT_COMPARED
-    message: str = ""  # why it is rejected or unknown
-    causes: Collection[str] = ()  # of the error of its latest dry run
-    view: bytes = b""  # the sidecars that would be injected today
-    configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
-    config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
-    ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
-    differences: Sequence[Difference] = ()
-    other_changes: Names = ()
-    # And which of their containers
-    drifted_pods: Mapping[str, Collection[str]] = field(default_factory=lambda: NOTHING)
-
-    # The plan
-    reason: str = ""  # why it is not in the plan
-    code: str = ""  # of that reason: the name of the rule
-    left: str = ""  # why Pods are not up to date, see LEFT; only with --only-drifted
-    method: Method = Method.RESTART
-    old_pods: Names = ()  # a worker looks again
-    kept_pods: Names = ()  # old ones below the partition, which are left alone
-    pods_to_replace: int = 0
-    total_pods: int = 0
-    pods_replaced: int = 0  # with those that a restart replaces although they are up to date
-    downtime: bool = False  # whether all its Pods may be away at once
-    place: str = ""  # in the rollout order; `-` is not selected, empty not in the plan
-
-    # The rollout
-    returned: frozenset[Sidecar] = frozenset()  # the named sidecars of the latest dry run
-    is_begun: bool = False  # whether something may have been written
-
-    @property
-    def obj(self) -> Json:
-        """Return the object in the cluster, not to be changed; empty if it does not exist."""
-        return stored_object(self.stored)
-
-    @obj.setter
-    def obj(self, obj: Json) -> None:
-        self.stored = packed(obj) if obj else b""
-
-    def merge(self, other: Workload) -> None:
-        """Take the Pods of another owner of the same workload."""
-        self.owners += other.owners
-        self.pods += other.pods
-        self.sample = self.sample if self.sidecars else other.sample
-        self.sidecars |= other.sidecars
-
-    @property
-    def subjects(self) -> list[ObjectRef]:
-        """Return what is named if it is skipped: it, or the Pods of an owner that was not read."""
-        if is_workload(self.ref) or self.stored:
-            return [self.ref]
-        return [ObjectRef("Pod", self.ref.namespace, pod.name) for pod in self.pods]
-
-    @property
-    def lost(self) -> set[str]:
-        """Return the Pods that lost a sidecar in a rollout of this command.
-
-        Not if somebody has changed the template since: a team may have turned injection off.
-        """
-        names = {pod.name for pod in self.pods if pod.lost}
-        return names if names and last_change(self.obj)[1] else set()
-
-    @property
-    def lost_names(self) -> set[str]:
-        """Return the sidecars that these Pods lost."""
-        lost = self.lost
-        return set().union(*(pod.lost for pod in self.pods if pod.name in lost))
-
-    @property
-    def is_held(self) -> bool:
-        """Return whether a restart would never replace a Pod that lost a sidecar.
-
-        The controller of an OrderedReady StatefulSet waits for its unready Pod first.
-        """
-        is_unready = any(not pod.is_ready for pod in self.pods)
-        return is_unready and is_ordered_ready(self.obj) and bool(self.lost)
-
-    @property
-    def oldest_pod(self) -> datetime:
-        return min(pod.created for pod in self.pods)
-
-    @property
-    def removed(self) -> list[Difference]:
-        """Return the containers that new Pods would not have."""
-        return [d for d in self.differences if len(d.path) == 1 and d.expected is None]
-
-    @property
-    def added(self) -> list[str]:
-        """Return the names of the sidecars that new Pods would get in addition."""
-        return [
-            difference.path[0]
-            for difference in self.differences
-            if len(difference.path) == 1 and isinstance(difference.expected, dict)
-        ]
-
-    @property
-    def controller(self) -> ObjectRef | None:
-        """Return the owner of a workload, such as a Prometheus, which may revert changes."""
-        return controller_of(self.obj) if is_workload(self.ref) else None
-
-
-@dataclass
-class Scan:
-    """What was seen while reading Pods, for hints and totals."""
-
-    pods: int = 0
-    namespaces: set[str] = field(default_factory=set)
-    containers: set[str] = field(default_factory=set)
-    named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
-    planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
-
-
-class Skip(NamedTuple):
-    subject: ObjectRef
-    reason: str
-    code: str  # the name of the rule
-
-
-class LeftPod(NamedTuple):
-    """A Pod that is not up to date."""
-
-    subject: ObjectRef
-    reason: str
-    sidecars: frozenset[Sidecar]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is rolled out, and what is not."""
-
-    workloads: Sequence[Workload] = ()  # in rollout order
-    selected: int = 0  # how many of them --max-rollouts leaves
-    needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
-    unfinished: int = 0  # rollouts of earlier runs that are not complete, and are left so
-    skips: Sequence[Skip] = ()
-    compared: Sequence[Workload] = ()  # with --only-drifted
-    found: Sequence[Workload] = ()  # all owners of Pods, also those that are skipped
-    scan: Scan = field(default_factory=Scan)
-
-
-class Outcome(Word):
-    SUCCEEDED = "succeeded"
-    COMPLETED_LATE = "completed late"
-    LOST_SIDECAR = "lost sidecar"
-    FAILED = "failed"
-    TIMED_OUT = "timed out"
-    INCOMPLETE = "incomplete"
-    STILL_DRIFTED = "still drifted"
-    SKIPPED = "skipped"
-    DECLINED = "declined"
-    INTERRUPTED = "interrupted"  # no longer waited for
-    NOT_STARTED = "not started"
-
-
-SUCCESSES = (Outcome.SUCCEEDED, Outcome.COMPLETED_LATE)
-FAILURES = (
-    Outcome.LOST_SIDECAR,
-    Outcome.FAILED,
-    Outcome.TIMED_OUT,
-    Outcome.INCOMPLETE,
-    Outcome.STILL_DRIFTED,
-)
-
-
-class PodCounts(NamedTuple):
-    """Counts of a workload's Pods, by the named sidecars."""
-
-    matched: int
-    updated: int = 0
-    updated_and_ready: int = 0
-    lost: int = 0  # Pods that have no sidecar anymore, or no longer exist
-
-
-class Attempt(NamedTuple):
-    """What was begun for a workload, to verify it later."""
-
-    is_old: Callable[[Json], bool]  # whether a Pod is still to be replaced or changed
-    is_new: Callable[[Json], bool]  # whether it came, or was changed, since
-    stamp: str = ""  # the value of the timestamp annotation, if it was restarted
-
-
-@dataclass(frozen=True)
-class Result:
-    workload: Workload
-    outcome: Outcome
-    message: str = ""
-    stop_reason: str = ""  # why no other rollout may start, for example a broken injector
-    code: str = ""  # of the rule for which it was skipped
-    attempt: Attempt | None = None  # of a restart that is to be rechecked
-    counts: PodCounts | None = None  # None: its Pods were not read again
-    seconds: float = 0.0
 
 
 class StartError(Exception):
@@ -606,7 +397,7 @@ class StoppedWaiting(BaseException):
     """Raised in a worker after the second signal: it must not write anything else."""
 
 
-# 2. Words, and values inside objects -------------------------------------------------------------
+# 2. Words, and values inside objects --------------------------------------------------------------
 
 
 def printable(text: str) -> str:
@@ -757,7 +548,712 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return name in patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# 3. Command line ---------------------------------------------------------------------------------
+# 3. Reading objects of the API --------------------------------------------------------------------
+
+
+def name_of(obj: Json) -> str:
+    return obj["metadata"]["name"]
+
+
+def uid_of(pod: Json) -> str:
+    return pod["metadata"]["uid"]
+
+
+def annotations_of(obj: Json) -> dict[str, str]:
+    return dig(obj, "metadata.annotations")
+
+
+def template_annotations(workload: Json) -> dict[str, str]:
+    return annotations_of(dig(workload, "spec.template"))
+
+
+def has_template(owner: ObjectRef) -> bool:
+    """Return whether its Pod template can be read; custom resources have it in other fields."""
+    return owner.kind in KINDS and owner.group == KINDS[owner.kind].group
+
+
+def is_workload(ref: ObjectRef) -> bool:
+    """Return whether it is one of Kubernetes' own workloads; OpenKruise has the same kinds."""
+    return ref.kind in WORKLOADS and has_template(ref)
+
+
+def controller_of(obj: Json) -> ObjectRef | None:
+    """Return the owner that is marked as the controller; it need not be the first."""
+    for reference in dig(obj, "metadata.ownerReferences"):
+        if reference.get("controller"):
+            group = reference["apiVersion"].rpartition("/")[0]
+            namespace = obj["metadata"].get("namespace", "")  # a template has none
+            shared = map(sys.intern, (reference["kind"], namespace, reference["name"], group))
+            return ObjectRef(*shared)
+    return None
+
+
+def conditions_of(obj: Json) -> dict[tuple[str, str], Json]:
+    """Return the conditions of an object by type and status, such as ("Ready", "True")."""
+    return {(c["type"], c["status"]): c for c in dig(obj, "status.conditions")}
+
+
+def has_ended(pod: Json) -> bool:
+    return dig(pod, "status.phase") in ("Succeeded", "Failed")
+
+
+def is_terminating(pod: Json) -> bool:
+    """Return whether a Pod has ended, or is being deleted (it may still be ready)."""
+    return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))
+
+
+def not_terminating(pods: Iterable[Json]) -> list[Json]:
+    return [pod for pod in pods if not is_terminating(pod)]
+
+
+def created_at(pod: Json) -> datetime:
+    """Return when a Pod was created, by the API server's clock; startTime is by the node's."""
+    return parse_time(pod["metadata"]["creationTimestamp"])
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = dig(pod, "status.conditions")
+    return any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
+
+
+def ordinal_of(pod: Json) -> int:
+    """Return the ordinal of a StatefulSet's Pod; 0 of others."""
+    ordinal = name_of(pod).rpartition("-")[2]
+    is_numbered = "statefulset.kubernetes.io/pod-name" in dig(pod, "metadata.labels")
+    return int(ordinal) if is_numbered and ordinal.isdecimal() else 0
+
+
+def on_node(pod: Json) -> str:
+    """Return ` on node x`: the node may be down. Empty if a Pod has none."""
+    node = pod["spec"].get("nodeName")
+    return f" on node {node}" if node else ""
+
+
+REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # kinds of containers
+
+
+def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the containers, each with its kind: regular, native sidecar or init container."""
+    for container in pod["spec"]["containers"]:
+        yield REGULAR, container
+    for container in dig(pod, "spec.initContainers"):
+        yield NATIVE if container.get("restartPolicy") == "Always" else INIT, container
+
+
+def named_containers(pod: Json, names: Names) -> Iterator[tuple[str, Json]]:
+    """Yield the named containers of a Pod, each with its kind."""
+    for kind, container in containers_of(pod):
+        if matches(container["name"], names):
+            yield kind, container
+
+
+def container_names(pod: Json) -> list[str]:
+    return [container["name"] for _, container in containers_of(pod)]
+
+
+def images_of(pod: Json) -> dict[str, str]:
+    """Return the image of each container, by name."""
+    return {container["name"]: container["image"] for _, container in containers_of(pod)}
+
+
+def as_sidecar(found: tuple[str, Json]) -> Sidecar:
+    """Return a container with its kind as a sidecar."""
+    kind, container = found
+    return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
+
+
+def lacking_of(sidecars: Iterable[Sidecar], names: Collection[str], options: Options) -> set[str]:
+    """Return the named sidecars that are not among the containers of a Pod.
+
+    An init container may be replaced by another one that its pattern names: with Istio CNI,
+    istio-validation takes the place of istio-init.
+    """
+    return {
+        found.name
+        for found in sidecars
+        for pattern in options.sidecars
+        if fnmatch.fnmatchcase(found.name, pattern)
+        and not (found.init and fnmatch.filter(names, pattern))
+    }.difference(names)
+
+
+def container_statuses(pod: Json) -> list[Json]:
+    return [*dig(pod, "status.initContainerStatuses"), *dig(pod, "status.containerStatuses")]
+
+
+def container_ids(pod: Json) -> dict[str, str]:
+    return {status["name"]: status.get("containerID", "") for status in container_statuses(pod)}
+
+
+NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
+STUCK = (
+    "CrashLoopBackOff",
+    "RunContainerError",
+    "CreateContainerError",
+    "CreateContainerConfigError",
+    *NOT_PULLED,
+)
+
+
+def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the name of each container that does not start, and its waiting state."""
+    for status in container_statuses(pod):
+        waiting = dig(status, "state.waiting")
+        if waiting.get("reason") in STUCK:
+            yield status["name"], waiting
+
+
+def stuck_sidecars(pod: Json, options: Options) -> dict[str, str]:
+    """Return the named sidecars that do not start, and why, in Kubernetes' word."""
+    return {
+        name: waiting["reason"]
+        for name, waiting in stuck_containers(pod)
+        if matches(name, options.sidecars)
+    }
+
+
+def waiting_reason(pod: Json) -> str:
+    """Return why a Pod does not run, in Kubernetes' word; empty if nothing is wrong."""
+    for _, waiting in stuck_containers(pod):
+        return waiting["reason"]
+    reasons = [condition.get("reason") for condition in dig(pod, "status.conditions")]
+    return "Unschedulable" if "Unschedulable" in reasons else ""
+
+
+def pod_problem(pod: Json) -> str:
+    """Return why a Pod is not ready, after its name; empty if it is."""
+    if is_ready(pod):
+        return ""
+    texts = []
+    for name, waiting in stuck_containers(pod):
+        words = (name, waiting["reason"], waiting.get("message"))
+        texts.append(f"container {': '.join(filter(None, words))}")
+    conditions = conditions_of(pod)
+    for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
+        texts.append(conditions.get((kind, "False"), {}).get("message", ""))
+    reason = next(filter(None, texts), "")
+    return f"{name_of(pod)}: {message_text(reason)}" if reason else ""
+
+
+def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
+    """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
+    paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
+    return [dig(obj, path) or 0 for path in paths]
+
+
+def is_observed(workload: Json) -> bool:
+    generation = dig(workload, "metadata.generation") or 0
+    return (dig(workload, "status.observedGeneration") or 0) >= generation
+
+
+def is_paused(workload: Json) -> bool:
+    return bool(dig(workload, "spec.paused"))
+
+
+def is_on_delete(workload: Json) -> bool:
+    return dig(workload, "spec.updateStrategy.type") == "OnDelete"
+
+
+def is_ordered_ready(workload: Json) -> bool:
+    """Return whether no Pod is created while one with a lower ordinal is not ready."""
+    return dig(workload, "spec.podManagementPolicy") == "OrderedReady"
+
+
+def partition_of(workload: Json) -> int:
+    """Return the partition of a StatefulSet: a rollout leaves the Pods below it alone."""
+    return dig(workload, "spec.updateStrategy.rollingUpdate.partition") or 0
+
+
+def is_below_partition(workload: Json, pod: str) -> bool:
+    """Return whether a rollout leaves a Pod alone. The partition counts from spec.ordinals.start.
+
+    Kubernetes' pkg/controller/statefulset/stateful_set_utils.go, newVersionedStatefulSetPod.
+    """
+    start = dig(workload, "spec.ordinals.start") or 0
+    partition = partition_of(workload)
+    ordinal = pod.rpartition("-")[2]
+    return bool(partition) and ordinal.isdigit() and int(ordinal) < start + partition
+
+
+def failure_condition(workload: Json) -> str:
+    """Return what a workload's conditions say about a failure, or an empty text."""
+    conditions = conditions_of(workload)
+    failed = conditions.get(("ReplicaFailure", "True")) or conditions.get(("Progressing", "False"))
+    return message_text(failed.get("message", "")) if failed else ""
+
+
+def seconds_of(moment: datetime) -> str:
+    """Return a time in whole seconds, to compare with those of Kubernetes."""
+    return moment.isoformat()[:19]
+
+
+def last_change(workload: Json) -> tuple[str, bool]:
+    """Return when a Pod template was changed last, in whole seconds, and whether by this command.
+
+    managedFields tell; the time is empty if they are not known.
+    """
+    changes = [
+        (entry.get("time", "")[:19], entry.get("manager") == FIELD_MANAGER)
+        for entry in dig(workload, "metadata.managedFields")
+        if "f:template" in dig(entry, "fieldsV1.f:spec")
+    ]
+    return max(changes, default=("", False))
+
+
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
+
+
+def last_restart(workload: Json, options: Options) -> str:
+    """Return when this command restarted a workload last; those of a person have another form."""
+    stamps = timestamps_of(workload, options.annotation_prefix)
+    form = r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d\.\d{6}\+00:00"
+    return max((stamp for stamp in stamps if re.fullmatch(form, stamp)), default="")
+
+
+def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
+    """Return the times at which this command restarted a workload; no prefix means any.
+
+    If the workload has a controller of its own, that is restartedAt, which operators keep.
+    """
+    is_controlled = controller_of(workload) is not None
+    return [
+        value
+        for key, value in template_annotations(workload).items()
+        if key == f"{prefix}.rollout.timestamp"
+        or (key.endswith(".rollout.timestamp") and not prefix)
+        or (key == RESTARTED_AT and is_controlled)
+    ]
+
+
+def managed_images(pod: Json) -> str:
+    is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)
+    return "managed by an OpenKruise SidecarSet; change its images there" if is_managed else ""
+
+
+def shortage_of(ref: ObjectRef, obj: Json) -> str:
+    desired, available, *_ = counts_of(ref, obj)
+    return f"{available} of {desired} available" if available < desired else ""
+
+
+CONTROLLER_LABELS = (
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "apps.kubernetes.io/pod-index",
+    "statefulset.kubernetes.io/pod-name",
+)
+TOKEN_VOLUME = "kube-api-access-[a-z0-9]{5}"  # each Pod has its own name for it
+USES = ("volumeMounts", "volumeDevices")  # of volumes
+
+
+def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
+    """Return the Pod that the workload's controller would create from its template now.
+
+    Injectors read more than the template: Istio takes the workload's name from generateName,
+    the controller reference and the label pod-template-hash. These come from a live Pod; nothing
+    else does, because an injector skips a Pod that has its sidecar.
+    """
+    template = obj["spec"]["template"]
+    live = sample["metadata"]
+    spec = without(template["spec"], "nodeName")
+    if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
+        volumes = {volume["name"]: volume for volume in dig(spec, "volumes")}
+        for name in map(name_of, dig(obj, "spec.volumeClaimTemplates")):
+            claim = {"claimName": f"{name}-{live['name']}"}
+            volumes[name] = {"name": name, "persistentVolumeClaim": claim}
+        spec |= {
+            "volumes": [*volumes.values()],
+            "hostname": live["name"],
+            "subdomain": obj["spec"].get("serviceName", ""),
+        }
+    metadata = {
+        **only(dig(template, "metadata"), ("annotations", "finalizers")),
+        "labels": dig(template, "metadata.labels") | only(dig(live, "labels"), CONTROLLER_LABELS),
+        "generateName": live.get("generateName") or f"{workload.name}-",
+        "ownerReferences": [
+            without(reference, "blockOwnerDeletion")
+            for reference in dig(live, "ownerReferences")
+            if reference.get("controller")
+        ],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def sidecar_parts(pod: Json, names: Names) -> Json:
+    """Return the named sidecars of a Pod by name: kind, container, and the volumes it uses."""
+    parts = {}
+    for kind, container in named_containers(pod, names):
+        used = {use["name"] for key in USES for use in dig(container, key)}
+        found = [
+            volume
+            for volume in dig(pod, "spec.volumes")
+            if volume["name"] in used and not re.fullmatch(TOKEN_VOLUME, volume["name"])
+        ]
+        parts[container["name"]] = [kind, container, found]
+    return parts
+
+
+def plain_json(value: Any) -> str:
+    """Return the JSON of a value, with the same name for the volume of a token in all Pods."""
+    return re.sub(f'"name": "{TOKEN_VOLUME}"', '"name": "kube-api-access"', json.dumps(value))
+
+
+def view_of(pod: Json, names: Names) -> bytes:
+    """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
+
+    The views of two Pods are equal if and only if nothing differs. The name and UID of a
+    Deployment's ReplicaSet are no difference: each rollout creates another one, and the
+    OpenTelemetry operator writes both into an environment variable.
+    """
+    text = plain_json(sidecar_parts(pod, names))
+    template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
+    for reference in dig(pod, "metadata.ownerReferences"):
+        if reference["name"].endswith(f"-{template_hash}"):
+            text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
+    return normal_view(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def normal_view(text: str) -> bytes:
+    """Return the JSON of view_of in normal form. Cached: most Pods of a workload are equal."""
+    sidecars = json.loads(text, object_hook=without_empty).items()
+    return packed({name: normal_container(*parts) for name, parts in sidecars})
+
+
+def without_empty(fields: Json) -> Json:
+    """Return an object without empty fields, which the API server does not always leave out."""
+    return {key: value for key, value in fields.items() if value not in (None, {}, [], "")}
+
+
+def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
+    """Return a container in which lists with keys are dicts, and equal values are equal."""
+    form = without(container, "name")
+    if kind == NATIVE:  # by its restartPolicy
+        del form["restartPolicy"]
+    return form | {
+        "position": kind,
+        "resources": {"limits": {}, "requests": {}} | dig(form, "resources"),
+        "env": normal_variables(dig(form, "env")),
+        "ports": {
+            f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without(port, "protocol")
+            for port in dig(form, "ports")
+        },
+        "volumeMounts": {mount["mountPath"]: mount for mount in dig(form, "volumeMounts")},
+        "volumes": {volume["name"]: normal_volume(volume) for volume in volumes},
+    }
+
+
+def normal_variables(variables: Iterable[Json]) -> Json:
+    """Return environment variables by name: text, its JSON, or where it comes from.
+
+    Their order counts only where a value has $(VAR), which expands to an earlier variable.
+    """
+    found: Json = {}
+    for variable in variables:
+        source = dig(variable, "valueFrom")
+        value = variable.get("value", "")
+        used = re.findall(r"\$\(([^)]+)\)", value)
+        form = {"from": source} if source else parsed_json(value)
+        earlier = [name for name in used if name in found]
+        found[variable["name"]] = {"value": form, "expands": earlier} if earlier else form
+    return found
+
+
+def parsed_json(text: str) -> Any:
+    """Return the value of a text that is a JSON object or list; any other text as it is.
+
+    What is very deep stays a text: nobody reads it, and it may exhaust the stack.
+    """
+    depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)
+    if text.strip()[:1] in ("{", "[") and max(depths) <= 32:
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
+
+
+def normal_volume(volume: Json) -> Json:
+    """Return a volume's definition; the claim of a StatefulSet's Pod has the Pod's name in it."""
+    form = without(volume, "name")
+    claim = dig(form, "persistentVolumeClaim")
+    if claim and claim["claimName"].startswith(f"{volume['name']}-"):
+        claim["claimName"] = f"{volume['name']}-(Pod)"
+    return form
+
+
+def resized_containers(pod: Json) -> tuple[str, ...]:
+    """Return the containers whose resources were changed in place, by a person or autoscaler.
+
+    managedFields tell: an entry of the subresource `resize` with keys like k:{"name":"app"}.
+    """
+    entries = dig(pod, "metadata.managedFields")
+    resizes = [entry for entry in entries if entry.get("subresource") == "resize"]
+    return tuple(sorted(set(re.findall(r'k:\{"name":"([^"]+)"\}', str(resizes)))))
+
+
+def changed_at(config: Json) -> datetime:
+    """Return when a ConfigMap or Secret last changed, by the managedFields that own its data.
+
+    An entry without a time says nothing.
+    """
+    created = config["metadata"]["creationTimestamp"]
+    times = [
+        entry.get("time", created)
+        for entry in dig(config, "metadata.managedFields")
+        if dig(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}
+    ]
+    return parse_time(max([created, *times]))
+
+
+def text_of_ending(pod: Json) -> str:
+    """Return what a new Pod may wait for: the node of an old one may be down."""
+    return f"Pod {name_of(pod)}{on_node(pod)} to terminate"
+
+
+# 4. What each stage of a workload returns: nothing is set afterwards ------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A workload, or whatever owns Pods, as it was read: by the plan, or again by a worker."""
+
+    ref: ObjectRef  # of the Pods of a ReplicaSet, at first what its name implies
+    owners: tuple[ObjectRef, ...] = ()  # the controllers of the Pods
+    pods: Sequence[LivePod] = ()
+    sample: bytes = b""  # one of the Pods, with a sidecar if any has it; see packed_alike
+    sidecars: frozenset[Sidecar] = frozenset()  # of the plan's Pods; empty: none had one
+    stored: bytes | None = None  # the object; None: not read, empty: it does not exist
+    namespace: Json = field(default_factory=lambda: NOTHING)  # its metadata, if it is needed
+    is_serving: bool = True  # whether a Pod is a ready endpoint of a Service
+
+    @property
+    def obj(self) -> Json:
+        """Return the object in the cluster, not to be changed; empty if it does not exist."""
+        return stored_object(self.stored or b"")
+
+    @property
+    def subjects(self) -> list[ObjectRef]:
+        """Return what is named if it is skipped: it, or the Pods of an owner that was not read."""
+        if is_workload(self.ref) or self.stored:
+            return [self.ref]
+        return [ObjectRef("Pod", self.ref.namespace, pod.name) for pod in self.pods]
+
+    @property
+    def problem(self) -> str:
+        """Return why it is unhealthy, for example CrashLoopBackOff; empty: it is not."""
+        return next((pod.problem for pod in self.pods if pod.problem), "") or shortage_of(
+            self.ref, self.obj
+        )
+
+    @property
+    def lost(self) -> set[str]:
+        """Return the Pods that lost a sidecar in a rollout of this command.
+
+        Not if somebody has changed the template since: a team may have turned injection off.
+        """
+        names = {pod.name for pod in self.pods if pod.lost}
+        return names if names and last_change(self.obj)[1] else set()
+
+    @property
+    def lost_names(self) -> set[str]:
+        """Return the sidecars that these Pods lost."""
+        lost = self.lost
+        return set().union(*(pod.lost for pod in self.pods if pod.name in lost))
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether a restart would never replace a Pod that lost a sidecar.
+
+        The controller of an OrderedReady StatefulSet waits for its unready Pod first.
+        """
+        is_unready = any(not pod.is_ready for pod in self.pods)
+        return is_unready and is_ordered_ready(self.obj) and bool(self.lost)
+
+    @property
+    def oldest_pod(self) -> datetime:
+        return min(pod.created for pod in self.pods)
+
+    @property
+    def controller(self) -> ObjectRef | None:
+        """Return the owner of a workload, such as a Prometheus, which may revert changes."""
+        return controller_of(self.obj) if is_workload(self.ref) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Today:
+    """What Pods of a workload would be like if they were created now, or why it is not known."""
+
+    view: bytes = b""  # the sidecars that would be injected
+    other_changes: Names = ()
+    configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
+    config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
+    ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
+    error: ApiError | None = None
+
+
+NOT_ASKED = Today()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """How the Pods of a workload compare with those of today."""
+
+    verdict: Verdict = Verdict.NOT_COMPARED
+    today: Today = NOT_ASKED
+    differences: Sequence[Difference] = ()
+    # Which Pods differ, and in which of their containers
+    drifted: Mapping[str, Collection[str]] = field(default_factory=lambda: NOTHING)
+
+    @property
+    def message(self) -> str:
+        """Return why it is rejected or unknown."""
+        return str(self.today.error or "")
+
+    @property
+    def is_drifted(self) -> bool:
+        return self.verdict in (Verdict.DRIFTED, Verdict.MISSING)
+
+    @property
+    def removed(self) -> list[str]:
+        """Return the names of the containers that new Pods would not have."""
+        return [d.path[0] for d in self.differences if len(d.path) == 1 and d.expected is None]
+
+    @property
+    def added(self) -> list[str]:
+        """Return the names of the sidecars that new Pods would get in addition."""
+        return [
+            difference.path[0]
+            for difference in self.differences
+            if len(difference.path) == 1 and isinstance(difference.expected, dict)
+        ]
+
+
+NOT_COMPARED = Comparison()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """What is done about a workload, or why nothing is; see decide."""
+
+    found: Found
+    comparison: Comparison = NOT_COMPARED
+    method: Method = Method.RESTART
+    old_pods: Names = ()  # to be replaced or changed
+    kept_pods: Names = ()  # old ones below the partition, which are left alone
+    total_pods: int = 0
+    pods_replaced: int = 0  # with those that a restart replaces although they are up to date
+    state: State = State.SERVING
+    problem: str = ""  # why it is unhealthy; not of one whose rollout is waited for
+    downtime: bool = False  # whether all its Pods may be away at once
+    unfinished: str = ""  # what is wrong with the last rollout that this command began
+    reason: str = ""  # why it is not rolled out; empty: it is
+    code: str = ""  # of that reason: the name of the rule
+    left: str = "in the plan"  # why Pods are not up to date, if they are not
+    planned: Decision | None = None  # of a worker's: what the plan had decided
+
+    @property
+    def ref(self) -> ObjectRef:
+        return self.found.ref
+
+    @property
+    def differences(self) -> Sequence[Difference]:
+        return self.comparison.differences
+
+
+@dataclass
+class Scan:
+    """What was seen while reading Pods, for hints and totals."""
+
+    pods: int = 0
+    namespaces: set[str] = field(default_factory=set)
+    containers: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
+    planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
+
+
+class Skip(NamedTuple):
+    subject: ObjectRef
+    reason: str
+    code: str  # the name of the rule
+
+
+class LeftPod(NamedTuple):
+    """A Pod that is not up to date."""
+
+    subject: ObjectRef
+    reason: str
+    sidecars: frozenset[Sidecar]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is rolled out, and what is not."""
+
+    workloads: Sequence[Decision] = ()  # in rollout order
+    selected: int = 0  # how many of them --max-rollouts leaves
+    needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
+    unfinished: int = 0  # rollouts of earlier runs that are not complete, and are left so
+    skips: Sequence[Skip] = ()
+    compared: Sequence[Decision] = ()  # with --only-drifted
+    found: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
+    scan: Scan = field(default_factory=Scan)
+
+
+class Outcome(Word):
+    SUCCEEDED = "succeeded"
+    COMPLETED_LATE = "completed late"
+    LOST_SIDECAR = "lost sidecar"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    INCOMPLETE = "incomplete"
+    STILL_DRIFTED = "still drifted"
+    SKIPPED = "skipped"
+    DECLINED = "declined"
+    INTERRUPTED = "interrupted"  # no longer waited for
+    NOT_STARTED = "not started"
+
+
+SUCCESSES = (Outcome.SUCCEEDED, Outcome.COMPLETED_LATE)
+FAILURES = (
+    Outcome.LOST_SIDECAR,
+    Outcome.FAILED,
+    Outcome.TIMED_OUT,
+    Outcome.INCOMPLETE,
+    Outcome.STILL_DRIFTED,
+)
+
+
+class PodCounts(NamedTuple):
+    """Counts of a workload's Pods, by the named sidecars."""
+
+    matched: int
+    updated: int = 0
+    updated_and_ready: int = 0
+    lost: int = 0  # Pods that have no sidecar anymore, or no longer exist
+
+
+class Attempt(NamedTuple):
+    """What was begun for a workload, to verify it later."""
+
+    is_old: Callable[[Json], bool]  # whether a Pod is still to be replaced or changed
+    is_new: Callable[[Json], bool]  # whether it came, or was changed, since
+    stamp: str = ""  # the value of the timestamp annotation, if it was restarted
+
+
+@dataclass(frozen=True)
+class Result:
+    planned: Decision
+    outcome: Outcome
+    message: str = ""
+    stop_reason: str = ""  # why no other rollout may start, for example a broken injector
+    code: str = ""  # of the rule for which it was skipped
+    attempt: Attempt | None = None  # of a restart that is to be rechecked
+    counts: PodCounts | None = None  # None: its Pods were not read again
+    seconds: float = 0.0
+    latest: Decision | None = None  # as a worker decided again
+    is_begun: bool = False  # whether something may have been written
+
+
+# 5. Command line ----------------------------------------------------------------------------------
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -1341,7 +1837,21 @@ def printed_command(argv: Sequence[str], options: Options, context: str, *more: 
     return shlex.join([*program_words(), *kept, *added])
 
 
-# 4. Logging --------------------------------------------------------------------------------------
+def namespaces_to_list(options: Options) -> list[str]:
+    """Return the namespaces to read one by one; none means all, which needs more permissions."""
+    names = dict.fromkeys(options.include_namespace)
+    if any(map(is_pattern, names)):
+        return []
+    return [name for name in names if is_included(name, options)]
+
+
+def is_included(namespace: str, options: Options) -> bool:
+    included = options.include_namespace
+    excluded = options.exclude_namespace
+    return matches(namespace, included or ["*"]) and not matches(namespace, excluded)
+
+
+# 6. Logging ---------------------------------------------------------------------------------------
 
 
 class TextFormatter(logging.Formatter):
@@ -1432,7 +1942,7 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
     return handler
 
 
-# 5. Cluster: every request to the API server -----------------------------------------------------
+# 7. Cluster: every request to the API server ------------------------------------------------------
 
 JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -1826,14 +2336,14 @@ class Cluster:
         latest: Json = max(events, key=time_of_event, default={})
         return message_text(latest.get("message", ""))
 
-    def pod_today(self, workload: Workload, obj: Json, sample: Json) -> Json:
+    def pod_today(self, ref: ObjectRef, obj: Json, sample: Json) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
 
         In this dry run, admission runs and nothing is stored. `sample` is a Pod of the workload.
         """
-        path = f"{CORE}/namespaces/{workload.ref.namespace}/pods"
+        path = f"{CORE}/namespaces/{ref.namespace}/pods"
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
-        body = pod_to_create(workload.ref, obj, sample)
+        body = pod_to_create(ref, obj, sample)
         return decode_object(self.request("POST", path, query=query, body=body))
 
     def last_change(self, config: ObjectRef) -> datetime | ApiError:
@@ -1860,14 +2370,14 @@ class Cluster:
         query = {"fieldManager": FIELD_MANAGER}
         return decode_object(self.request("PATCH", path_of(ref), query=query, body=body))
 
-    def record_event(self, workload: Workload, message: str, is_failure: bool) -> None:
+    def record_event(self, found: Found, message: str, is_failure: bool) -> None:
         """Record an Event on a workload, for `kubectl describe`; without permission, nothing."""
-        ref = workload.ref
+        ref = found.ref
         subject = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
         now = format_time(self.now())
         body = {
             "metadata": {"generateName": f"{ref.name}.", "namespace": ref.namespace},
-            "involvedObject": subject | {"uid": dig(workload.obj, "metadata.uid") or ""},
+            "involvedObject": subject | {"uid": dig(found.obj, "metadata.uid") or ""},
             "type": "Warning" if is_failure else "Normal",
             "reason": "SidecarRolloutFailed" if is_failure else "SidecarRollout",
             "message": shorten(message, 1000),
@@ -2016,7 +2526,7 @@ def items_of(text: str) -> Generator[Json, None, Json]:
     return metadata
 
 
-# 6. Starting: kubectl, the kubeconfig, the permissions -------------------------------------------
+# 8. Starting: kubectl, the kubeconfig, the permissions --------------------------------------------
 
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -2218,21 +2728,7 @@ def check_namespaces(cluster: Cluster, options: Options) -> None:
             log.warning("no permission to check whether namespace %s exists", name)
 
 
-# 7. Selecting: Pods to the owners of Pods --------------------------------------------------------
-
-
-def namespaces_to_list(options: Options) -> list[str]:
-    """Return the namespaces to read one by one; none means all, which needs more permissions."""
-    names = dict.fromkeys(options.include_namespace)
-    if any(map(is_pattern, names)):
-        return []
-    return [name for name in names if is_included(name, options)]
-
-
-def is_included(namespace: str, options: Options) -> bool:
-    included = options.include_namespace
-    excluded = options.exclude_namespace
-    return matches(namespace, included or ["*"]) and not matches(namespace, excluded)
+# 9. Selecting: Pods to the owners of Pods ---------------------------------------------------------
 
 
 def typed_names(ref: ObjectRef) -> list[str]:
@@ -2247,13 +2743,14 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
     return any(matches(name, options.workloads or ["*"]) for name in typed_names(ref))
 
 
-def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Workload], Scan]:
+def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan]:
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
     Pods without a sidecar count if others of their workload have it, or if they are replaceable.
     ApiError for an odd Pod.
     """
-    owners: dict[ObjectRef, Workload] = {}
+    by_owner: dict[ObjectRef, list[LivePod]] = defaultdict(list)
+    samples: dict[ObjectRef, tuple[ObjectRef, bool, bytes]] = {}
     scan = Scan()
     for pod in pods:
         scan.pods += 1
@@ -2267,19 +2764,21 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Workload], S
             scan.containers |= live.lost
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
             if live.sidecars or has_template(owner) or "." in owner.group:
-                workload = owners.get(owner) or Workload(
-                    implied_workload(owner, pod), owners=(owner,)
-                )
-                owners[owner] = workload
-                if not workload.sample or (live.sidecars and not workload.sidecars):
+                by_owner[owner].append(live)
+                if owner not in samples or bool(live.sidecars) > samples[owner][1]:
                     metadata = without(pod["metadata"], "managedFields")
-                    workload.sample = packed_alike({"metadata": metadata, "spec": pod["spec"]})
-                workload.pods.append(live)
-                workload.sidecars = share(workload.sidecars | live.sidecars)
+                    sample = packed_alike({"metadata": metadata, "spec": pod["spec"]})
+                    samples[owner] = implied_workload(owner, pod), bool(live.sidecars), sample
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
-    return [w for w in owners.values() if w.sidecars or has_template(w.owners[0])], scan
+    found = []
+    for owner, own in by_owner.items():
+        ref, has_sidecar, sample = samples[owner]
+        if has_sidecar or has_template(owner):
+            sidecars = share(frozenset().union(*(pod.sidecars for pod in own)))
+            found.append(Found(ref, (owner,), own, sample, sidecars))
+    return found, scan
 
 
 def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
@@ -2288,10 +2787,6 @@ def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
     name = owner.name.removesuffix(f"-{template_hash}")
     is_implied = owner.kind == "ReplicaSet" and name != owner.name
     return ObjectRef("Deployment", owner.namespace, name, "apps") if is_implied else owner
-
-
-def container_names(pod: Json) -> list[str]:
-    return [container["name"] for _, container in containers_of(pod)]
 
 
 def live_pod(pod: Json, options: Options) -> LivePod:
@@ -2313,6 +2808,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         resized=resized_containers(pod) if is_compared else (),
         ends=dig(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
         lost=share(frozenset(lost_sidecars(pod, options))),
+        managed=managed_images(pod),
     )
 
 
@@ -2327,1184 +2823,32 @@ def lost_sidecars(pod: Json, options: Options) -> set[str]:
     return lacking_of(expected, container_names(pod), options)
 
 
-def lacking_of(sidecars: Iterable[Sidecar], names: Collection[str], options: Options) -> set[str]:
-    """Return the named sidecars that are not among the containers of a Pod.
-
-    An init container may be replaced by another one that its pattern names: with Istio CNI,
-    istio-validation takes the place of istio-init.
-    """
-    return {
-        found.name
-        for found in sidecars
-        for pattern in options.sidecars
-        if fnmatch.fnmatchcase(found.name, pattern)
-        and not (found.init and fnmatch.filter(names, pattern))
-    }.difference(names)
-
-
 @functools.cache
 def share(value: Any) -> Any:
     """Return an equal value that is kept only once; 150,000 Pods have 16,000 views."""
     return value
 
 
-def has_template(owner: ObjectRef) -> bool:
-    """Return whether its Pod template can be read; custom resources have it in other fields."""
-    return owner.kind in KINDS and owner.group == KINDS[owner.kind].group
-
-
-def is_workload(ref: ObjectRef) -> bool:
-    """Return whether it is one of Kubernetes' own workloads; OpenKruise has the same kinds."""
-    return ref.kind in WORKLOADS and has_template(ref)
-
-
-def is_terminating(pod: Json) -> bool:
-    """Return whether a Pod has ended, or is being deleted (it may still be ready)."""
-    return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))
-
-
-def has_ended(pod: Json) -> bool:
-    return dig(pod, "status.phase") in ("Succeeded", "Failed")
-
-
-def not_terminating(pods: Iterable[Json]) -> list[Json]:
-    return [pod for pod in pods if not is_terminating(pod)]
-
-
-def created_at(pod: Json) -> datetime:
-    """Return when a Pod was created, by the API server's clock; startTime is by the node's."""
-    return parse_time(pod["metadata"]["creationTimestamp"])
-
-
-def name_of(obj: Json) -> str:
-    return obj["metadata"]["name"]
-
-
-def uid_of(pod: Json) -> str:
-    return pod["metadata"]["uid"]
-
-
-def annotations_of(obj: Json) -> dict[str, str]:
-    return dig(obj, "metadata.annotations")
-
-
-def template_annotations(workload: Json) -> dict[str, str]:
-    return annotations_of(dig(workload, "spec.template"))
-
-
-REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # kinds of containers
-
-
-def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the containers, each with its kind: regular, native sidecar or init container."""
-    for container in pod["spec"]["containers"]:
-        yield REGULAR, container
-    for container in dig(pod, "spec.initContainers"):
-        yield NATIVE if container.get("restartPolicy") == "Always" else INIT, container
-
-
-def named_containers(pod: Json, names: Names) -> Iterator[tuple[str, Json]]:
-    """Yield the named containers of a Pod, each with its kind."""
-    for kind, container in containers_of(pod):
-        if matches(container["name"], names):
-            yield kind, container
-
-
-def as_sidecar(found: tuple[str, Json]) -> Sidecar:
-    """Return a container with its kind as a sidecar."""
-    kind, container = found
-    return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
-
-
-def controller_of(obj: Json) -> ObjectRef | None:
-    """Return the owner that is marked as the controller; it need not be the first."""
-    for reference in dig(obj, "metadata.ownerReferences"):
-        if reference.get("controller"):
-            group = reference["apiVersion"].rpartition("/")[0]
-            namespace = obj["metadata"].get("namespace", "")  # a template has none
-            shared = map(sys.intern, (reference["kind"], namespace, reference["name"], group))
-            return ObjectRef(*shared)
-    return None
-
-
-def conditions_of(obj: Json) -> dict[tuple[str, str], Json]:
-    """Return the conditions of an object by type and status, such as ("Ready", "True")."""
-    return {(c["type"], c["status"]): c for c in dig(obj, "status.conditions")}
-
-
-def is_ready(pod: Json) -> bool:
-    conditions = dig(pod, "status.conditions")
-    return any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
-
-
-NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
-STUCK = (
-    "CrashLoopBackOff",
-    "RunContainerError",
-    "CreateContainerError",
-    "CreateContainerConfigError",
-    *NOT_PULLED,
-)
-
-
-def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the name of each container that does not start, and its waiting state."""
-    for status in container_statuses(pod):
-        waiting = dig(status, "state.waiting")
-        if waiting.get("reason") in STUCK:
-            yield status["name"], waiting
-
-
-def stuck_sidecars(pod: Json, options: Options) -> dict[str, str]:
-    """Return the named sidecars that do not start, and why, in Kubernetes' word."""
-    return {
-        name: waiting["reason"]
-        for name, waiting in stuck_containers(pod)
-        if matches(name, options.sidecars)
-    }
-
-
-def container_statuses(pod: Json) -> list[Json]:
-    return [*dig(pod, "status.initContainerStatuses"), *dig(pod, "status.containerStatuses")]
-
-
-def waiting_reason(pod: Json) -> str:
-    """Return why a Pod does not run, in Kubernetes' word; empty if nothing is wrong."""
-    for _, waiting in stuck_containers(pod):
-        return waiting["reason"]
-    reasons = [condition.get("reason") for condition in dig(pod, "status.conditions")]
-    return "Unschedulable" if "Unschedulable" in reasons else ""
-
-
-# 8. Rules: reasons to skip a workload, in the plan and again before each write -------------------
-#
-# A rule returns why to skip a workload and what to do, or an empty text. It stands in the list of
-# the stage in which it knows enough; the first rule that applies counts.
-
-Rule = Callable[[Workload, Options], str]
-
-
-def rule_to_skip(workload: Workload, options: Options, rules: Iterable[Rule]) -> tuple[str, str]:
-    """Return what the first rule that applies says, and its name; empty: take it."""
-    answers = ((rule(workload, options), rule.__name__) for rule in rules)
-    return next((answer for answer in answers if answer[0]), ("", ""))
-
-
-def reason_to_skip(workload: Workload, options: Options, rules: Iterable[Rule]) -> str:
-    """Return what the first rule that applies says; empty: take it."""
-    return rule_to_skip(workload, options, rules)[0]
-
-
-def not_named(workload: Workload, options: Options) -> str:
-    return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME or --plan"
-
-
-def without_controller(workload: Workload, options: Options) -> str:
-    hint = "not managed by a controller; delete and recreate it manually"
-    return "" if workload.ref.kind else hint
-
-
-def static_pod(workload: Workload, options: Options) -> str:
-    is_static = workload.ref.kind == "Node"
-    return "static Pod, managed by the kubelet of its node" if is_static else ""
-
-
-def running_to_completion(workload: Workload, options: Options) -> str:
-    return "runs to completion" if any(pod.ends for pod in workload.pods) else ""
-
-
-def kind_not_selected(workload: Workload, options: Options) -> str:
-    # The Pods of an owner that has no rollouts can only be evicted.
-    ref = workload.ref
-    if is_workload(ref):
-        hint = KINDS[ref.kind].how_to_select
-        return "" if ref.kind in options.kinds else f"not selected; {hint}"
-    owner = f"{ref.kind} ({ref.group or 'v1'})"
-    hint = "use --evict, or restart it with that controller's tools"
-    return "" if options.evict else f"managed by {owner}, which has no rollouts; {hint}"
-
-
-def gone(workload: Workload, options: Options) -> str:
-    who = "" if is_workload(workload.ref) else "its controller "
-    return "" if workload.obj else f"{who}no longer exists, or there is no permission to read it"
-
-
-def being_deleted(workload: Workload, options: Options) -> str:
-    if dig(workload.obj, "metadata.deletionTimestamp"):
-        return "being deleted"
-    deleted = dig(workload.namespace, "metadata.deletionTimestamp")
-    is_terminating = deleted or "NamespaceTerminating" in workload.causes
-    return "its namespace is terminating" if is_terminating else ""
-
-
-def excluded(workload: Workload, options: Options) -> str:
-    unwanted = options.exclude_annotation
-    if has_any(unwanted, *annotations_to_match(workload)):
-        return "matches --exclude-annotation"
-    is_excluded = has_any(unwanted, annotations_of(workload.namespace))
-    return "its namespace matches --exclude-annotation" if is_excluded else ""
-
-
-def another_object(workload: Workload, options: Options) -> str:
-    planned = (options.plan or {}).get(workload.ref)
-    is_same = not planned or planned.uid == dig(workload.obj, "metadata.uid")
-    return "" if is_same else "is another object than in the plan"
-
-
-def another_sidecar(workload: Workload, options: Options) -> str:
-    planned = (options.plan or {}).get(workload.ref)
-    is_same = not planned or planned.revision in ("", revision_of(workload))
-    return "" if is_same else "new Pods would get another sidecar than in the plan"
-
-
-def another_method(workload: Workload, options: Options) -> str:
-    planned = (options.plan or {}).get(workload.ref)
-    approved = planned.method if planned else workload.method.snake_case
-    is_same = workload.method.snake_case == approved
-    is_same |= workload.method is Method.ATTACH and approved == Method.RESTART.snake_case
-    text = f"would be {workload.method.value}, and not {approved} as in the plan"
-    return "" if is_same else text
-
-
-def not_included(workload: Workload, options: Options) -> str:
-    wanted = options.include_annotation
-    is_included = not wanted or has_any(wanted, *annotations_to_match(workload))
-    return "" if is_included else "does not match --include-annotation"
-
-
-def wrong_method(workload: Workload, options: Options) -> str:
-    is_stopped = is_paused(workload.obj)
-    if workload.method is Method.RESTART:
-        if is_stopped:
-            return "paused; run `kubectl rollout resume` first, or use --evict"
-        hint = "use --evict, or delete its Pods manually, one at a time"
-        if is_on_delete(workload.obj):
-            return f"updateStrategy is OnDelete; {hint}"
-        strategy = dig(workload.obj, "spec.updateStrategy.type") or "RollingUpdate"
-        hint = "which `kubectl rollout status` does not support; restart it manually"
-        return "" if strategy == "RollingUpdate" else f"updateStrategy is {strategy}, {hint}"
-    is_deployment = workload.ref.kind == "Deployment" and workload.method is Method.EVICT
-    is_resumed = is_deployment and not is_stopped
-    return "no longer paused; rerun this command to restart it" if is_resumed else ""
-
-
-def incomplete_rollout(workload: Workload, options: Options) -> str:
-    # In the middle of a release, a restart would bury the Pods that still serve.
-    reason = "" if is_repair(workload) else why_incomplete(workload)
-    return f"{reason}; wait, or run `kubectl rollout status`" if reason else ""
-
-
-def is_repair(workload: Workload) -> bool:
-    """Return whether only a restart heals an incomplete rollout, whoever began it.
-
-    A new Pod is stuck because of a sidecar that differs from what would be injected today, or it
-    lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ.
-    """
-    changed, _ = last_change(workload.obj)
-    lost = workload.lost
-    new = [pod for pod in workload.pods if changed and seconds_of(pod.created) >= changed]
-    for pod in new:
-        if pod.stuck and not workload.view:
-            return True
-        if pod.stuck:
-            parts = (pod.view, workload.view, pod.resized, workload.ignored, False)
-            found = sidecar_differences(*parts).values()
-            if pod.stuck & {difference.path[0] for difference in found}:
-                return True
-    return any(pod.name in lost for pod in new)
-
-
-def why_incomplete(workload: Workload) -> str:
-    obj = workload.obj
-    if is_on_delete(obj) or is_paused(obj):
-        return ""
-    *_, current, updated = counts_of(workload.ref, obj)
-    if not is_observed(obj):
-        return "its rollout is not complete: its latest spec has not been observed"
-    revision = dig(obj, "status.currentRevision")  # of a StatefulSet
-    is_done = revision and revision == dig(obj, "status.updateRevision")
-    if not is_workload(workload.ref) or is_done or current - updated <= partition_of(obj):
-        return ""
-    cause = failure_condition(obj) or next(filter(None, (pod.problem for pod in workload.pods)), "")
-    text = f"its rollout is not complete: {updated} of {count_of(current, 'Pod')} updated"
-    return f"{text}: {short_reason(cause)}" if cause else text
-
-
-def degraded(workload: Workload, options: Options) -> str:
-    if workload.method is not Method.RESTART:
-        return ""
-    hint = "use --evict, which replaces unready Pods first, or repair the unready Pod"
-    if workload.is_held:
-        return f"a restart waits for its unready Pod, which has lost its sidecar; {hint}"
-    text = f"{shortage_of(workload)}; a restart would stop another Pod; {hint}"
-    return text if is_degraded(workload) else ""
-
-
-def unhealthy(workload: Workload, options: Options) -> str:
-    reason = workload.unhealthy_reason or shortage_of(workload)  # since the plan
-    is_skipped = options.skip_unhealthy and not workload.lost
-    return f"unhealthy: {reason}" if is_skipped and reason else ""
-
-
-def has_downtime(workload: Workload, options: Options) -> str:
-    is_skipped = options.skip_downtime and may_all_be_away(workload, options)
-    return "its rollout is downtime: all its Pods may be away at once" if is_skipped else ""
-
-
-def nothing_to_replace(workload: Workload, options: Options) -> str:
-    if workload.old_pods:
-        return ""
-    if not workload.pods:
-        return "it has no Pods now"
-    if not options.include_missing and not any(pod.sidecars for pod in workload.pods):
-        return "its Pods no longer have the sidecar"
-    is_all = not options.only_drifted
-    pods = [pod for pod in workload.pods if is_all or pod.name in workload.drifted_pods]
-    if pods and all(pod.created >= options.cutoff_of(workload.ref) for pod in pods):
-        kind = "Pods" if is_all else "drifted Pods"
-        return f"all its {kind} were created after the cutoff"
-    return "already up to date"
-
-
-def below_partition(workload: Workload, options: Options) -> str:
-    # A rollout leaves these Pods alone, and an evicted one would come back as it was.
-    is_all = bool(workload.kept_pods) and not workload.old_pods
-    return f"{kept_by_partition(workload)}; lower the partition" if is_all else ""
-
-
-def changed_in_place(workload: Workload, options: Options) -> str:
-    # OpenKruise would change an image back, in place (tested with 1.8.3).
-    is_in_place = workload.method is Method.IN_PLACE
-    return managed_images(stored_object(workload.sample)) if is_in_place else ""
-
-
-def managed_images(pod: Json) -> str:
-    is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)
-    return "managed by an OpenKruise SidecarSet; change its images there" if is_managed else ""
-
-
-def pending_template(workload: Workload, options: Options) -> str:
-    # A Pod comes back as the template of its owner is now. Of an owner whose status counts no
-    # updated Pods, only a spec that nobody has changed is known to be that of its Pods. The
-    # ReplicaSet of a paused Deployment, or of another controller, keeps its template.
-    obj = workload.obj
-    is_pending = False
-    if is_on_delete(obj):
-        *_, updated = counts_of(workload.ref, obj)
-        live = len(workload.pods) - (dig(obj, "status.numberMisscheduled") or 0)
-        is_pending = updated < live or not is_observed(obj)
-    elif workload.ref.kind in OWNED and has_template(workload.ref):
-        is_pending = dig(obj, "metadata.generation") != 1
-    text = "replacing its Pods may also roll out a change of its Pod template"
-    hint = "replace them manually, one at a time"
-    return f"{text}; {hint}" if is_pending and workload.method is Method.EVICT else ""
-
-
-def without_pods(workload: Workload, options: Options) -> str:
-    if workload.pods:
-        return ""
-    reason = failure_condition(workload.obj)
-    return f"no Pods since its last rollout{f': {short_reason(reason)}' if reason else ''}"
-
-
-def rejected(workload: Workload, options: Options) -> str:
-    text = f"new Pods cannot be created: {short_reason(workload.message)}"
-    return text if workload.verdict is Verdict.REJECTED else ""
-
-
-def unknown(workload: Workload, options: Options) -> str:
-    text = f"not compared: {short_reason(workload.message)}"
-    return text if workload.verdict is Verdict.UNKNOWN else ""
-
-
-def lost_sidecar(workload: Workload, options: Options) -> str:
-    if not workload.view or kind_not_selected(workload, options):
-        return ""
-    lost, names = workload.lost, workload.lost_names
-    missing = sorted(names and names.difference(unpacked(workload.view)))
-    text = f"{len(lost)} of {count_of(len(workload.pods), 'Pod')} lost {join_words(missing)}"
-    return f"{text}, and new ones would not get it; repair the injector" if missing else ""
-
-
-def losing_sidecar(workload: Workload, options: Options) -> str:
-    if not workload.view:  # it was not asked; that of a Pod without sidecars is not empty
-        return ""
-    is_losing = missing_sidecars(workload, unpacked(workload.view), options)
-    hint = f"not restarted without --allow-removal; {CHECK_INJECTOR}"
-    return f"would lose the sidecar; {hint}" if is_losing else ""
-
-
-def unfinished(workload: Workload, options: Options) -> str:
-    """Return what is wrong with the last rollout that this command began; empty: nothing.
-
-    It left older Pods, or, since the cutoff, new ones that do not run.
-    """
-    if reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected)) or not workload.pods:
-        return ""
-    last = last_restart(workload.obj, options)[:19]  # in whole seconds
-    reason = why_incomplete(workload) if seconds_of(workload.oldest_pod) < last else ""
-    unready = unready_since(workload, last)
-    if reason or not unready or last < seconds_of(options.cutoff_of(workload.ref)):
-        return reason
-    problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
-    return f"not healthy since its rollout: {problem}"
-
-
-# When the owner of its Pods is known: otherwise, the object is not read
-OWNER_RULES: tuple[Rule, ...] = (
-    not_named,
-    static_pod,
-    running_to_completion,
-    without_controller,
-)
-# When the object was read: in the plan, and each time a worker reads it
-OBJECT_RULES: tuple[Rule, ...] = (
-    excluded,
-    not_included,
-    gone,
-    being_deleted,
-    another_object,
-)
-# When its Pods were compared: in the plan
-VERDICT_RULES: tuple[Rule, ...] = (rejected, unknown, lost_sidecar)
-# When it is known how its Pods would be replaced, and which: in the plan, and before the first
-# write
-ROLLOUT_RULES: tuple[Rule, ...] = (
-    wrong_method,
-    incomplete_rollout,
-    degraded,
-    unhealthy,
-    below_partition,
-    nothing_to_replace,
-    changed_in_place,
-    pending_template,
-    another_sidecar,
-    another_method,
-    has_downtime,
-)
-# Of what needs a rollout, in the plan
-PLAN_RULES: tuple[Rule, ...] = (kind_not_selected, *ROLLOUT_RULES, losing_sidecar)
-LEFT = {  # why Pods are not up to date, by the code of their workload; of others "not checked"
-    "not_named": "not selected",
-    "excluded": "excluded",
-    "not_included": "excluded",
-    "being_deleted": "being deleted",
-    "running_to_completion": "runs to completion",
-    "static_pod": "static Pod",
-    "rejected": "rejected",
-    "lost_sidecar": "lost sidecar",
-}
-# What --fail-on-drift counts: numbers of Pods, and of workloads without any
-NOT_UP_TO_DATE = (
-    "drifted",
-    "rejected",
-    "static_pod",
-    "not_checked",
-    "lost_sidecar",
-    "without_pods",
-)
-# Of these, it is not known whether they are up to date, or they do not matter to an audit.
-NOT_AUDITED = ("not selected", "excluded", "being deleted", "runs to completion")
-
-
-def require_not_skipped(workload: Workload, options: Options, rules: Iterable[Rule]) -> None:
-    """Raise SkipError if a workload is to be skipped."""
-    reason, code = rule_to_skip(workload, options, rules)
-    if reason:
-        raise SkipError(reason, code)
-
-
-def unready_since(workload: Workload, last: str) -> list[LivePod]:
-    """Return the Pods created since a rollout that are not ready; none without a rollout."""
-    new = [pod for pod in workload.pods if last and seconds_of(pod.created) >= last]
-    return [pod for pod in new if not pod.is_ready]
-
-
-def to_attach(workload: Workload, options: Options) -> str:
-    """Return the timestamp of this command's rollout that is to be waited for; empty: none.
-
-    Nobody has changed the template since, and not all Pods are updated, or the youngest one is not
-    ready and younger than --timeout. A rollout that only a restart heals is begun again.
-    """
-    obj = workload.obj
-    stamp = last_restart(obj, options)
-    is_possible = workload.verdict not in (Verdict.REJECTED, Verdict.UNKNOWN)
-    is_possible &= not (is_paused(obj) or is_on_delete(obj)) and last_change(obj)[1]
-    if not (stamp and is_possible) or is_repair(workload):
-        return ""
-    youngest = max((pod.created for pod in unready_since(workload, stamp[:19])), default=None)
-    is_young = youngest and (options.now - youngest).total_seconds() < options.timeout
-    is_skipped = reason_to_skip(workload, options, (*OBJECT_RULES, kind_not_selected))
-    return stamp if not is_skipped and (why_incomplete(workload) or is_young) else ""
-
-
-def seconds_of(moment: datetime) -> str:
-    """Return a time in whole seconds, to compare with those of Kubernetes."""
-    return moment.isoformat()[:19]
-
-
-def last_change(workload: Json) -> tuple[str, bool]:
-    """Return when a Pod template was changed last, in whole seconds, and whether by this command.
-
-    managedFields tell; the time is empty if they are not known.
-    """
-    changes = [
-        (entry.get("time", "")[:19], entry.get("manager") == FIELD_MANAGER)
-        for entry in dig(workload, "metadata.managedFields")
-        if "f:template" in dig(entry, "fieldsV1.f:spec")
-    ]
-    return max(changes, default=("", False))
-
-
-RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
-
-
-def last_restart(workload: Json, options: Options) -> str:
-    """Return when this command restarted a workload last; those of a person have another form."""
-    stamps = timestamps_of(workload, options.annotation_prefix)
-    form = r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d\.\d{6}\+00:00"
-    return max((stamp for stamp in stamps if re.fullmatch(form, stamp)), default="")
-
-
-def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
-    """Return the times at which this command restarted a workload; no prefix means any.
-
-    If the workload has a controller of its own, that is restartedAt, which operators keep.
-    """
-    is_controlled = controller_of(workload) is not None
-    return [
-        value
-        for key, value in template_annotations(workload).items()
-        if key == f"{prefix}.rollout.timestamp"
-        or (key.endswith(".rollout.timestamp") and not prefix)
-        or (key == RESTARTED_AT and is_controlled)
-    ]
-
-
-def annotations_to_match(workload: Workload) -> list[Labels]:
-    """Return the annotations that options are about; without a readable owner, those of a Pod."""
-    obj = workload.obj or stored_object(workload.sample)
-    return [annotations_of(obj), template_annotations(obj)]
-
-
-def is_paused(workload: Json) -> bool:
-    return bool(dig(workload, "spec.paused"))
-
-
-def is_ordered_ready(workload: Json) -> bool:
-    """Return whether no Pod is created while one with a lower ordinal is not ready."""
-    return dig(workload, "spec.podManagementPolicy") == "OrderedReady"
-
-
-def is_on_delete(workload: Json) -> bool:
-    return dig(workload, "spec.updateStrategy.type") == "OnDelete"
-
-
-def partition_of(workload: Json) -> int:
-    """Return the partition of a StatefulSet: a rollout leaves the Pods below it alone."""
-    return dig(workload, "spec.updateStrategy.rollingUpdate.partition") or 0
-
-
-def is_below_partition(workload: Json, pod: str) -> bool:
-    """Return whether a rollout leaves a Pod alone. The partition counts from spec.ordinals.start.
-
-    Kubernetes' pkg/controller/statefulset/stateful_set_utils.go, newVersionedStatefulSetPod.
-    """
-    start = dig(workload, "spec.ordinals.start") or 0
-    partition = partition_of(workload)
-    ordinal = pod.rpartition("-")[2]
-    return bool(partition) and ordinal.isdigit() and int(ordinal) < start + partition
-
-
-def kept_by_partition(workload: Workload) -> str:
-    kept = count_of(len(workload.kept_pods), "old Pod")
-    return f"partition {partition_of(workload.obj)} keeps {kept}"
-
-
-def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
-    """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
-    paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
-    return [dig(obj, path) or 0 for path in paths]
-
-
-def shortage_of(workload: Workload) -> str:
-    desired, available, *_ = counts_of(workload.ref, workload.obj)
-    return f"{available} of {desired} available" if available < desired else ""
-
-
-def is_observed(workload: Json) -> bool:
-    generation = dig(workload, "metadata.generation") or 0
-    return (dig(workload, "status.observedGeneration") or 0) >= generation
-
-
-def is_degraded(workload: Workload) -> bool:
-    """Return whether a StatefulSet has Pods that are available, and some that are not.
-
-    With podManagementPolicy Parallel, a restart takes a second Pod, whatever its
-    PodDisruptionBudget says.
-    """
-    desired, available, *_ = counts_of(workload.ref, workload.obj)
-    return workload.ref.kind == "StatefulSet" and 0 < available < desired
-
-
-def failure_condition(workload: Json) -> str:
-    """Return what a workload's conditions say about a failure, or an empty text."""
-    conditions = conditions_of(workload)
-    failed = conditions.get(("ReplicaFailure", "True")) or conditions.get(("Progressing", "False"))
-    return message_text(failed.get("message", "")) if failed else ""
-
-
-def may_all_be_away(workload: Workload, options: Options) -> bool:
-    """Return whether all Pods of a workload may be away at once while they are replaced.
-
-    A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
-    its maxSurge. Percentages are rounded down, of maxSurge and of a DaemonSet up; if both are 0,
-    maxUnavailable is 1. Kubernetes' pkg/controller/deployment/rolling.go, util/deployment_util.go
-    and daemon/util/daemonset_util.go.
-    """
-    obj = workload.obj
-    wanted = counts_of(workload.ref, obj)[0] or len(workload.pods)
-    if partition_of(obj) or (workload.ref.kind == "DaemonSet" and wanted == 1):
-        return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
-    if not workload.method.is_rollout:
-        is_one_by_one = is_ordered_ready(obj) and wanted > 1
-        away = 1 if is_one_by_one else evicted_at_once(workload.method, wanted, options)
-        return away >= wanted
-    if dig(obj, "spec.strategy.type") == "Recreate":
-        return True
-    field = "strategy" if workload.ref.kind == "Deployment" else "updateStrategy"
-    rolling = dig(obj, f"spec.{field}.rollingUpdate")
-    has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
-    away = rolling.get("maxUnavailable", 1)
-    if isinstance(away, str):
-        part = int(away.rstrip("%")) * wanted / 100
-        away = math.ceil(part) if workload.ref.kind == "DaemonSet" else int(part)
-    return max(away, int(not has_surge)) >= wanted
-
-
-def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
-    """Return how many Pods of an owner that wants so many may be unavailable."""
-    limit = options.max_unavailable
-    return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
-
-
-def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
-    return any(
-        key in found and fnmatch.fnmatchcase(found[key], pattern)
-        for key, pattern in wanted
-        for found in annotations
-    )
-
-
-# 9. The plan -------------------------------------------------------------------------------------
-
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a copy of the workload
-
-
-def find_workloads(
-    cluster: Cluster, owners: Sequence[Workload], scan: Scan, options: Options
-) -> list[Workload]:
-    """Return the workloads of the owners of Pods, some with a reason, and those without Pods."""
-    having = {  # the sidecar; an owner without it belongs to one of them, or does not count
-        workload.ref
-        for workload in owners
-        if workload.sidecars or options.include_missing or any(pod.lost for pod in workload.pods)
-    }
-    owners = [workload for workload in owners if workload.ref in having]
-    objects, without_pods = read_lists(cluster, having, scan, options)
-    set_controllers(cluster, owners, objects, options)
-    by_ref: dict[ObjectRef, Workload] = {}
-    for workload in owners:
-        if workload.ref in by_ref:
-            by_ref[workload.ref].merge(workload)
-        else:
-            by_ref[workload.ref] = workload
-    found = [*by_ref.values()]
-    selected = [w for w in found if not reason_to_skip(w, options, owner_rules(options))]
-    for workload, stored in in_parallel(selected, partial(read_object, cluster, objects)):
-        workload.stored = stored
-    found = [w for w in found if w.sidecars or options.include_missing or w.lost]
-    return [*found, *without_pods]
-
-
-def read_lists(
-    cluster: Cluster, wanted: Collection[ObjectRef], scan: Scan, options: Options
-) -> tuple[dict[ObjectRef, bytes], list[Workload]]:
-    """Return the wanted workloads, packed, and those of the selected kinds without Pods.
-
-    With --only-drifted, also those of other kinds, as far as that is permitted.
-    """
-    objects = {}
-    without_pods = []
-    kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds
-    for kind in sorted(kinds):
-        try:
-            row = KINDS[kind]
-            for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
-                ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
-                if is_included(ref.namespace, options):
-                    scan.named.update(set(typed_names(ref)).intersection(options.workloads))
-                    scan.containers.update(container_names(obj["spec"]["template"]))
-                    scan.planned |= {ref} & (options.plan or {}).keys()
-                if ref in wanted:
-                    objects[ref] = reduced(obj)
-                elif is_without_pods(ref, obj, options):
-                    without_pods.append(Workload(ref, stored=reduced(obj)))
-        except ApiError as error:
-            if error.status != 403 or kind in options.kinds:
-                raise
-    return objects, without_pods
-
-
-def reduced(obj: Json) -> bytes:
-    """Remove what the plan does not need from a workload, and return it, packed."""
-    obj["metadata"]["managedFields"] = [  # see last_change
-        only(entry, ("manager", "time")) | {"fieldsV1": {"f:spec": {"f:template": {}}}}
-        for entry in dig(obj, "metadata.managedFields")
-        if "f:template" in dig(entry, "fieldsV1.f:spec")
-    ]
-    annotations_of(obj).pop(LAST_APPLIED, None)
-    return packed_alike(obj)
-
-
-def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
-    """Return whether a workload that this command has restarted wants Pods and has none.
-
-    No Pod leads to it. With a selector for Pods it is not known whether it is selected.
-    """
-    desired, _, current, _ = counts_of(ref, obj)
-    is_ours = is_included(ref.namespace, options) and is_named(ref, options)
-    is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
-    return is_ours and not options.selector and is_observed(obj) and desired > current == 0
-
-
-def set_controllers(
-    cluster: Cluster,
-    workloads: Iterable[Workload],
-    objects: Mapping[ObjectRef, bytes],
-    options: Options,
-) -> None:
-    """Find the controllers of ReplicaSets and the like, unless a Deployment has the implied name
-    and selects their Pods."""
-    types = types_of(options.workloads)
-    is_concerned = options.evict or options.only_drifted or "Deployment" in options.kinds
-    if not is_concerned or (types and types <= {"statefulset", "daemonset"}):
-        return  # they are only shown as skipped, if at all; that needs no permission
-    unknown = {
-        workload.owners[0]: workload
-        for workload in workloads
-        if workload.owners[0].kind in OWNED
-        and has_template(workload.owners[0])
-        and not is_selected_by(stored_object(objects.get(workload.ref, b"")), workload.sample)
-    }
-    for owner, controller in in_parallel(unknown, cluster.controller_of):
-        unknown[owner].ref = controller or owner
-
-
-def owner_rules(options: Options) -> tuple[Rule, ...]:
-    """Return them; with --only-drifted, kinds that are not selected are compared all the same."""
-    return OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)
-
-
-def is_selected_by(deployment: Json, sample: bytes) -> bool:
-    selected = dig(deployment, "spec.selector.matchLabels")
-    labels = dig(unpacked(sample), "metadata.labels")
-    return bool(selected) and selected.items() <= labels.items()
-
-
-def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], workload: Workload) -> bytes:
-    """Return a workload, packed; for a custom resource, the owner of its Pods; or nothing."""
-    if workload.ref in objects:
-        return objects[workload.ref]
-    if is_workload(workload.ref):  # of another kind than the selected ones, perhaps forbidden
-        obj = cluster.find(path_of(workload.ref), (403, 404))
-    else:
-        obj = cluster.owner(workload.owners[0], unpacked(workload.sample))
-    return packed(obj) if obj else b""
-
-
-def set_plan(workload: Workload, options: Options) -> None:
-    """Set how the Pods of a workload are replaced, and how many."""
-    stamp = to_attach(workload, options)
-    if stamp:
-        workload.method = Method.ATTACH
-        workload.unhealthy_reason = ""  # what is not ready is so because of this rollout
-    elif options.in_place and only_images(workload.differences, workload.view):
-        workload.method = Method.IN_PLACE
-    elif options.evict and is_evicted(workload):
-        workload.method = Method.EVICT
-    set_old_pods(workload, options)
-    if stamp:
-        old = {pod.name for pod in workload.pods if seconds_of(pod.created) < stamp[:19]}
-        workload.old_pods = tuple(name for name in workload.old_pods if name in old)
-    workload.pods_to_replace = len(workload.old_pods)
-    workload.total_pods = max(counts_of(workload.ref, workload.obj)[2], len(workload.pods))
-    workload.pods_replaced = workload.pods_to_replace
-    if workload.method is Method.RESTART:
-        # Also of Pods that --selector does not match
-        workload.pods_replaced = max(workload.total_pods - partition_of(workload.obj), 0)
-    workload.downtime = may_all_be_away(workload, options)
-
-
-def is_evicted(workload: Workload) -> bool:
-    """Return whether --evict is for a workload: a restart does not replace its Pods, or harms."""
-    obj = workload.obj
-    is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(workload.ref)
-    return is_manual or is_degraded(workload) or workload.is_held
-
-
-def pods_lacking(workload: Workload, options: Options) -> set[str]:
-    """Return the Pods without a sidecar that others have, and new ones would get."""
-    today = stored_object(workload.view)
-    found = set()
-    for pod in workload.pods if workload.sidecars else ():
-        names = workload.drifted_pods.get(pod.name, ())
-        is_init = {name: today.get(name, {}).get("position") == INIT for name in names}
-        wanted = [Sidecar(name, "", False, is_init[name]) for name in names]
-        if lacking_of(wanted, {sidecar.name for sidecar in pod.sidecars}, options):
-            found.add(pod.name)
-    return found
-
-
-def set_old_pods(workload: Workload, options: Options) -> None:
-    """Set which Pods are to be replaced: old ones, and whatever their age those that lack one."""
-    drifted, lost = workload.drifted_pods, workload.lost
-    lacking = pods_lacking(workload, options)
-    cutoff = options.cutoff_of(workload.ref)
-    old = [
-        pod.name
-        for pod in workload.pods
-        if pod.name in lost
-        or pod.name in lacking
-        or (
-            (pod.name in drifted or not options.only_drifted)
-            and pod.created < cutoff
-            and (pod.sidecars or options.include_missing)
-        )
-    ]
-    kept = [name for name in old if is_below_partition(workload.obj, name)]
-    workload.kept_pods = tuple(kept)
-    workload.old_pods = tuple(name for name in old if name not in kept)
-
-
-def in_rollout_order(workloads: Collection[Workload]) -> list[Workload]:
-    """Return the workloads in rollout order: by state, serving ones with downtime later.
-
-    Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
-    """
-    turns: Counter[tuple[str, bool, str]] = Counter()
-    order = {}
-    for workload in sorted(workloads, key=lambda workload: (workload.total_pods, workload.ref)):
-        is_late = workload.downtime and workload.state is State.SERVING
-        rank = (workload.state.value, is_late, workload.ref.namespace)
-        turns[rank] += 1
-        order[workload.ref] = (*rank[:2], turns[rank], workload.ref.namespace)
-    return sorted(workloads, key=lambda workload: order[workload.ref])
-
-
-def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Workload], Scan]:
-    """Return the workloads, some with a reason, also those without Pods, and what was seen."""
-    log.info("scanning for Pods created before %s", format_time(options.cutoff))
-    namespaces = namespaces_to_list(options)
-    pods = cluster.items(CORE, "pods", namespaces, options.selector)
-    owners, scan = read_pods(pods, options)
-    found = find_workloads(cluster, owners, scan, options)
-    needs_namespaces = options.exclude_annotation or options.confirm
-    names = {workload.ref.namespace for workload in found if needs_namespaces}
-    rules = (not_named, excluded, not_included, *owner_rules(options), *OBJECT_RULES, without_pods)
-    read = dict(in_parallel(names, cluster.namespace))
-    serving = cluster.serving_pods(namespaces) if found else None
-    for workload in found:
-        namespace = workload.ref.namespace
-        workload.namespace = read.get(namespace, {})
-        workload.stamps = timestamps_of(workload.obj)
-        template = dig(workload.obj, "spec.template")
-        if "spec" in template:
-            found_there = named_containers(template, options.sidecars)
-            workload.in_template = share(frozenset(map(as_sidecar, found_there)))
-        problems = [pod.problem for pod in workload.pods if pod.problem]
-        workload.unhealthy_reason = problems[0] if problems else shortage_of(workload)
-        names_of_pods = ((namespace, pod.name) for pod in workload.pods)
-        if workload.unhealthy_reason:
-            workload.state = State.UNHEALTHY
-        elif serving is not None and serving.isdisjoint(names_of_pods):
-            workload.state = State.NOT_SERVING
-        workload.reason, workload.code = rule_to_skip(workload, options, rules)
-    return found, scan
-
-
-def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
-    """Read the cluster and return the plan."""
-    found, scan = read_cluster(cluster, options)
-    taken = [workload for workload in found if workload.pods and not workload.reason]
-    if options.only_drifted:
-        compare_all(cluster, taken, options, progress)
-    planned = in_rollout_order([w for w in taken if is_planned(w, options)])
-    places = {ref: place for place, ref in enumerate(options.plan or ())}
-    # What is in progress is waited for first, as nothing is written; no limit is about it.
-    planned.sort(key=lambda w: (w.method is not Method.ATTACH, places.get(w.ref, 0)))
-    attached = sum(workload.method is Method.ATTACH for workload in planned)
-    others = len(planned) - attached
-    for workload in found:
-        workload.left = why_left(workload)
-    for workload in planned:
-        workload.left = "in the plan"
-    left_out = [w for w in found if w.reason and w.code != "not_named"]
-    skips = [Skip(subject, w.reason, w.code) for w in left_out for subject in w.subjects]
-    return Plan(
-        workloads=planned,
-        selected=attached + min(math.ceil(options.max_rollouts.of(others)), others),
-        needs_evict=any(w.code == "degraded" and w.is_held for w in found),
-        unfinished=sum(bool(unfinished(w, options)) for w in left_out),
-        skips=sorted([*skips, *not_needed(found, planned, skips, scan, options)]),
-        compared=in_rollout_order([w for w in taken if w.verdict is not Verdict.NOT_COMPARED]),
-        found=[workload for workload in found if workload.pods],
-        scan=scan,
-    )
-
-
-def not_needed(
-    found: Iterable[Workload],
-    planned: Iterable[Workload],
-    skips: Iterable[Skip],
-    scan: Scan,
-    options: Options,
-) -> Iterator[Skip]:
-    """Yield the workloads of a plan file that need no rollout anymore, or are not found."""
-    known = {workload.ref for workload in planned} | {skip.subject for skip in skips}
-    having = {workload.ref for workload in found if workload.code != "not_named"}
-    for ref in options.plan or ():
-        is_selected = is_included(ref.namespace, options) and is_named(ref, options)
-        is_selected &= ref.kind in options.kinds or not is_workload(ref)
-        if ref in known:
-            continue
-        if ref in having:
-            yield Skip(ref, "needs no rollout anymore", "up_to_date")
-        elif not is_selected:
-            yield Skip(ref, "your options do not select it", "not_selected")
-        elif ref in scan.planned or not is_workload(ref):
-            yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")
-        else:
-            yield Skip(ref, "does not exist", "not_found")
-
-
-def is_planned(workload: Workload, options: Options) -> bool:
-    """Return whether a workload is rolled out. If not, set the reason, if a person wants it."""
-    set_plan(workload, options)
-    if workload.method is Method.ATTACH:
-        workload.reason, workload.code = rule_to_skip(workload, options, [another_method])
-        return not workload.reason
-    is_drifted = workload.verdict in (Verdict.DRIFTED, Verdict.MISSING)
-    has_old = bool(workload.old_pods or workload.kept_pods)
-    is_candidate = is_drifted if options.only_drifted else has_old
-    rules = (*OBJECT_RULES, *VERDICT_RULES, *(PLAN_RULES if is_candidate else [unfinished]))
-    reason, workload.code = rule_to_skip(workload, options, rules)
-    workload.reason = f"{workload.verdict.value}, but {reason}" if is_drifted and reason else reason
-    return is_candidate and not reason
-
-
-def why_left(workload: Workload) -> str:
-    """Return why Pods of a workload are not up to date; empty: they are."""
-    if workload.verdict in (Verdict.NOT_COMPARED, Verdict.UNKNOWN, Verdict.REJECTED):
-        return LEFT.get(workload.code, "not checked")
-    return "drifted" if workload.differences else ""
-
-
-def lefts_of(
-    pods: Sequence[LivePod], workload: Workload, options: Options
-) -> Mapping[str, tuple[str, Collection[str]]]:
-    """Return why Pods of a workload are not up to date, by name, and which of their containers."""
-    if workload.code == "lost_sidecar":
-        return {pod.name: (LEFT[workload.code], pod.lost) for pod in pods if pod.lost}
-    if workload.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
-        found = {pod.name: workload.left for pod in pods if workload.left}
-        if workload.code == "running_to_completion":  # others of the same owner may not
-            found |= {pod.name: "not checked" for pod in pods if not pod.ends}
-        names = {pod.name: {sidecar.name for sidecar in pod.sidecars} for pod in pods}
-        return {name: (left, names[name]) for name, left in found.items()}
-    left = workload.left or "drifted"
-    replaced = {pod.name for pod in pods} if left != "in the plan" else set(workload.old_pods)
-    drifted = compare_pods(pods, workload, options)[0]
-    return {n: (left if n in replaced else "drifted", names) for n, names in drifted.items()}
-
-
-# 10. Comparing: what a workload's Pods would be like if they were created now --------------------
-
-
-CONTROLLER_LABELS = (
-    "pod-template-hash",
-    "controller-revision-hash",
-    "pod-template-generation",
-    "apps.kubernetes.io/pod-index",
-    "statefulset.kubernetes.io/pod-name",
-)
-
-
-TOKEN_VOLUME = "kube-api-access-[a-z0-9]{5}"  # each Pod has its own name for it
-USES = ("volumeMounts", "volumeDevices")  # of volumes
+# 10. Comparing: what a workload's Pods would be like if they were created now ---------------------
 # Fields of a container whose values cannot be secret; of volumes, see without_values
 PUBLIC = ("image", "imagePullPolicy", "ports", "position", "resources", "securityContext", *USES)
 
 
-def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
-    """Return the Pod that the workload's controller would create from its template now.
-
-    Injectors read more than the template: Istio takes the workload's name from generateName,
-    the controller reference and the label pod-template-hash. These come from a live Pod; nothing
-    else does, because an injector skips a Pod that has its sidecar.
-    """
-    template = obj["spec"]["template"]
-    live = sample["metadata"]
-    spec = without(template["spec"], "nodeName")
-    if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
-        volumes = {volume["name"]: volume for volume in dig(spec, "volumes")}
-        for name in map(name_of, dig(obj, "spec.volumeClaimTemplates")):
-            claim = {"claimName": f"{name}-{live['name']}"}
-            volumes[name] = {"name": name, "persistentVolumeClaim": claim}
-        spec |= {
-            "volumes": [*volumes.values()],
-            "hostname": live["name"],
-            "subdomain": obj["spec"].get("serviceName", ""),
-        }
-    metadata = {
-        **only(dig(template, "metadata"), ("annotations", "finalizers")),
-        "labels": dig(template, "metadata.labels") | only(dig(live, "labels"), CONTROLLER_LABELS),
-        "generateName": live.get("generateName") or f"{workload.name}-",
-        "ownerReferences": [
-            without(reference, "blockOwnerDeletion")
-            for reference in dig(live, "ownerReferences")
-            if reference.get("controller")
-        ],
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def sidecar_parts(pod: Json, names: Names) -> Json:
-    """Return the named sidecars of a Pod by name: kind, container, and the volumes it uses."""
-    parts = {}
-    for kind, container in named_containers(pod, names):
-        used = {use["name"] for key in USES for use in dig(container, key)}
-        found = [
-            volume
-            for volume in dig(pod, "spec.volumes")
-            if volume["name"] in used and not re.fullmatch(TOKEN_VOLUME, volume["name"])
-        ]
-        parts[container["name"]] = [kind, container, found]
-    return parts
-
-
-def plain_json(value: Any) -> str:
-    """Return the JSON of a value, with the same name for the volume of a token in all Pods."""
-    return re.sub(f'"name": "{TOKEN_VOLUME}"', '"name": "kube-api-access"', json.dumps(value))
-
-
-def view_of(pod: Json, names: Names) -> bytes:
-    """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
-
-    The views of two Pods are equal if and only if nothing differs. The name and UID of a
-    Deployment's ReplicaSet are no difference: each rollout creates another one, and the
-    OpenTelemetry operator writes both into an environment variable.
-    """
-    text = plain_json(sidecar_parts(pod, names))
-    template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
-    for reference in dig(pod, "metadata.ownerReferences"):
-        if reference["name"].endswith(f"-{template_hash}"):
-            text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
-    return normal_view(text)
-
-
-def revision_of(workload: Workload) -> str:
+def revision_of(today: Today) -> str:
     """Return 12 hex digits that identify what is injected today; empty if that is not known.
 
     Without the values that differ in each new Pod.
     """
-    if not workload.view:
+    if not today.view:
         return ""
-    view = unpacked(workload.view)
-    for *parents, last in workload.ignored:
+    view = unpacked(today.view)
+    for *parents, last in today.ignored:
         found = view
         for key in parents:
             found = found.get(key) if isinstance(found, dict) else None
         if isinstance(found, dict):
             found.pop(last, None)
     return hashlib.sha256(json.dumps(view, sort_keys=True).encode()).hexdigest()[:12]
-
-
-@functools.lru_cache(maxsize=4096)
-def normal_view(text: str) -> bytes:
-    """Return the JSON of view_of in normal form. Cached: most Pods of a workload are equal."""
-    sidecars = json.loads(text, object_hook=without_empty).items()
-    return packed({name: normal_container(*parts) for name, parts in sidecars})
-
-
-def without_empty(fields: Json) -> Json:
-    """Return an object without empty fields, which the API server does not always leave out."""
-    return {key: value for key, value in fields.items() if value not in (None, {}, [], "")}
-
-
-def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
-    """Return a container in which lists with keys are dicts, and equal values are equal."""
-    form = without(container, "name")
-    if kind == NATIVE:  # by its restartPolicy
-        del form["restartPolicy"]
-    return form | {
-        "position": kind,
-        "resources": {"limits": {}, "requests": {}} | dig(form, "resources"),
-        "env": normal_variables(dig(form, "env")),
-        "ports": {
-            f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without(port, "protocol")
-            for port in dig(form, "ports")
-        },
-        "volumeMounts": {mount["mountPath"]: mount for mount in dig(form, "volumeMounts")},
-        "volumes": {volume["name"]: normal_volume(volume) for volume in volumes},
-    }
-
-
-def normal_variables(variables: Iterable[Json]) -> Json:
-    """Return environment variables by name: text, its JSON, or where it comes from.
-
-    Their order counts only where a value has $(VAR), which expands to an earlier variable.
-    """
-    found: Json = {}
-    for variable in variables:
-        source = dig(variable, "valueFrom")
-        value = variable.get("value", "")
-        used = re.findall(r"\$\(([^)]+)\)", value)
-        form = {"from": source} if source else parsed_json(value)
-        earlier = [name for name in used if name in found]
-        found[variable["name"]] = {"value": form, "expands": earlier} if earlier else form
-    return found
-
-
-def parsed_json(text: str) -> Any:
-    """Return the value of a text that is a JSON object or list; any other text as it is.
-
-    What is very deep stays a text: nobody reads it, and it may exhaust the stack.
-    """
-    depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)
-    if text.strip()[:1] in ("{", "[") and max(depths) <= 32:
-        with suppress(ValueError):
-            return json.loads(text)
-    return text
-
-
-def normal_volume(volume: Json) -> Json:
-    """Return a volume's definition; the claim of a StatefulSet's Pod has the Pod's name in it."""
-    form = without(volume, "name")
-    claim = dig(form, "persistentVolumeClaim")
-    if claim and claim["claimName"].startswith(f"{volume['name']}-"):
-        claim["claimName"] = f"{volume['name']}-(Pod)"
-    return form
-
-
-def resized_containers(pod: Json) -> tuple[str, ...]:
-    """Return the containers whose resources were changed in place, by a person or autoscaler.
-
-    managedFields tell: an entry of the subresource `resize` with keys like k:{"name":"app"}.
-    """
-    entries = dig(pod, "metadata.managedFields")
-    resizes = [entry for entry in entries if entry.get("subresource") == "resize"]
-    return tuple(sorted(set(re.findall(r'k:\{"name":"([^"]+)"\}', str(resizes)))))
 
 
 def find_differences(
@@ -3558,20 +2902,6 @@ def other_changes(live: Json, expected: Json, names: Names) -> Names:
 CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each Pod the same
 
 
-def changed_at(config: Json) -> datetime:
-    """Return when a ConfigMap or Secret last changed, by the managedFields that own its data.
-
-    An entry without a time says nothing.
-    """
-    created = config["metadata"]["creationTimestamp"]
-    times = [
-        entry.get("time", created)
-        for entry in dig(config, "metadata.managedFields")
-        if dig(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}
-    ]
-    return parse_time(max([created, *times]))
-
-
 def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
     """Return the ConfigMaps and Secrets of the named sidecars, and whether each is required."""
     found: dict[ObjectRef, bool] = defaultdict(bool)
@@ -3620,7 +2950,7 @@ def sidecar_differences(
 
 
 def compare_pods(
-    pods: Sequence[LivePod], workload: Workload, options: Options
+    pods: Sequence[LivePod], today: Today, options: Options
 ) -> tuple[dict[str, Collection[str]], Sequence[Difference]]:
     """Return the Pods that differ from what would be created today, or are older than its
     configuration, by name with the names of their drifted containers, and all differences."""
@@ -3628,12 +2958,12 @@ def compare_pods(
     distinct: dict[str, Difference] = {}
     for pod in sorted(pods, key=lambda pod: pod.view):
         found = sidecar_differences(
-            pod.view, workload.view, pod.resized, workload.ignored, options.show_values
+            pod.view, today.view, pod.resized, today.ignored, options.show_values
         )
         distinct |= found
         if found:
             drifted[pod.name] = share(frozenset(change.path[0] for change in found.values()))
-    for config, changed in workload.config_changes.items():
+    for config, changed in today.config_changes.items():
         older = [pod for pod in pods if pod.created < changed and pod.sidecars]
         if older:
             distinct[str(config)] = Difference((str(config),), None, CONFIG_CHANGED)
@@ -3641,52 +2971,54 @@ def compare_pods(
     return dict(sorted(drifted.items())), list(distinct.values())
 
 
-def differences_of(
-    workload: Workload, pods: Iterable[Json], options: Options
-) -> Sequence[Difference]:
+def differences_of(pods: Iterable[Json], today: Today, options: Options) -> Sequence[Difference]:
     """Return how Pods differ from what would be injected today; nothing without --only-drifted."""
     if not options.only_drifted:
         return ()
-    return compare_pods([live_pod(pod, options) for pod in pods], workload, options)[1]
+    return compare_pods([live_pod(pod, options) for pod in pods], today, options)[1]
 
 
-def only_images(differences: Sequence[Difference], view: bytes) -> bool:
-    """Return whether only images differ, of containers that run as long as their Pod.
-
-    `view` has the sidecars that would be injected today.
-    """
-    today = stored_object(view)
-    return bool(differences) and all(
+def only_images(comparison: Comparison) -> bool:
+    """Return whether only images differ, of containers that run as long as their Pod."""
+    today = stored_object(comparison.today.view)
+    return bool(comparison.differences) and all(
         difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT
-        for difference in differences
+        for difference in comparison.differences
     )
 
 
-def compare(
-    workload: Workload,
-    error: ApiError | None,
-    last_changes: Mapping[ObjectRef, datetime | ApiError],
-    options: Options,
-) -> None:
-    """Set the verdict: do the Pods agree with what would be created today?"""
-    for config, is_required in sorted(workload.configs.items()):
+def compare(found: Found, today: Today, options: Options) -> Comparison:
+    """Return whether the Pods agree with what would be created today, whatever goes wrong."""
+    if today.error:
+        return Comparison(verdict_on(today.error), today)
+    if not options.only_drifted:
+        return Comparison(today=today)
+    try:
+        drifted, differences = compare_pods(found.pods, today, options)
+    except Exception as error:  # the others can be compared all the same
+        log.debug("cannot compare", exc_info=True, extra={"workload": str(found.ref)})
+        unexpected = ApiError(200, f"unexpected error: {error!r}")
+        return Comparison(Verdict.UNKNOWN, replace(today, error=unexpected))
+    if differences:
+        verdict = Verdict.DRIFTED if found.sidecars else Verdict.MISSING
+    else:
+        verdict = Verdict.UP_TO_DATE if found.sidecars else Verdict.NOT_INJECTED
+    return Comparison(verdict, today, differences, drifted)
+
+
+def with_changes(today: Today, last_changes: Mapping[ObjectRef, datetime | ApiError]) -> Today:
+    """Return when the configuration of the sidecars changed, too, or why that is not known."""
+    error = today.error
+    changes = {}
+    for config, is_required in sorted(today.configs.items()):
         changed = last_changes[config]
         if isinstance(changed, datetime):
-            workload.config_changes = {**workload.config_changes, config: changed}
+            changes[config] = changed
         elif changed.status != 404:
             error = error or ApiError(0, f"cannot read {config}: {changed}")
         elif is_required:
             error = error or ApiError(400, f"would not start: {config} does not exist")
-    if error:
-        workload.verdict = verdict_on(error)
-        workload.message, workload.causes = str(error), error.causes
-        workload.differences, workload.drifted_pods = (), {}
-        return
-    workload.drifted_pods, workload.differences = compare_pods(workload.pods, workload, options)
-    if workload.differences:
-        workload.verdict = Verdict.DRIFTED if workload.sidecars else Verdict.MISSING
-    else:
-        workload.verdict = Verdict.UP_TO_DATE if workload.sidecars else Verdict.NOT_INJECTED
+    return replace(today, config_changes=changes, error=error) if today.configs else today
 
 
 def verdict_on(error: ApiError) -> Verdict:
@@ -3708,109 +3040,1095 @@ def is_inconclusive(error: ApiError) -> bool:
 
 
 def compare_all(
-    cluster: Cluster, workloads: Sequence[Workload], options: Options, progress: ProgressLine
-) -> None:
-    """Set the verdicts: one dry run per workload, one read per ConfigMap or Secret.
+    cluster: Cluster, everything: Sequence[Found], options: Options, progress: ProgressLine
+) -> dict[ObjectRef, Comparison]:
+    """Return the comparisons: one dry run per workload, one read per ConfigMap or Secret.
 
     If the first dry runs all time out, the others are not tried.
     """
-    errors: dict[Workload, ApiError | None] = {}
+    answers: dict[Found, Today] = {}
     timeouts = 0
-    for workload, error in in_parallel(workloads, partial(ask_today, cluster, options)):
-        errors[workload] = error
-        timeouts += error is not None and error.is_timeout
-        progress.show(f"Comparing: {len(errors)} of {len(workloads)} workloads")
-        if len(errors) == timeouts == REQUESTS_AT_A_TIME:
+    today = NOT_ASKED
+    for found, today in in_parallel(everything, partial(ask_today, cluster, options)):
+        answers[found] = today
+        timeouts += today.error is not None and today.error.is_timeout
+        progress.show(f"Comparing: {len(answers)} of {len(everything)} workloads")
+        if len(answers) == timeouts == REQUESTS_AT_A_TIME:
             text = "the first %d dry runs timed out; the remaining workloads are not compared"
             log.warning(text, timeouts)
             break
     progress.show("")
-    configs = {config for workload in workloads for config in workload.configs}
+    configs = {config for answer in answers.values() for config in answer.configs}
     last_changes = dict(in_parallel(configs, cluster.last_change))
-    for workload in workloads:  # those that were not asked have the last error
-        compare_or_not(workload, errors.get(workload, error), last_changes, options)
-    drifted = [workload for workload in workloads if workload.differences]
-    for workload, error in in_parallel(drifted, partial(ask_twice, cluster, options)):
-        compare_or_not(workload, error, last_changes, options)
+    compared = {}
+    for found in everything:  # those that were not asked have the last error
+        changed = with_changes(answers.get(found, today), last_changes)
+        compared[found] = compare(found, changed, options)
+    drifted = [found for found in everything if compared[found].differences]
+    again = partial(ask_twice, cluster, options, compared)
+    compared |= {found: compare(found, t, options) for found, t in in_parallel(drifted, again)}
+    return {found.ref: comparison for found, comparison in compared.items()}
 
 
-def compare_or_not(workload: Workload, *parts: Any) -> None:
-    """Set the verdict, whatever goes wrong: the others can be compared all the same."""
-    try:
-        compare(workload, *parts)
-    except Exception as error:
-        log.debug("cannot compare", exc_info=True, extra={"workload": str(workload.ref)})
-        workload.verdict, workload.message = Verdict.UNKNOWN, f"unexpected error: {error!r}"
-
-
-def ask_twice(cluster: Cluster, options: Options, workload: Workload) -> ApiError | None:
+def ask_twice(
+    cluster: Cluster, options: Options, compared: Mapping[Found, Comparison], found: Found
+) -> Today:
     """Ask again what would be created for a workload.
 
-    Set the paths that have another value in each new Pod, or return why that is not known.
+    Return also the paths that have another value in each new Pod, or why that is not known.
     """
-    again = replace(workload)
-    error = ask_today(cluster, options, again, is_second=True)
-    if error:
-        return error
-    found = find_differences(unpacked(workload.view), unpacked(again.view))
-    workload.ignored = frozenset(difference.path for difference in found)
-    always = {difference.path for difference in compare_pods(workload.pods, again, options)[1]}
-    always &= {difference.path for difference in workload.differences}
+    today = compared[found].today
+    again = ask_today(cluster, options, found, is_second=True)
+    if again.error:
+        return replace(today, error=again.error)
+    ignored = frozenset(d.path for d in find_differences(*map(unpacked, (today.view, again.view))))
+    second = replace(today, view=again.view)
+    always = {difference.path for difference in compare_pods(found.pods, second, options)[1]}
+    always &= {difference.path for difference in compared[found].differences}
     odd = [
         f"{section_text(path[1:]) or 'container'} of {path[0]}"
-        for path in sorted(workload.ignored)
+        for path in sorted(ignored)
         if not {path, path[:1]} & always or not CONSTANT.isdisjoint(path[1:2])
     ]
+    error = None
     if odd:
         text = f"the injector gave two different answers ({join_words(odd)})"
-        return ApiError(200, f"{text}: a random value, or it is being upgraded")
-    return None
+        error = ApiError(200, f"{text}: a random value, or it is being upgraded")
+    return replace(today, ignored=ignored, error=error)
 
 
-def ask_today(
-    cluster: Cluster, options: Options, workload: Workload, is_second: bool = False
-) -> ApiError | None:
-    """Set what would be created for a workload today, or return why that is not known.
+def ask_today(cluster: Cluster, options: Options, found: Found, is_second: bool = False) -> Today:
+    """Return what would be created for a workload today, or why that is not known.
 
     Of a second answer, only the view counts. Of a StatefulSet, it is about another one of its Pods:
     theirs alone have names and labels that an injector may write into a sidecar.
     """
     names = options.sidecars
     try:
-        sample = unpacked(workload.sample)
-        others = [pod.name for pod in workload.pods if pod.name != name_of(sample)]
-        if is_second and others and workload.ref.kind == "StatefulSet":
-            sample = cluster.pod_named(workload.ref.namespace, others[0]) or sample
-        pod = cluster.pod_today(workload, with_template(cluster, workload), sample)
-        workload.view = view_of(pod, names)
+        sample = unpacked(found.sample)
+        others = [pod.name for pod in found.pods if pod.name != name_of(sample)]
+        if is_second and others and found.ref.kind == "StatefulSet":
+            sample = cluster.pod_named(found.ref.namespace, others[0]) or sample
+        pod = cluster.pod_today(found.ref, with_template(cluster, found), sample)
         if is_second:
-            return None
-        workload.other_changes = other_changes(sample, pod, names)
+            return Today(view_of(pod, names))
+        configs = NOTHING
         if options.include_config:
-            workload.configs = configs_of(pod, workload.ref.namespace, options)
+            configs = configs_of(pod, found.ref.namespace, options)
+        return Today(view_of(pod, names), other_changes(sample, pod, names), configs)
     except ApiError as error:
-        return error
+        return Today(error=error.with_traceback(None))  # which keeps other objects
     except Exception as error:
-        return ApiError(200, f"unexpected response to the dry run: {error!r}")
-    return None
+        return Today(error=ApiError(200, f"unexpected response to the dry run: {error!r}"))
 
 
-def with_template(cluster: Cluster, workload: Workload) -> Json:
+def with_template(cluster: Cluster, found: Found) -> Json:
     """Return the object whose template a workload's Pods come back from. ApiError if unknown."""
-    obj = workload.obj
-    owner, *others = workload.owners
-    if is_workload(workload.ref) and not is_paused(obj):
+    obj = found.obj
+    owner, *others = found.owners
+    if is_workload(found.ref) and not is_paused(obj):
         return obj
     if others:
         raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
-    if workload.ref.kind == "Deployment":  # paused
+    if found.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
     if "spec" not in dig(obj, "spec.template"):
         raise ApiError(200, f"the Pod template of {owner.kind} ({owner.group}) cannot be read")
     return obj
 
 
-# 11. Rolling out: one workload, in a worker ------------------------------------------------------
+POSITIONS = {
+    REGULAR: "a regular container",
+    NATIVE: "a native sidecar",
+    INIT: "an init container",
+}
+
+
+def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
+    """Return `1.26.2, 1.27.0`, with names `istio-proxy 1.26.2, istio-init 1.26.2 (init)`."""
+    texts = [
+        f"{found.name if with_names else ''} {image_version(found.image)}"
+        f"{' (init)' if found.init else ''}"
+        for found in sidecars
+    ]
+    return ", ".join(dict.fromkeys(text.strip() for text in texts))
+
+
+def difference_text(difference: Difference) -> str:
+    """Return a line like `istio-proxy  image  1.26.2 -> 1.27.0` or `istio-proxy  env X added`."""
+    (name, *section), current, expected = difference
+    if not section:
+        if isinstance(expected, str):  # a ConfigMap or Secret
+            return f"{name} {expected}"
+        container = {"name": name} | (expected or current)
+        sidecar = as_sidecar((container["position"], container))
+        return f"would be {'added' if expected else 'removed'}: {sidecar_text([sidecar], True)}"
+    if section == ["position"]:
+        return f"{name}  changes from {POSITIONS[current]} to {POSITIONS[expected]}"
+    if REDACTED in (current, expected):
+        verb = "added" if current is None else "removed" if expected is None else "changed"
+        return f"{name}  {section_text(section)} {verb}"
+    old, new = value_text(current), value_text(expected)
+    if section == ["image"]:
+        repository, _, tag = new.rpartition(":")
+        new = tag if old.startswith(f"{repository}:") else new
+    return f"{name}  {section_text(section)}  {old} -> {new}"
+
+
+def section_text(section: Names) -> str:
+    """Return `env X` for the path of a variable."""
+    text = re.sub("^volumeMounts", "mounts", ".".join(section))
+    return re.sub(r"^(env|port|mount|volume)s?\.", r"\1 ", text)
+
+
+def value_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value or '""'
+    return "<none>" if value is None else json.dumps(value)
+
+
+# 11. Deciding: whether and how a workload is rolled out, in the plan and again before each write --
+#
+# A rule returns why a workload is not rolled out and what to do, or an empty text. The first that
+# applies counts, in the order in which they stand here. The name of its function is the `code`, and
+# its docstring, for README, says what that means.
+
+
+class Stage(enum.IntEnum):
+    """What is known of a workload when a rule is asked."""
+
+    EXISTS = 0  # whether it is still there; once its rollout has begun, nothing else matters
+    OWNER = 1  # the owner of its Pods; of others, the object is not read
+    OBJECT = 2  # the object: in the plan, and each time a worker reads it
+    METHOD = 3  # how its Pods would be replaced, and which: also before each Pod
+    WRITE = 4  # what is so until the first write. It does not matter to what is only waited for
+
+
+RuleFunction = Callable[[Decision, Options], str]
+
+
+class Rule(NamedTuple):
+    """A rule, and what is said of a workload to which it applies."""
+
+    applies: RuleFunction
+    stage: Stage
+    left: str  # why its Pods are not up to date, for the table of sidecars, if they are not
+
+
+RULES: dict[str, Rule] = {}  # by code, in the order in which they are asked
+
+
+def rule(stage: Stage, left: str = "not checked") -> Callable[[RuleFunction], RuleFunction]:
+    """Register a function as the next rule."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        RULES[function.__name__] = Rule(function, stage, left)
+        return function
+
+    return register
+
+
+CHECK_INJECTOR = "check what injects it"
+# Of these, a plan lists the rule. A worker fails: when the plan was made, it was possible.
+IMPOSSIBLE = ("rejected", "unknown", "lost_sidecar", "losing_sidecar")
+# What --fail-on-drift counts: numbers of Pods, and of workloads without any
+NOT_UP_TO_DATE = (
+    "drifted",
+    "rejected",
+    "static_pod",
+    "not_checked",
+    "lost_sidecar",
+    "without_pods",
+)
+# Of these, it is not known whether they are up to date, or they do not matter to an audit.
+NOT_AUDITED = ("not selected", "excluded", "being deleted", "runs to completion")
+
+
+def decide(
+    found: Found,
+    comparison: Comparison,
+    options: Options,
+    stage: Stage = Stage.WRITE,
+    planned: Decision | None = None,
+) -> Decision:
+    """Return what is done about a workload, or the reason of the first rule that applies.
+
+    It depends on nothing else: the plan decides, and a worker again, by what it has read since.
+    `planned` is what the plan had decided, for the worker.
+    """
+    draft = Decision(found, comparison, planned=planned)
+    if stage >= Stage.METHOD:
+        draft = draft_of(draft, options)
+    for code, (applies, needed, left) in RULES.items():
+        if needed <= stage and not (needed is Stage.WRITE and draft.method is Method.ATTACH):
+            reason = applies(draft, options)
+            if reason:
+                unfinished = draft.unfinished * (needed > Stage.OBJECT)
+                return replace(draft, reason=reason, code=code, left=left, unfinished=unfinished)
+    return draft
+
+
+def draft_of(draft: Decision, options: Options) -> Decision:
+    """Return how the Pods of a workload would be replaced, and which.
+
+    The method stays that of the plan: evictions make a workload healthy on their way.
+    """
+    found, comparison, obj = draft.found, draft.comparison, draft.found.obj
+    stamp = ""
+    if draft.planned:
+        method = draft.planned.method
+    else:
+        stamp = to_attach(found, comparison, options)
+        method = Method.ATTACH if stamp else method_for(found, comparison, options)
+    old, kept = old_and_kept(found, comparison, options)
+    if stamp:
+        before = {pod.name for pod in found.pods if seconds_of(pod.created) < stamp[:19]}
+        old = [name for name in old if name in before]
+    total = max(counts_of(found.ref, obj)[2], len(found.pods))
+    replaced = len(old)
+    if method is Method.RESTART:  # also of Pods that --selector does not match
+        replaced = max(total - partition_of(obj), 0)
+    if found.problem:
+        state = State.UNHEALTHY
+    else:
+        state = State.SERVING if found.is_serving else State.NOT_SERVING
+    return replace(
+        draft,
+        method=method,
+        old_pods=tuple(old),
+        kept_pods=tuple(kept),
+        total_pods=total,
+        pods_replaced=replaced,
+        state=state,
+        problem="" if stamp else found.problem,  # what is not ready is so because of this rollout
+        downtime=may_all_be_away(found, method, options),
+        unfinished=why_unfinished(found, options),
+    )
+
+
+def method_for(found: Found, comparison: Comparison, options: Options) -> Method:
+    """Return how Pods are replaced. --evict is for those that a restart leaves, or harms."""
+    if options.in_place and only_images(comparison):
+        return Method.IN_PLACE
+    obj = found.obj
+    is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(found.ref)
+    is_manual |= is_degraded(found) or found.is_held
+    return Method.EVICT if options.evict and is_manual else Method.RESTART
+
+
+def old_and_kept(
+    found: Found, comparison: Comparison, options: Options
+) -> tuple[list[str], list[str]]:
+    """Return the Pods to replace, and those that a partition keeps: old ones, and whatever their
+    age those that lack a sidecar."""
+    drifted, lost = comparison.drifted, found.lost
+    lacking = pods_lacking(found, comparison, options)
+    cutoff = options.cutoff_of(found.ref)
+    old = [
+        pod.name
+        for pod in found.pods
+        if pod.name in lost
+        or pod.name in lacking
+        or (
+            (pod.name in drifted or not options.only_drifted)
+            and pod.created < cutoff
+            and (pod.sidecars or options.include_missing)
+        )
+    ]
+    kept = [name for name in old if is_below_partition(found.obj, name)]
+    return [name for name in old if name not in kept], kept
+
+
+def pods_lacking(found: Found, comparison: Comparison, options: Options) -> set[str]:
+    """Return the Pods without a sidecar that others have, and new ones would get."""
+    today = stored_object(comparison.today.view)
+    lacking = set()
+    for pod in found.pods if found.sidecars else ():
+        names = comparison.drifted.get(pod.name, ())
+        is_init = {name: today.get(name, {}).get("position") == INIT for name in names}
+        wanted = [Sidecar(name, "", False, is_init[name]) for name in names]
+        if lacking_of(wanted, {sidecar.name for sidecar in pod.sidecars}, options):
+            lacking.add(pod.name)
+    return lacking
+
+
+def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
+    """Return whether a kind is selected. The Pods of others can only be evicted."""
+    return ref.kind in options.kinds if is_workload(ref) else options.evict
+
+
+@rule(Stage.OWNER, left="not selected")
+def not_named(draft: Decision, options: Options) -> str:
+    """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
+    return "" if is_named(draft.ref, options) else "not selected by TYPE/NAME or --plan"
+
+
+@rule(Stage.OBJECT, left="excluded")
+def excluded(draft: Decision, options: Options) -> str:
+    """Matches `--exclude-annotation`, or its namespace does."""
+    unwanted = options.exclude_annotation
+    if has_any(unwanted, *annotations_to_match(draft.found)):
+        return "matches --exclude-annotation"
+    is_excluded = has_any(unwanted, annotations_of(draft.found.namespace))
+    return "its namespace matches --exclude-annotation" if is_excluded else ""
+
+
+@rule(Stage.OBJECT, left="excluded")
+def not_included(draft: Decision, options: Options) -> str:
+    """Does not match `--include-annotation`."""
+    wanted = options.include_annotation
+    is_included = not wanted or has_any(wanted, *annotations_to_match(draft.found))
+    return "" if is_included else "does not match --include-annotation"
+
+
+@rule(Stage.OWNER, left="static Pod")
+def static_pod(draft: Decision, options: Options) -> str:
+    """A static Pod, which the kubelet of its node manages."""
+    is_static = draft.ref.kind == "Node"
+    return "static Pod, managed by the kubelet of its node" if is_static else ""
+
+
+@rule(Stage.OWNER, left="runs to completion")
+def running_to_completion(draft: Decision, options: Options) -> str:
+    """Runs to completion, such as a Pod of a Job."""
+    return "runs to completion" if any(pod.ends for pod in draft.found.pods) else ""
+
+
+@rule(Stage.OWNER)
+def without_controller(draft: Decision, options: Options) -> str:
+    """A Pod without a controller, which nobody would create again."""
+    hint = "not managed by a controller; delete and recreate it manually"
+    return "" if draft.ref.kind else hint
+
+
+@rule(Stage.OWNER, left="drifted")
+def kind_not_selected(draft: Decision, options: Options) -> str:
+    """Its kind is not selected, or has no rollouts and needs `--evict`."""
+    # With --only-drifted, others are compared all the same.
+    ref = draft.ref
+    is_left = draft.comparison.is_drifted or not options.only_drifted
+    if is_selected_kind(ref, options) or not is_left:
+        return ""
+    if is_workload(ref):
+        return f"not selected; {KINDS[ref.kind].how_to_select}"
+    owner = f"{ref.kind} ({ref.group or 'v1'})"
+    hint = "use --evict, or restart it with that controller's tools"
+    return f"managed by {owner}, which has no rollouts; {hint}"
+
+
+@rule(Stage.EXISTS)
+def gone(draft: Decision, options: Options) -> str:
+    """It or the controller of its Pods no longer exists, or may not be read."""
+    who = "" if is_workload(draft.ref) else "its controller "
+    text = f"{who}no longer exists, or there is no permission to read it"
+    return text if draft.found.stored == b"" else ""
+
+
+@rule(Stage.EXISTS, left="being deleted")
+def being_deleted(draft: Decision, options: Options) -> str:
+    """It or its namespace is being deleted."""
+    found, error = draft.found, draft.comparison.today.error
+    if dig(found.obj, "metadata.deletionTimestamp"):
+        return "being deleted"
+    deleted = dig(found.namespace, "metadata.deletionTimestamp")
+    is_terminating = deleted or (error and "NamespaceTerminating" in error.causes)
+    return "its namespace is terminating" if is_terminating else ""
+
+
+@rule(Stage.OBJECT)
+def another_object(draft: Decision, options: Options) -> str:
+    """Has another UID than in `--plan`: it was created again."""
+    approved = (options.plan or {}).get(draft.ref)
+    is_same = not approved or approved.uid == dig(draft.found.obj, "metadata.uid")
+    return "" if is_same else "is another object than in the plan"
+
+
+@rule(Stage.OBJECT)
+def restarted_meanwhile(draft: Decision, options: Options) -> str:
+    """Restarted by another run since the plan, or its Pod template was changed."""
+    planned = draft.planned
+    if not planned or not planned.method.is_rollout:
+        return ""
+    obj = draft.found.obj
+    before = set(timestamps_of(planned.found.obj))
+    now = set(timestamps_of(obj))
+    if planned.method is Method.RESTART:
+        return "already restarted by another run" if now - before else ""
+    is_same = before == now and last_change(obj)[1]
+    return "" if is_same else "its Pod template was changed; rerun this command"
+
+
+@rule(Stage.OBJECT)
+def without_pods(draft: Decision, options: Options) -> str:
+    """Has no Pods since its last rollout by this command."""
+    if draft.found.sample:
+        return ""
+    reason = failure_condition(draft.found.obj)
+    return f"no Pods since its last rollout{f': {short_reason(reason)}' if reason else ''}"
+
+
+@rule(Stage.METHOD, left="rejected")
+def rejected(draft: Decision, options: Options) -> str:
+    """The API server, a policy or a webhook rejects new Pods."""
+    text = f"new Pods cannot be created: {short_reason(draft.comparison.message)}"
+    return text if draft.comparison.verdict is Verdict.REJECTED else ""
+
+
+@rule(Stage.METHOD)
+def unknown(draft: Decision, options: Options) -> str:
+    """Not compared: the dry run had no answer, or two different ones."""
+    what = "new Pods cannot be created" if draft.planned else "not compared"
+    text = f"{what}: {short_reason(draft.comparison.message)}"
+    return text if draft.comparison.verdict is Verdict.UNKNOWN else ""
+
+
+@rule(Stage.WRITE, left="lost sidecar")
+def lost_sidecar(draft: Decision, options: Options) -> str:
+    """Pods lost the sidecar, and new ones would not get it: repair the injector."""
+    found, view = draft.found, draft.comparison.today.view
+    if not view or not is_selected_kind(draft.ref, options):
+        return ""
+    names = found.lost_names
+    missing = sorted(names and names.difference(unpacked(view)))
+    text = f"{len(found.lost)} of {count_of(len(found.pods), 'Pod')} lost {join_words(missing)}"
+    return f"{text}, and new ones would not get it; repair the injector" if missing else ""
+
+
+def is_needed(draft: Decision, options: Options) -> bool:
+    """Return whether a workload needs a rollout; of one that was planned, that is known."""
+    has_old = bool(draft.old_pods or draft.kept_pods)
+    is_due = draft.comparison.is_drifted if options.only_drifted else has_old
+    return is_due or bool(draft.planned)
+
+
+@rule(Stage.WRITE, left="")
+def unfinished(draft: Decision, options: Options) -> str:
+    """The last rollout by this command is not complete, or its new Pods are not ready."""
+    return "" if is_needed(draft, options) else draft.unfinished
+
+
+@rule(Stage.WRITE, left="")
+def up_to_date(draft: Decision, options: Options) -> str:
+    """Needs no rollout. Listed only if it is a row of `--plan`."""
+    return "" if is_needed(draft, options) else "needs no rollout"
+
+
+@rule(Stage.METHOD, left="drifted")
+def wrong_method(draft: Decision, options: Options) -> str:
+    """Paused, or its update strategy needs `--evict` or a manual restart."""
+    obj = draft.found.obj
+    is_stopped = is_paused(obj)
+    if draft.method is Method.RESTART:
+        if is_stopped:
+            return "paused; run `kubectl rollout resume` first, or use --evict"
+        hint = "use --evict, or delete its Pods manually, one at a time"
+        if is_on_delete(obj):
+            return f"updateStrategy is OnDelete; {hint}"
+        strategy = dig(obj, "spec.updateStrategy.type") or "RollingUpdate"
+        hint = "which `kubectl rollout status` does not support; restart it manually"
+        return "" if strategy == "RollingUpdate" else f"updateStrategy is {strategy}, {hint}"
+    is_deployment = draft.ref.kind == "Deployment" and draft.method is Method.EVICT
+    is_resumed = is_deployment and not is_stopped
+    return "no longer paused; rerun this command to restart it" if is_resumed else ""
+
+
+@rule(Stage.WRITE, left="drifted")
+def incomplete_rollout(draft: Decision, options: Options) -> str:
+    """The rollout of somebody else is not complete."""
+    # In the middle of a release, a restart would bury the Pods that still serve.
+    is_left = not is_repair(draft.found, draft.comparison)
+    reason = why_incomplete(draft.found) if is_left else ""
+    return f"{reason}; wait, or run `kubectl rollout status`" if reason else ""
+
+
+@rule(Stage.WRITE, left="drifted")
+def degraded(draft: Decision, options: Options) -> str:
+    """A restart would stop another Pod, or wait for an unready one; use `--evict`."""
+    if draft.method is not Method.RESTART:
+        return ""
+    hint = "use --evict, which replaces unready Pods first, or repair the unready Pod"
+    if draft.found.is_held:
+        return f"a restart waits for its unready Pod, which has lost its sidecar; {hint}"
+    text = f"{shortage_of(draft.ref, draft.found.obj)}; a restart would stop another Pod; {hint}"
+    return text if is_degraded(draft.found) else ""
+
+
+@rule(Stage.WRITE, left="drifted")
+def unhealthy(draft: Decision, options: Options) -> str:
+    """Unhealthy, with `--skip-unhealthy`."""
+    is_skipped = options.skip_unhealthy and draft.problem and not draft.found.lost
+    return f"unhealthy: {draft.problem}" if is_skipped else ""
+
+
+@rule(Stage.WRITE, left="drifted")
+def losing_sidecar(draft: Decision, options: Options) -> str:
+    """New Pods would not have the sidecar."""
+    view = draft.comparison.today.view
+    is_had = options.include_missing or any(pod.sidecars for pod in draft.found.pods)
+    if not (view and is_had):  # that of a Pod without sidecars is not empty
+        return ""
+    missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
+    if not missing:
+        return ""
+    if draft.planned:
+        hint = f"{CHECK_INJECTOR}, or use --only-drifted --allow-removal"
+        return f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
+    hint = f"not restarted without --allow-removal; {CHECK_INJECTOR}"
+    return f"would lose the sidecar; {hint}"
+
+
+@rule(Stage.WRITE, left="drifted")
+def below_partition(draft: Decision, options: Options) -> str:
+    """All its old Pods are below the partition of its StatefulSet."""
+    # A rollout leaves these Pods alone, and an evicted one would come back as it was.
+    is_all = bool(draft.kept_pods) and not draft.old_pods
+    return f"{kept_by_partition(draft)}; lower the partition" if is_all else ""
+
+
+@rule(Stage.WRITE, left="drifted")
+def nothing_to_replace(draft: Decision, options: Options) -> str:
+    """Its old Pods are gone, or were created after the cutoff."""
+    found = draft.found
+    if draft.old_pods:
+        return ""
+    if not found.pods:
+        return "it has no Pods now"
+    if not options.include_missing and not any(pod.sidecars for pod in found.pods):
+        return "its Pods no longer have the sidecar"
+    is_all = not options.only_drifted
+    pods = [pod for pod in found.pods if is_all or pod.name in draft.comparison.drifted]
+    if pods and all(pod.created >= options.cutoff_of(found.ref) for pod in pods):
+        kind = "Pods" if is_all else "drifted Pods"
+        return f"all its {kind} were created after the cutoff"
+    return "already up to date"
+
+
+@rule(Stage.METHOD, left="drifted")
+def changed_in_place(draft: Decision, options: Options) -> str:
+    """A SidecarSet manages its images, or not only images differ anymore."""
+    # OpenKruise would change an image back, in place (tested with 1.8.3).
+    if draft.method is not Method.IN_PLACE:
+        return ""
+    if draft.differences and not only_images(draft.comparison):
+        return "not only images differ now; rerun this command"
+    return next((pod.managed for pod in draft.found.pods if pod.managed), "")
+
+
+@rule(Stage.WRITE, left="drifted")
+def pending_template(draft: Decision, options: Options) -> str:
+    """To replace its Pods may also roll out a change of its Pod template."""
+    # A Pod comes back as the template of its owner is now. Of an owner whose status counts no
+    # updated Pods, only a spec that nobody has changed is known to be that of its Pods. The
+    # ReplicaSet of a paused Deployment, or of another controller, keeps its template.
+    ref, obj = draft.ref, draft.found.obj
+    is_pending = False
+    if is_on_delete(obj):
+        *_, updated = counts_of(ref, obj)
+        live = len(draft.found.pods) - (dig(obj, "status.numberMisscheduled") or 0)
+        is_pending = updated < live or not is_observed(obj)
+    elif ref.kind in OWNED and has_template(ref):
+        is_pending = dig(obj, "metadata.generation") != 1
+    text = "replacing its Pods may also roll out a change of its Pod template"
+    hint = "replace them manually, one at a time"
+    return f"{text}; {hint}" if is_pending and draft.method is Method.EVICT else ""
+
+
+@rule(Stage.WRITE, left="drifted")
+def another_sidecar(draft: Decision, options: Options) -> str:
+    """New Pods would get another sidecar than in `--plan`."""
+    approved = (options.plan or {}).get(draft.ref)
+    revision = revision_of(draft.comparison.today)
+    is_same = not approved or approved.revision in ("", revision)
+    return "" if is_same else "new Pods would get another sidecar than in the plan"
+
+
+@rule(Stage.METHOD, left="drifted")
+def another_method(draft: Decision, options: Options) -> str:
+    """Its Pods would be replaced in another way than in `--plan`."""
+    row = (options.plan or {}).get(draft.ref)
+    approved = row.method if row else draft.method.snake_case
+    is_same = draft.method.snake_case == approved
+    is_same |= draft.method is Method.ATTACH and approved == Method.RESTART.snake_case
+    text = f"would be {draft.method.value}, and not {approved} as in the plan"
+    return "" if is_same else text
+
+
+@rule(Stage.WRITE, left="drifted")
+def has_downtime(draft: Decision, options: Options) -> str:
+    """All its Pods may be away at once, with `--skip-downtime`."""
+    is_skipped = options.skip_downtime and draft.downtime
+    return "its rollout is downtime: all its Pods may be away at once" if is_skipped else ""
+
+
+# What rules ask
+
+
+def is_repair(found: Found, comparison: Comparison) -> bool:
+    """Return whether only a restart heals an incomplete rollout, whoever began it.
+
+    A new Pod is stuck because of a sidecar that differs from what would be injected today, or it
+    lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ.
+    """
+    changed, _ = last_change(found.obj)
+    today, lost = comparison.today, found.lost
+    new = [pod for pod in found.pods if changed and seconds_of(pod.created) >= changed]
+    for pod in new:
+        if pod.stuck and not today.view:
+            return True
+        if pod.stuck:
+            parts = (pod.view, today.view, pod.resized, today.ignored, False)
+            differences = sidecar_differences(*parts).values()
+            if pod.stuck & {difference.path[0] for difference in differences}:
+                return True
+    return any(pod.name in lost for pod in new)
+
+
+def why_incomplete(found: Found) -> str:
+    """Return why a rollout is not complete; empty if it is, or if the workload has none."""
+    obj = found.obj
+    if is_on_delete(obj) or is_paused(obj):
+        return ""
+    *_, current, updated = counts_of(found.ref, obj)
+    if not is_observed(obj):
+        return "its rollout is not complete: its latest spec has not been observed"
+    revision = dig(obj, "status.currentRevision")  # of a StatefulSet
+    is_done = revision and revision == dig(obj, "status.updateRevision")
+    if not is_workload(found.ref) or is_done or current - updated <= partition_of(obj):
+        return ""
+    cause = failure_condition(obj) or next((pod.problem for pod in found.pods if pod.problem), "")
+    text = f"its rollout is not complete: {updated} of {count_of(current, 'Pod')} updated"
+    return f"{text}: {short_reason(cause)}" if cause else text
+
+
+def why_unfinished(found: Found, options: Options) -> str:
+    """Return what is wrong with the last rollout that this command began; empty: nothing.
+
+    It left older Pods, or, since the cutoff, new ones that do not run.
+    """
+    last = last_restart(found.obj, options)[:19]  # in whole seconds
+    if not (last and found.pods and is_selected_kind(found.ref, options)):
+        return ""
+    reason = why_incomplete(found) if seconds_of(found.oldest_pod) < last else ""
+    unready = unready_since(found, last)
+    if reason or not unready or last < seconds_of(options.cutoff_of(found.ref)):
+        return reason
+    problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
+    return f"not healthy since its rollout: {problem}"
+
+
+def unready_since(found: Found, last: str) -> list[LivePod]:
+    """Return the Pods created since a rollout that are not ready; none without a rollout."""
+    new = [pod for pod in found.pods if last and seconds_of(pod.created) >= last]
+    return [pod for pod in new if not pod.is_ready]
+
+
+def to_attach(found: Found, comparison: Comparison, options: Options) -> str:
+    """Return the timestamp of this command's rollout that is to be waited for; empty: none.
+
+    Nobody has changed the template since, and not all Pods are updated, or the youngest one is not
+    ready and younger than --timeout. A rollout that only a restart heals is begun again.
+    """
+    obj = found.obj
+    stamp = last_restart(obj, options)
+    is_possible = comparison.verdict not in (Verdict.REJECTED, Verdict.UNKNOWN)
+    is_possible &= not (is_paused(obj) or is_on_delete(obj)) and last_change(obj)[1]
+    is_possible &= is_selected_kind(found.ref, options)
+    if not (stamp and is_possible) or is_repair(found, comparison):
+        return ""
+    youngest = max((pod.created for pod in unready_since(found, stamp[:19])), default=None)
+    is_young = youngest and (options.now - youngest).total_seconds() < options.timeout
+    return stamp if why_incomplete(found) or is_young else ""
+
+
+def missing_sidecars(decision: Decision, names: Collection[str], options: Options) -> list[str]:
+    """Return the sidecars that a Pod with these containers should have and has not.
+
+    Those that other Pods have or lost, and those that the plan said would be added. With
+    --allow-removal, those that it said would be removed may be missing.
+    """
+    found, comparison = decision.found, decision.comparison
+    wanted = lacking_of(found.sidecars, names, options).union(comparison.added, found.lost_names)
+    removed = comparison.removed if options.allow_removal else ()
+    return sorted(wanted.difference(names, removed))
+
+
+def annotations_to_match(found: Found) -> list[Labels]:
+    """Return the annotations that options are about; without a readable owner, those of a Pod."""
+    obj = found.obj or stored_object(found.sample)
+    return [annotations_of(obj), template_annotations(obj)]
+
+
+def kept_by_partition(decision: Decision) -> str:
+    kept = count_of(len(decision.kept_pods), "old Pod")
+    return f"partition {partition_of(decision.found.obj)} keeps {kept}"
+
+
+def is_degraded(found: Found) -> bool:
+    """Return whether a StatefulSet has Pods that are available, and some that are not.
+
+    With podManagementPolicy Parallel, a restart takes a second Pod, whatever its
+    PodDisruptionBudget says.
+    """
+    desired, available, *_ = counts_of(found.ref, found.obj)
+    return found.ref.kind == "StatefulSet" and 0 < available < desired
+
+
+def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
+    """Return whether all Pods of a workload may be away at once while they are replaced.
+
+    A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
+    its maxSurge. Percentages are rounded down, of maxSurge and of a DaemonSet up; if both are 0,
+    maxUnavailable is 1. Kubernetes' pkg/controller/deployment/rolling.go, util/deployment_util.go
+    and daemon/util/daemonset_util.go.
+    """
+    obj = found.obj
+    wanted = counts_of(found.ref, obj)[0] or len(found.pods)
+    if partition_of(obj) or (found.ref.kind == "DaemonSet" and wanted == 1):
+        return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
+    if not method.is_rollout:
+        is_one_by_one = is_ordered_ready(obj) and wanted > 1
+        away = 1 if is_one_by_one else evicted_at_once(method, wanted, options)
+        return away >= wanted
+    if dig(obj, "spec.strategy.type") == "Recreate":
+        return True
+    field = "strategy" if found.ref.kind == "Deployment" else "updateStrategy"
+    rolling = dig(obj, f"spec.{field}.rollingUpdate")
+    has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
+    away = rolling.get("maxUnavailable", 1)
+    if isinstance(away, str):
+        part = int(away.rstrip("%")) * wanted / 100
+        away = math.ceil(part) if found.ref.kind == "DaemonSet" else int(part)
+    return max(away, int(not has_surge)) >= wanted
+
+
+def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
+    """Return how many Pods of an owner that wants so many may be unavailable."""
+    limit = options.max_unavailable
+    return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
+
+
+def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
+    return any(
+        key in found and fnmatch.fnmatchcase(found[key], pattern)
+        for key, pattern in wanted
+        for found in annotations
+    )
+
+
+# 12. The plan -------------------------------------------------------------------------------------
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a copy of the workload
+
+
+def find_workloads(
+    cluster: Cluster, owners: Sequence[Found], scan: Scan, options: Options
+) -> list[Found]:
+    """Return the workloads of the owners of Pods, and those without Pods."""
+    having = {  # the sidecar; an owner without it belongs to one of them, or does not count
+        found.ref
+        for found in owners
+        if found.sidecars or options.include_missing or any(pod.lost for pod in found.pods)
+    }
+    owners = [found for found in owners if found.ref in having]
+    objects, without_any = read_lists(cluster, having, scan, options)
+    refs = controllers_of(cluster, owners, objects, options)
+    groups = group_by(owners, lambda found: refs.get(found.owners[0], found.ref))
+    merged = {ref: merge(ref, group) for ref, group in groups.items()}
+    selected = [
+        found
+        for found in merged.values()
+        if not decide(found, NOT_COMPARED, options, Stage.OWNER).reason
+    ]
+    for found, stored in in_parallel(selected, partial(read_object, cluster, objects)):
+        merged[found.ref] = replace(found, stored=stored)
+    wanted = [f for f in merged.values() if f.sidecars or options.include_missing or f.lost]
+    return [*wanted, *without_any]
+
+
+def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
+    """Return the Pods of all owners of the same workload."""
+    with_sidecar = (found for found in group if found.sidecars)
+    return Found(
+        ref,
+        owners=tuple(owner for found in group for owner in found.owners),
+        pods=[pod for found in group for pod in found.pods],
+        sample=next(with_sidecar, group[0]).sample,
+        sidecars=share(frozenset().union(*(found.sidecars for found in group))),
+    )
+
+
+def read_lists(
+    cluster: Cluster, wanted: Collection[ObjectRef], scan: Scan, options: Options
+) -> tuple[dict[ObjectRef, bytes], list[Found]]:
+    """Return the wanted workloads, packed, and those of the selected kinds without Pods.
+
+    With --only-drifted, also those of other kinds, as far as that is permitted.
+    """
+    objects = {}
+    without_any = []
+    kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds
+    for kind in sorted(kinds):
+        try:
+            row = KINDS[kind]
+            for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
+                ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
+                if is_included(ref.namespace, options):
+                    scan.named.update(set(typed_names(ref)).intersection(options.workloads))
+                    scan.containers.update(container_names(obj["spec"]["template"]))
+                    scan.planned |= {ref} & (options.plan or {}).keys()
+                if ref in wanted:
+                    objects[ref] = reduced(obj)
+                elif is_without_pods(ref, obj, options):
+                    without_any.append(Found(ref, stored=reduced(obj)))
+        except ApiError as error:
+            if error.status != 403 or kind in options.kinds:
+                raise
+    return objects, without_any
+
+
+def reduced(obj: Json) -> bytes:
+    """Remove what the plan does not need from a workload, and return it, packed."""
+    obj["metadata"]["managedFields"] = [  # see last_change
+        only(entry, ("manager", "time")) | {"fieldsV1": {"f:spec": {"f:template": {}}}}
+        for entry in dig(obj, "metadata.managedFields")
+        if "f:template" in dig(entry, "fieldsV1.f:spec")
+    ]
+    annotations_of(obj).pop(LAST_APPLIED, None)
+    return packed_alike(obj)
+
+
+def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
+    """Return whether a workload that this command has restarted wants Pods and has none.
+
+    No Pod leads to it. With a selector for Pods it is not known whether it is selected.
+    """
+    desired, _, current, _ = counts_of(ref, obj)
+    is_ours = is_included(ref.namespace, options) and is_named(ref, options)
+    is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
+    return is_ours and not options.selector and is_observed(obj) and desired > current == 0
+
+
+def controllers_of(
+    cluster: Cluster,
+    owners: Iterable[Found],
+    objects: Mapping[ObjectRef, bytes],
+    options: Options,
+) -> dict[ObjectRef, ObjectRef]:
+    """Return the controllers of ReplicaSets and the like, unless a Deployment has the implied name
+    and selects their Pods."""
+    types = types_of(options.workloads)
+    is_concerned = options.evict or options.only_drifted or "Deployment" in options.kinds
+    if not is_concerned or (types and types <= {"statefulset", "daemonset"}):
+        return {}  # they are only shown as skipped, if at all; that needs no permission
+    unknown = [
+        found.owners[0]
+        for found in owners
+        if found.owners[0].kind in OWNED
+        and has_template(found.owners[0])
+        and not is_selected_by(stored_object(objects.get(found.ref, b"")), found.sample)
+    ]
+    asked = in_parallel(unknown, cluster.controller_of)
+    return {owner: controller or owner for owner, controller in asked}
+
+
+def is_selected_by(deployment: Json, sample: bytes) -> bool:
+    selected = dig(deployment, "spec.selector.matchLabels")
+    labels = dig(unpacked(sample), "metadata.labels")
+    return bool(selected) and selected.items() <= labels.items()
+
+
+def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Found) -> bytes:
+    """Return a workload, packed; for a custom resource, the owner of its Pods; or nothing."""
+    if found.ref in objects:
+        return objects[found.ref]
+    if is_workload(found.ref):  # of another kind than the selected ones, perhaps forbidden
+        obj = cluster.find(path_of(found.ref), (403, 404))
+    else:
+        obj = cluster.owner(found.owners[0], unpacked(found.sample))
+    return packed(obj) if obj else b""
+
+
+def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
+    """Return the workloads in rollout order: by state, serving ones with downtime later.
+
+    Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
+    """
+    turns: Counter[tuple[str, bool, str]] = Counter()
+    order = {}
+    for decision in sorted(decisions, key=lambda decision: (decision.total_pods, decision.ref)):
+        is_late = decision.downtime and decision.state is State.SERVING
+        rank = (decision.state.value, is_late, decision.ref.namespace)
+        turns[rank] += 1
+        order[decision.ref] = (*rank[:2], turns[rank], decision.ref.namespace)
+    return sorted(decisions, key=lambda decision: order[decision.ref])
+
+
+def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
+    """Return the workloads, also those without Pods, and what else was seen."""
+    log.info("scanning for Pods created before %s", format_time(options.cutoff))
+    namespaces = namespaces_to_list(options)
+    pods = cluster.items(CORE, "pods", namespaces, options.selector)
+    owners, scan = read_pods(pods, options)
+    everything = find_workloads(cluster, owners, scan, options)
+    needs_namespaces = options.exclude_annotation or options.confirm
+    names = {found.ref.namespace for found in everything if needs_namespaces}
+    read = dict(in_parallel(names, cluster.namespace))
+    serving = cluster.serving_pods(namespaces) if everything else None
+
+    def is_serving(found: Found) -> bool:
+        names = ((found.ref.namespace, pod.name) for pod in found.pods)
+        return serving is None or not serving.isdisjoint(names)
+
+    return [
+        replace(
+            found, namespace=read.get(found.ref.namespace, NOTHING), is_serving=is_serving(found)
+        )
+        for found in everything
+    ], scan
+
+
+def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
+    """Read the cluster, compare, decide, and return the plan."""
+    everything, scan = read_cluster(cluster, options)
+    decided = {
+        found.ref: decide(found, NOT_COMPARED, options, Stage.OBJECT) for found in everything
+    }
+    taken = [decision.found for decision in decided.values() if not decision.reason]
+    compared: dict[ObjectRef, Comparison] = {}
+    if options.only_drifted:
+        compared = compare_all(cluster, taken, options, progress)
+    for found in taken:
+        decided[found.ref] = decide(found, compared.get(found.ref, NOT_COMPARED), options)
+    places = {ref: place for place, ref in enumerate(options.plan or ())}
+    planned = in_rollout_order([decision for decision in decided.values() if not decision.reason])
+    # What is in progress is waited for first, as nothing is written; no limit is about it.
+    planned.sort(key=lambda row: (row.method is not Method.ATTACH, places.get(row.ref, 0)))
+    attached = sum(decision.method is Method.ATTACH for decision in planned)
+    others = len(planned) - attached
+    skips = [skip for decision in decided.values() for skip in skips_of(decision)]
+    left = [row for row in decided.values() if row.reason and row.code != "not_named"]
+    return Plan(
+        workloads=planned,
+        selected=attached + min(math.ceil(options.max_rollouts.of(others)), others),
+        needs_evict=any(row.code == "degraded" and row.found.is_held for row in left),
+        unfinished=sum(bool(decision.unfinished) for decision in left),
+        skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
+        compared=in_rollout_order([decided[ref] for ref in compared]),
+        found=[decision for decision in decided.values() if decision.found.pods],
+        scan=scan,
+    )
+
+
+def skips_of(decision: Decision) -> Iterator[Skip]:
+    """Yield why a workload is not rolled out, if a person wants to know."""
+    code, is_drifted = decision.code, decision.comparison.is_drifted
+    is_unlisted = code in ("", "not_named", "up_to_date")
+    if not is_unlisted and (is_drifted or code != "nothing_to_replace"):
+        verdict = f"{decision.comparison.verdict.value}, but " * is_drifted
+        for subject in decision.found.subjects:
+            yield Skip(subject, f"{verdict}{decision.reason}", code)
+
+
+def not_needed(
+    decided: Mapping[ObjectRef, Decision], skips: Iterable[Skip], scan: Scan, options: Options
+) -> Iterator[Skip]:
+    """Yield the workloads of a plan file that need no rollout anymore, or are not found."""
+    known = {skip.subject for skip in skips}
+    codes = {ref: decision.code for ref, decision in decided.items()}
+    for ref in options.plan or ():
+        is_selected = is_included(ref.namespace, options) and is_named(ref, options)
+        is_selected &= ref.kind in options.kinds or not is_workload(ref)
+        code = codes.get(ref, "not_named")
+        if ref in known or not code:
+            continue
+        if code != "not_named":
+            yield Skip(ref, "needs no rollout anymore", "up_to_date")
+        elif not is_selected:
+            yield Skip(ref, "your options do not select it", "not_selected")
+        elif ref in scan.planned or not is_workload(ref):
+            yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")
+        else:
+            yield Skip(ref, "does not exist", "not_found")
+
+
+def lefts_of(
+    pods: Sequence[LivePod], decision: Decision, left: str, options: Options
+) -> Mapping[str, tuple[str, Collection[str]]]:
+    """Return why Pods of a workload are not up to date, by name, and which of their containers."""
+    comparison = decision.comparison
+    if decision.code == "lost_sidecar":
+        return {pod.name: (left, pod.lost) for pod in pods if pod.lost}
+    if comparison.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
+        found = {pod.name: left for pod in pods if left}
+        if decision.code == "running_to_completion":  # others of the same owner may not
+            found |= {pod.name: "not checked" for pod in pods if not pod.ends}
+        names = {pod.name: {sidecar.name for sidecar in pod.sidecars} for pod in pods}
+        return {name: (left, names[name]) for name, left in found.items()}
+    left = left or "drifted"
+    replaced = {pod.name for pod in pods} if left != "in the plan" else set(decision.old_pods)
+    drifted = compare_pods(pods, comparison.today, options)[0]
+    return {n: (left if n in replaced else "drifted", names) for n, names in drifted.items()}
+
+
+def in_template(found: Found, options: Options) -> frozenset[Sidecar]:
+    """Return the sidecars that a Pod template has by itself."""
+    template = dig(found.obj, "spec.template")
+    named = named_containers(template, options.sidecars) if "spec" in template else ()
+    return share(frozenset(map(as_sidecar, named)))
+
+
+def check_names(options: Options, plan: Plan) -> None:
+    """Check that the names exist that options state exactly. StartError if one does not.
+
+    Warn about patterns that match nothing, and about names of which that is not known.
+    """
+    scan = plan.scan
+    sidecars = join_words(options.sidecars, "or")
+    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.skips]
+    having = {name for ref in refs for name in typed_names(ref)}
+    namespace = join_words(namespaces_to_list(options), "or")
+    where = f"namespace {namespace}" if namespace else "the selected namespaces"
+    resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
+    for pattern in options.workloads:
+        kind, _, name = pattern.partition("/")
+        if kind in resources and not is_pattern(name) and pattern not in scan.named:
+            raise StartError(f'{resources[kind]} "{name}" not found in {where}')
+        if not fnmatch.filter(having, pattern):
+            log.warning("no Pods of %s have %s", pattern, sidecars)
+    if options.plan is not None and not options.plan:
+        log.warning("--plan has no records of workloads to roll out: nothing is selected")
+    if options.selector and not scan.pods:
+        log.warning("no Pods match the selector %s; check it", options.selector)
+    containers = scan.containers.union(*(row.comparison.added for row in plan.compared))
+    is_known = bool(scan.pods) and not options.allow_removal
+    is_known &= all(row.comparison.verdict is not Verdict.UNKNOWN for row in plan.compared)
+    for pattern in options.sidecars:
+        if not fnmatch.filter(containers, pattern):
+            close = difflib.get_close_matches(pattern, containers)
+            hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
+            text = f"no Pods have a container named {pattern} ({scan.pods} checked){hint}"
+            if is_known and not is_pattern(pattern):
+                raise StartError(text)
+            log.warning("%s", text)
+    # Excluded namespaces are seen only if all are read.
+    excluded = () if namespaces_to_list(options) else options.exclude_namespace
+    for pattern in (*options.include_namespace, *filter(is_pattern, excluded)):
+        if not fnmatch.filter(scan.namespaces, pattern):
+            selected = "that match the selector " if options.selector else ""
+            log.warning("no Pods %sin namespace %s", selected, pattern)
+    for wanted in options.exclude_annotation:
+        notes = [
+            labels
+            for row in plan.found
+            for labels in (*annotations_to_match(row.found), annotations_of(row.found.namespace))
+        ]
+        if not has_any([wanted], *notes):
+            name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
+            text = "no workload with the sidecar, and none of their namespaces, matches"
+            log.warning("%s --exclude-annotation=%s; check it", text, name)
+
+
+# 13. Rolling out: one workload, in a worker -------------------------------------------------------
 
 KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost connection
 POLL = 0.2  # seconds until a signal is noticed
@@ -3819,7 +4137,6 @@ SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
 RECREATED = "was deleted and recreated during its rollout"
-CHECK_INJECTOR = "check what injects it"
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
 DID_NOT_START = "a sidecar did not start"
@@ -3987,18 +4304,16 @@ class Looks:
     AFTER = 3.0  # seconds
     EVERY = 5.0
 
-    def __init__(self, rollout: Rollout, workload: Workload, attempt: Attempt, tell: Tell) -> None:
-        self.rollout = rollout
-        self.workload = workload
+    def __init__(self, work: Work, attempt: Attempt) -> None:
+        self.work = work
         self.attempt = attempt
-        self.tell = tell
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
         self.next = time.monotonic() + self.AFTER
 
     def stop(self) -> str:
         """Return why to wait no longer. If it is time, look."""
-        reason = "interrupted" if self.rollout.signals.is_second() else ""
+        reason = "interrupted" if self.work.signals.is_second() else ""
         if not reason and time.monotonic() >= self.next:
             reason = self.look(CACHED) and self.look({})
             self.next = time.monotonic() + self.EVERY
@@ -4006,10 +4321,10 @@ class Looks:
 
     def look(self, cached: Json) -> str:
         """Return why to wait no longer, and tell what is not complete."""
-        glance = replace(self.rollout, cluster=self.rollout.cluster.at_a_glance(cached))
-        result, snapshot = glance.judge(self.workload, self.attempt, NOW)
-        self.tell(result.message)
-        if is_paused(self.workload.obj):
+        glance = self.work.at_a_glance(cached)
+        result, snapshot = glance.judge(self.attempt, NOW)
+        glance.tell(result.message)
+        if is_paused(glance.obj):
             return PAUSED
         return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""
 
@@ -4019,7 +4334,7 @@ class Looks:
         A sidecar that two looks in a row saw running has started.
         """
         now = time.monotonic()
-        for name, reason in stuck_sidecars(pod, self.rollout.options).items():
+        for name, reason in stuck_sidecars(pod, self.work.options).items():
             since, last = self.stuck.get((uid_of(pod), name), (now, now))
             since = now if now - last > 2.5 * self.EVERY else since
             self.stuck[uid_of(pod), name] = since, now
@@ -4039,267 +4354,120 @@ class Snapshot(NamedTuple):
     counts: PodCounts = PodCounts(0)
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """Rolls out workloads, one for each call of carry_out. All workers share it."""
+class Work:
+    """What one worker does for one workload of the plan. Nobody else sees what it sets.
 
-    cluster: Cluster
-    kubectl: Sequence[str]  # the command, with how to reach the cluster
-    signals: Signals
-    gate: Gate
-    options: Options
-    not_pulled: set[tuple[str, str]] = field(default_factory=set)  # namespaces and images
-    # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
-    proven: threading.Event = field(default_factory=threading.Event)
+    It reads again, asks again, and decides again, right before each write.
+    """
 
-    def carry_out(self, workload: Workload, tell: Tell, earlier: Result | None = None) -> Result:
-        """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
-        started = time.monotonic() - (earlier.seconds if earlier else 0)
-        try:
-            if earlier:
-                result = self.recheck(earlier)
-            else:
-                result = METHODS[workload.method](self, workload, tell)
-        except StoppedWaiting:
-            result = earlier or Result(workload, Outcome.INTERRUPTED, STOPPED)
-        except SkipError as error:
-            reason, *codes = error.args
-            result = Result(workload, Outcome.SKIPPED, reason, code="".join(codes))
-        except UnsuccessfulError as error:
-            result = Result(workload, *error.args)
-        except Exception as error:
-            log.debug("rollout failed", exc_info=True, extra={"workload": str(workload.ref)})
-            result = earlier or failure_of(workload, error)
-        if result.outcome in FAILURES and result is not earlier and workload.unhealthy_reason:
-            before = f"(unhealthy before the rollout: {workload.unhealthy_reason})"
-            result = replace(result, message=f"{result.message} {before}")
-        result = replace(result, seconds=seconds_since(started))
-        if self.options.record_events and workload.is_begun and (earlier or not result.attempt):
-            self.record_event(result)
-        return result
+    carry_out: ClassVar[Callable[..., Result]]  # SkipError if there is nothing to do
 
-    def record_event(self, result: Result) -> None:
-        """Record what became of a workload, unless nothing may be written anymore."""
-        if not self.signals.is_second():
-            workload = result.workload
-            parts = [described(result), result.message, reason_for(workload, self.options)]
-            message = "; ".join(filter(None, parts))
-            self.cluster.record_event(workload, message, result.outcome in FAILURES)
+    def __init__(
+        self, rollout: Rollout, planned: Decision, tell: Tell, earlier: Result | None = None
+    ) -> None:
+        self.rollout = rollout
+        self.cluster = rollout.cluster
+        self.options = rollout.options
+        self.signals = rollout.signals
+        self.planned = planned
+        self.tell = tell
+        self.decision = (earlier and earlier.latest) or planned  # the last one before a write
+        self.found = self.decision.found  # as it was read last
+        self.today = self.decision.comparison.today  # what was answered last
+        self.wanted_before = planned.total_pods  # Pods, if the owner states no number
+        self.is_begun = bool(earlier and earlier.is_begun)  # whether something may be written
 
-    def restart(self, workload: Workload, tell: Tell) -> Result:
-        """Check and patch a workload, wait for its rollout, and verify its Pods."""
-        return self.wait_and_verify(workload, self.patch(workload), tell)
+    @property
+    def ref(self) -> ObjectRef:
+        return self.planned.ref
 
-    def attach(self, workload: Workload, tell: Tell) -> Result:
-        """Wait for a rollout that an earlier run began, and verify its Pods.
+    @property
+    def obj(self) -> Json:
+        return self.found.obj
 
-        SkipError if the template was changed since the plan.
+    def recheck(self, earlier: Result) -> Result:
+        """Return what became of a rollout that was not complete: it may have succeeded by now."""
+        if not earlier.attempt:
+            return earlier
+        result, _ = self.judge(earlier.attempt, NOW)
+        if result.outcome is Outcome.INCOMPLETE:
+            return replace(earlier, counts=result.counts)
+        message = f"complete when rechecked; before: {earlier.message}"
+        is_late = result.outcome is Outcome.SUCCEEDED
+        return (
+            replace(result, outcome=Outcome.COMPLETED_LATE, message=message) if is_late else result
+        )
+
+    def at_a_glance(self, cached: Json) -> Work:
+        """Return a copy whose requests are few and short; what it reads is its own."""
+        glance = copy.copy(self)
+        glance.cluster = self.cluster.at_a_glance(cached)
+        return glance
+
+    # Deciding again, by what is in the cluster now
+
+    def decide_again(self, stage: Stage, **read: Any) -> Decision:
+        """Return the decision on what was found, with the fields that were read again.
+
+        SkipError if it is no longer to be rolled out, UnsuccessfulError if its Pods would not come
+        back or would lose the sidecar.
         """
-        self.read_ended(workload)
-        obj = workload.obj
-        if set(timestamps_of(obj)) != set(workload.stamps) or not last_change(obj)[1]:
-            raise SkipError("its Pod template was changed; rerun this command")
-        attempt = patched_at(obj, last_restart(obj, self.options))
-        return self.wait_and_verify(workload, attempt, tell)
+        self.found = replace(self.found, **read)
+        comparison = Comparison(today=self.today)
+        if stage > Stage.OBJECT:
+            comparison = compare(self.found, self.today, self.options)
+        decision = decide(self.found, comparison, self.options, stage, self.planned)
+        if decision.code in IMPOSSIBLE:
+            is_lost = decision.code == "losing_sidecar" and self.options.only_drifted  # since
+            stop_reason = f"new Pods of {self.ref} would not have the sidecar" * is_lost
+            raise UnsuccessfulError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
+        if decision.reason:
+            raise SkipError(decision.reason, decision.code)
+        if stage is Stage.WRITE:
+            self.decision = decision
+        return decision
 
-    def wait_and_verify(self, workload: Workload, attempt: Attempt, tell: Tell) -> Result:
-        """Wait for kubectl's verdict on a rollout, and verify its Pods."""
-        workload.is_begun = True
-        code, error = self.wait(workload, attempt, tell)
-        if code == 0:
-            return self.verify(workload, attempt, tell)
-        return self.explain(workload, attempt, error or f"kubectl exited with {code}")
-
-    def check(self, workload: Workload, obj: Json, is_same: bool) -> None:
-        """Compare a workload with the plan again, by what is in the cluster now.
-
-        `is_same`: its spec was checked already, and has not changed since. SkipError if it is no
-        longer to be restarted, UnsuccessfulError if its Pods would not come back or would lose the
-        sidecar.
-        """
-        options = self.options
-        workload.obj = obj
-        self.read_namespace(workload)
-        require_not_skipped(workload, options, OBJECT_RULES)
-        if set(timestamps_of(obj)) - set(workload.stamps):
-            raise SkipError("already restarted by another run")
-        if is_same:
-            require_not_skipped(workload, options, ROLLOUT_RULES)
-            return
-        expected = self.ask_again(workload, obj, unpacked(workload.sample))
-        self.set_pods(workload, not_terminating(self.pods_of(workload)))
-        require_not_skipped(workload, options, ROLLOUT_RULES)
-        self.require_possible(workload, expected)
-
-    def read_namespace(self, workload: Workload) -> None:
-        """Read the annotations of a workload's namespace again, if an option is about them."""
+    def look_again(self, stage: Stage, obj: Json, **read: Any) -> Decision:
+        """Decide again on an object that was just read."""
+        read["stored"] = packed(obj) if obj else b""
         if self.options.exclude_annotation:
-            workload.namespace = self.cluster.namespace(workload.ref.namespace)
+            read["namespace"] = self.cluster.namespace(self.ref.namespace)
+        return self.decide_again(stage, **read)
 
-    def ask_again(self, workload: Workload, obj: Json, sample: Json) -> Json | ApiError:
-        """Return the Pod that would be created now, or why it would be rejected."""
+    def ask_again(self, obj: Json, sample: Json) -> None:
+        """Ask what would be created now. An answer that says nothing about the Pod is ignored."""
         try:
-            expected = self.cluster.pod_today(workload, obj, sample)
+            expected = self.cluster.pod_today(self.ref, obj, sample)
         except ApiError as error:
-            if error.status in UNAVAILABLE:  # which says nothing about the Pod
+            if error.status in UNAVAILABLE:
                 raise
-            workload.causes = error.causes
-            require_not_skipped(workload, self.options, [being_deleted])
-            return error
-        found = named_containers(expected, self.options.sidecars)
-        workload.returned = frozenset(map(as_sidecar, found))
-        if not missing_sidecars(workload, container_names(expected), self.options):
-            workload.view = view_of(expected, self.options.sidecars)
-        return expected
-
-    def require_possible(self, workload: Workload, expected: Json | ApiError) -> None:
-        """Raise UnsuccessfulError if no Pods should be replaced now, by a dry run."""
-        stop_reason = ""
-        if isinstance(expected, ApiError):
-            if is_inconclusive(expected):
-                return
-            problem = f"cannot create its Pods: {short_reason(str(expected))}"
+            if not is_inconclusive(error):
+                self.today = replace(self.today, error=error)
         else:
-            missing = missing_sidecars(workload, container_names(expected), self.options)
-            if not missing:
-                return
-            hint = f"{CHECK_INJECTOR}, or use --only-drifted --allow-removal"
-            problem = f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
-            if self.options.only_drifted:  # since the plan
-                stop_reason = f"new Pods of {workload.ref} would not have the sidecar"
-        raise UnsuccessfulError(Outcome.FAILED, f"not begun: {problem}", stop_reason)
+            view = view_of(expected, self.options.sidecars)
+            self.today = replace(self.today, view=view, error=None)
 
-    def set_pods(self, workload: Workload, pods: Iterable[Json]) -> None:
-        """Set the Pods of a workload, and which of them are to be replaced now."""
-        options = self.options
-        workload.pods = [live_pod(pod, options) for pod in pods]
-        if options.only_drifted:
-            workload.drifted_pods = compare_pods(workload.pods, workload, options)[0]
-        set_old_pods(workload, options)
-
-    def patch(self, workload: Workload) -> Attempt:
-        """Check the workload again and patch it, as it is now. SkipError if that is not needed.
-
-        The patch includes the resourceVersion that was checked, so concurrent runs do not restart
-        a workload twice, and a patch whose response was lost is recognized by its timestamp.
-        """
-        ref = workload.ref
-        stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        checked: Json = {"": "none"}  # identifies its spec: the status changes, too
-        problem: ApiError | None = None
-        for pause in itertools.islice(growing(0.05), CONFLICTS):
-            obj = self.cluster.workload(ref)
-            if stamp in template_annotations(obj).values():
-                return patched_at(obj, stamp)
-            if problem and obj:
-                workload.is_begun = problem.status in (0, 502, 503, 504)  # it may still arrive
-                raise problem
-            spec = only(dig(obj, "metadata"), ("uid", "generation"))
-            self.check(workload, obj, spec == checked)
-            checked = spec
-            self.signals.require_running()
-            version = obj["metadata"].get("resourceVersion", "")
-            annotations = self.annotations(workload, stamp)
-            workload.is_begun = True
-            try:
-                return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
-            except ApiError as error:
-                workload.is_begun = error.status != 409
-                problem = error if workload.is_begun else None
-            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
-        text = f"not patched: gave up after {CONFLICTS} update conflicts"
-        raise UnsuccessfulError(Outcome.FAILED, text)
-
-    def annotations(self, workload: Workload, stamp: str) -> Labels:
-        """Return the annotations that restart a workload.
-
-        Operators remove annotations that they do not know, and prometheus-operator all but those
-        of kubectl.kubernetes.io: that reverts the restart, or causes a second one.
-        """
-        if workload.controller:
-            return {RESTARTED_AT: stamp}
-        found = {
-            "timestamp": stamp,
-            "reason": reason_for(workload, self.options),
-            "revision": revision_of(workload) if self.options.only_drifted else "",
-            "by": self.cluster.connection.user,
-        }
-        names = [f"{s.name}{' (init)' * s.init}" for s in sorted(workload.returned)]
-        prefix = f"{self.options.annotation_prefix}.rollout"
-        annotations = {f"{prefix}.{name}": value for name, value in found.items() if value}
-        # Without a dry run it is empty, as that of an earlier rollout is not true anymore.
-        return annotations | {f"{prefix}.sidecars": ", ".join(names)}
-
-    def wait(self, workload: Workload, attempt: Attempt, tell: Tell) -> tuple[int | None, str]:
-        """Return kubectl's result, or None and why a look ended the waiting.
-
-        If kubectl ends without a result, for example because the API server is unavailable, it runs
-        again until the rollout's timeout. SkipError if the workload was deleted.
-        """
-        ref = workload.ref
-        deadline = time.monotonic() + self.options.timeout
-        looks = Looks(self, workload, attempt, tell)
-        for pause in growing(0.5):
-            left = max(deadline - time.monotonic(), 1.0)
-            code, text = self.rollout_status(ref, left, looks.stop)
-            self.signals.wait(0)
-            if code in (0, None) or is_unfinished(text) or left <= 1:
-                break
-            log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
-            with suppress(ApiError):  # unavailable: the result is unknown
-                replace(self, cluster=self.cluster.at_a_glance({})).read_ended(workload)
-            self.signals.wait(pause)
-        return code, text
-
-    def read_ended(self, workload: Workload) -> None:
+    def read_ended(self) -> None:
         """Read a workload after its rollout has begun. SkipError if it was deleted.
 
         UnsuccessfulError if it was created again, for example by `kubectl replace --force`: it may
         have adopted old Pods.
         """
-        uid = dig(workload.obj, "metadata.uid")
-        workload.obj = self.cluster.workload(workload.ref)
+        uid = dig(self.obj, "metadata.uid")
+        obj = self.cluster.workload(self.ref)
+        self.found = replace(self.found, stored=packed(obj) if obj else b"")
         # Not the other rules: the annotations of its template are our own by now.
-        require_not_skipped(workload, self.options, [gone, being_deleted])
-        if dig(workload.obj, "metadata.uid") != uid:
+        reason = decide(self.found, NOT_COMPARED, self.options, Stage.EXISTS).reason
+        if reason:
+            raise SkipError(reason)
+        if dig(self.obj, "metadata.uid") != uid:
             raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
 
-    def rollout_status(
-        self, ref: ObjectRef, seconds: float, stop: Callable[[], str]
-    ) -> tuple[int | None, str]:
-        """Run `kubectl rollout status`; see run_until."""
-        words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
-        command = [*self.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
-        log.debug("running kubectl rollout status", extra={"workload": str(ref)})
-        return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
-
-    def explain(self, workload: Workload, attempt: Attempt, error: str) -> Result:
-        """Return the result of a rollout that failed or timed out, with the reason in the cluster.
-
-        SkipError if the workload was deleted.
-        """
-        result, snapshot = self.judge(workload, attempt, NOW)
-        if result.outcome is Outcome.LOST_SIDECAR:
-            return replace(result, message=f"{result.message}; {error}")
-        if is_paused(workload.obj) or error == PAUSED:
-            to_recheck = None if is_paused(workload.obj) else attempt
-            return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, attempt=to_recheck)
-        has_failed = is_unfinished(error) and TIMEOUT_TEXT not in error
-        reason = self.why_missing(workload.obj, snapshot.missing)
-        hint = repair_hint(workload, [*snapshot.new, *snapshot.old])
-        return replace(
-            result,
-            outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
-            message="; ".join(filter(None, (error, result.message, hint, reason))),
-            stop_reason=self.why_not_proven(workload, snapshot.new),
-            attempt=attempt,
-        )
-
-    def why_not_proven(self, workload: Workload, pods: Iterable[Json]) -> str:
+    def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars do not start, and none has so far."""
         stuck = any(stuck_sidecars(pod, self.options) for pod in pods)
-        is_first = stuck and not self.proven.is_set()
-        return f"new Pods of {workload.ref} do not start with their sidecar" if is_first else ""
+        is_first = stuck and not self.rollout.proven.is_set()
+        return f"new Pods of {self.ref} do not start with their sidecar" if is_first else ""
 
     def why_missing(self, obj: Json, count: int) -> str:
         """Return why Pods are not created, by a condition or an event."""
@@ -4308,50 +4476,56 @@ class Rollout:
 
     # Verification, whatever the method
 
-    def pods_of(self, workload: Workload) -> list[Json]:
+    def pods_of(self) -> list[Json]:
         """Return a workload's own Pods, also those that are terminating."""
         cluster = self.cluster
-        if is_workload(workload.ref):
-            return cluster.pods_of(workload.ref, workload.obj)
-        sample = unpacked(workload.sample)
-        found = (cluster.pods_of(owner, cluster.owner(owner, sample)) for owner in workload.owners)
+        if is_workload(self.ref):
+            return cluster.pods_of(self.ref, self.obj)
+        sample, owners = unpacked(self.found.sample), self.found.owners
+        found = (cluster.pods_of(owner, cluster.owner(owner, sample)) for owner in owners)
         return list(itertools.chain(*found))
 
-    def lacking(self, workload: Workload, pods: Sequence[Json]) -> tuple[list[Json], str]:
+    def live(self, pods: Iterable[Json]) -> list[LivePod]:
+        """Return what is kept of Pods."""
+        return [live_pod(pod, self.options) for pod in pods]
+
+    def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
         each = [tuple(container_names(pod)) for pod in pods]
-        # Most Pods of a workload have the same containers: ask once for 5,000 Pods.
-        missing = {names: missing_sidecars(workload, names, self.options) for names in set(each)}
+        missing = {}
+        for names in set(each):  # most Pods of a workload have the same: 5,000 Pods ask once
+            missing[names] = missing_sidecars(self.planned, names, self.options)
         lacking = [pod for pod, names in zip(pods, each, strict=True) if missing[names]]
-        return lacking, join_words(sorted({*itertools.chain(*missing.values())}), "or")
+        every = set(itertools.chain(*missing.values()))
+        return lacking, join_words(sorted(every), "or")
 
-    def wrong(self, workload: Workload, new: Sequence[Json]) -> Result | None:
+    def wrong(self, new: Sequence[Json]) -> Result | None:
         """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
-        lacking, names = self.lacking(workload, new)
+        lacking, names = self.lacking(new)
         if lacking:
             count = f"{len(lacking)} of {count_of(len(new), 'new Pod')}"
-            stop_reason = f"new Pods of {workload.ref} have no sidecar {names}"
+            stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
-            return Result(workload, Outcome.LOST_SIDECAR, text, stop_reason)
-        differences = differences_of(workload, new, self.options)
+            return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
+        differences = differences_of(new, self.today, self.options)
         if differences:
             texts = "; ".join(map(difference_text, differences))
             message = f"the new Pods still differ: {texts}"
-            return Result(workload, Outcome.STILL_DRIFTED, message)
+            return Result(self.planned, Outcome.STILL_DRIFTED, message)
         return None
 
-    def snapshot(self, workload: Workload, attempt: Attempt) -> Snapshot:
+    def snapshot(self, attempt: Attempt) -> Snapshot:
         """Return the workload's Pods now. SkipError if it no longer exists."""
-        found = self.pods_of(workload)
+        found = self.pods_of()
         pods = not_terminating(found)
         ending = next(map(text_of_ending, filter(is_terminating, found)), "")
-        wanted = workload.total_pods  # of an owner that states no number, as before
-        if has_template(workload.ref):
-            self.read_ended(workload)
-            wanted = counts_of(workload.ref, workload.obj)[0]
+        wanted = self.wanted_before
+        if has_template(self.ref):
+            self.read_ended()
+            wanted = counts_of(self.ref, self.obj)[0]
         new = list(filter(attempt.is_new, pods))
         old = list(filter(attempt.is_old, pods))
-        lacking, _ = self.lacking(workload, new)
+        lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
         missing = max(wanted - len(pods), 0)
         lost = len(lacking) + missing
@@ -4360,10 +4534,10 @@ class Rollout:
         matched = max(wanted - kept - lost, len(updated))
         counts = PodCounts(matched, len(updated), sum(map(is_ready, updated)), lost)
         if counts.updated_and_ready:
-            self.proven.set()
+            self.rollout.proven.set()
         return Snapshot(pods, old, new, missing, ending, counts)
 
-    def verify(self, workload: Workload, attempt: Attempt, tell: Tell) -> Result:
+    def verify(self, attempt: Attempt) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
 
         What is not complete fails after ten seconds: controllers and the kubelet may be a moment
@@ -4375,7 +4549,7 @@ class Rollout:
         soak = self.options.soak or 0.0
         before: dict[str, Json] = {}  # the new Pods, as they were seen first
         while True:
-            result, snapshot = self.judge(workload, attempt, since)
+            result, snapshot = self.judge(attempt, since)
             now = time.monotonic()
             left = began + soak - now
             if result.outcome not in (Outcome.SUCCEEDED, Outcome.INCOMPLETE):
@@ -4393,66 +4567,195 @@ class Rollout:
                     text = f"soaked {int(soak - left)}s of {human_duration(soak)}; not repeated"
                     return replace(result, outcome=Outcome.INCOMPLETE, message=text)
                 settled = now
-                tell(f"soaking, {human_duration(left)} left")
+                self.tell(f"soaking, {human_duration(left)} left")
                 self.signals.wait(min(left, SOAK_EVERY), lambda: self.signals.received)
                 continue
             is_known = result.counts and not snapshot.missing
             is_soaking = before and left > 0
             if now - settled > SETTLE and (is_known or not is_soaking):
                 return result
-            tell(f"verifying: {result.message}")
+            self.tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
 
-    def judge(
-        self, workload: Workload, attempt: Attempt, since: datetime
-    ) -> tuple[Result, Snapshot]:
+    def judge(self, attempt: Attempt, since: datetime) -> tuple[Result, Snapshot]:
         """Return what the Pods say now, and the Pods.
 
         Those that were created before `since` must be ready, and others must not be stuck.
         """
         try:
-            snapshot = self.snapshot(workload, attempt)
-            stamps = ["", *template_annotations(workload.obj).values()]
+            snapshot = self.snapshot(attempt)
+            stamps = ["", *template_annotations(self.obj).values()]
             cause = "" if attempt.stamp in stamps else REVERTED
-            result = self.wrong(workload, snapshot.new)
-            result = result or completeness(workload, snapshot, since, cause)
+            result = self.wrong(snapshot.new)
+            found = completeness(self.decision, snapshot, since, cause)
+            result = result or Result(self.planned, *found)
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
-            return Result(workload, Outcome.INCOMPLETE, message), Snapshot([], [], [])
+            return Result(self.planned, Outcome.INCOMPLETE, message), Snapshot([], [], [])
         return replace(result, counts=snapshot.counts), snapshot
 
-    def recheck(self, earlier: Result) -> Result:
-        """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        if not earlier.attempt:
-            return earlier
-        result, _ = self.judge(earlier.workload, earlier.attempt, NOW)
-        if result.outcome is Outcome.INCOMPLETE:
-            return replace(earlier, counts=result.counts)
-        message = f"complete when rechecked; before: {earlier.message}"
-        is_late = result.outcome is Outcome.SUCCEEDED
-        return (
-            replace(result, outcome=Outcome.COMPLETED_LATE, message=message) if is_late else result
+
+class Restart(Work):
+    """Patches the Pod template of a workload, and waits for its rollout."""
+
+    def carry_out(self) -> Result:
+        return self.wait_and_verify(self.patch())
+
+    def wait_and_verify(self, attempt: Attempt) -> Result:
+        """Wait for kubectl's verdict on a rollout, and verify its Pods."""
+        self.is_begun = True
+        code, error = self.wait(attempt)
+        if code == 0:
+            return self.verify(attempt)
+        return self.explain(attempt, error or f"kubectl exited with {code}")
+
+    def check(self, obj: Json, is_same: bool) -> None:
+        """Decide again on a workload, by what is in the cluster now.
+
+        `is_same`: its spec was checked already, and has not changed since.
+        """
+        self.look_again(Stage.OBJECT, obj)
+        if not is_same:
+            self.ask_again(obj, unpacked(self.found.sample))
+            pods = self.live(not_terminating(self.pods_of()))
+            self.found = replace(self.found, pods=pods)
+        self.decide_again(Stage.WRITE)
+
+    def patch(self) -> Attempt:
+        """Check the workload again and patch it, as it is now. SkipError if that is not needed.
+
+        The patch includes the resourceVersion that was checked, so concurrent runs do not restart
+        a workload twice, and a patch whose response was lost is recognized by its timestamp.
+        """
+        ref = self.ref
+        stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
+        checked: Json = {"": "none"}  # identifies its spec: the status changes, too
+        problem: ApiError | None = None
+        for pause in itertools.islice(growing(0.05), CONFLICTS):
+            obj = self.cluster.workload(ref)
+            if stamp in template_annotations(obj).values():
+                return patched_at(obj, stamp)
+            if problem and obj:
+                self.is_begun = problem.status in (0, 502, 503, 504)  # it may still arrive
+                raise problem
+            spec = only(dig(obj, "metadata"), ("uid", "generation"))
+            self.check(obj, spec == checked)
+            checked = spec
+            self.signals.require_running()
+            version = obj["metadata"].get("resourceVersion", "")
+            annotations = self.annotations(stamp)
+            self.is_begun = True
+            try:
+                return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
+            except ApiError as error:
+                self.is_begun = error.status != 409
+                problem = error if self.is_begun else None
+            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
+        text = f"not patched: gave up after {CONFLICTS} update conflicts"
+        raise UnsuccessfulError(Outcome.FAILED, text)
+
+    def annotations(self, stamp: str) -> Labels:
+        """Return the annotations that restart a workload.
+
+        Operators remove annotations that they do not know, and prometheus-operator all but those
+        of kubectl.kubernetes.io: that reverts the restart, or causes a second one.
+        """
+        if self.found.controller:
+            return {RESTARTED_AT: stamp}
+        found = {
+            "timestamp": stamp,
+            "reason": reason_for(self.decision, self.options),
+            "revision": revision_of(self.today) if self.options.only_drifted else "",
+            "by": self.cluster.connection.user,
+        }
+        parts = sorted(stored_object(self.today.view).items())
+        names = [name + " (init)" * (part["position"] == INIT) for name, part in parts]
+        prefix = f"{self.options.annotation_prefix}.rollout"
+        annotations = {f"{prefix}.{name}": value for name, value in found.items() if value}
+        # Without a dry run it is empty, as that of an earlier rollout is not true anymore.
+        return annotations | {f"{prefix}.sidecars": ", ".join(names)}
+
+    def wait(self, attempt: Attempt) -> tuple[int | None, str]:
+        """Return kubectl's result, or None and why a look ended the waiting.
+
+        If kubectl ends without a result, for example because the API server is unavailable, it runs
+        again until the rollout's timeout. SkipError if the workload was deleted.
+        """
+        ref = self.ref
+        deadline = time.monotonic() + self.options.timeout
+        looks = Looks(self, attempt)
+        for pause in growing(0.5):
+            left = max(deadline - time.monotonic(), 1.0)
+            code, text = self.rollout_status(ref, left, looks.stop)
+            self.signals.wait(0)
+            if code in (0, None) or is_unfinished(text) or left <= 1:
+                break
+            log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
+            with suppress(ApiError):  # unavailable: the result is unknown
+                self.at_a_glance({}).read_ended()
+            self.signals.wait(pause)
+        return code, text
+
+    def rollout_status(
+        self, ref: ObjectRef, seconds: float, stop: Callable[[], str]
+    ) -> tuple[int | None, str]:
+        """Run `kubectl rollout status`; see run_until."""
+        words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
+        command = [*self.rollout.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
+        log.debug("running kubectl rollout status", extra={"workload": str(ref)})
+        return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
+
+    def explain(self, attempt: Attempt, error: str) -> Result:
+        """Return the result of a rollout that failed or timed out, with the reason in the cluster.
+
+        SkipError if the workload was deleted.
+        """
+        result, snapshot = self.judge(attempt, NOW)
+        if result.outcome is Outcome.LOST_SIDECAR:
+            return replace(result, message=f"{result.message}; {error}")
+        if is_paused(self.obj) or error == PAUSED:
+            to_recheck = None if is_paused(self.obj) else attempt
+            return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, attempt=to_recheck)
+        has_failed = is_unfinished(error) and TIMEOUT_TEXT not in error
+        reason = self.why_missing(self.obj, snapshot.missing)
+        hint = repair_hint(self.obj, [*snapshot.new, *snapshot.old])
+        return replace(
+            result,
+            outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
+            message="; ".join(filter(None, (error, result.message, hint, reason))),
+            stop_reason=self.why_not_proven(snapshot.new),
+            attempt=attempt,
         )
 
 
-def repair_hint(workload: Workload, pods: Iterable[Json]) -> str:
+class Attach(Restart):
+    """Waits for a rollout that an earlier run began, and verifies its Pods."""
+
+    def carry_out(self) -> Result:
+        self.read_ended()
+        self.look_again(Stage.METHOD, self.obj)
+        attempt = patched_at(self.obj, last_restart(self.obj, self.options))
+        return self.wait_and_verify(attempt)
+
+
+def repair_hint(obj: Json, pods: Iterable[Json]) -> str:
     """Return what to do about a stuck Pod that its controller waits for, whatever its template."""
-    if not is_ordered_ready(workload.obj):
+    if not is_ordered_ready(obj):
         return ""
     stuck = [name_of(pod) for pod in pods if any(stuck_containers(pod))]
     return f"delete Pod {stuck[0]} once the cause is fixed" if stuck else ""
 
 
-def reason_for(workload: Workload, options: Options) -> str:
+def reason_for(decision: Decision, options: Options) -> str:
     """Return the reason of a rollout for people: of a person, or what changes, without values."""
     if options.rollout_reason != DEFAULT_REASON:
         return options.rollout_reason
     images = [
         f"image {image_version(found.current)} -> {image_version(found.expected)}"
-        for found in workload.differences
+        for found in decision.differences
         if found.path[1:] == ("image",) and found.current and found.expected
     ]
-    others = len(workload.differences) - len(images)
+    others = len(decision.differences) - len(images)
     more = f"{len(images) and 'other ' or ''}difference"
     parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]
     text = f"{DEFAULT_REASON} {join_words(options.sidecars)}"
@@ -4475,7 +4778,7 @@ LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)
 
 def described(result: Result) -> str:
     """Return `rollout succeeded in 3.2s`."""
-    text = f"{NOUNS[result.workload.method]} {result.outcome.value}"
+    text = f"{NOUNS[result.planned.method]} {result.outcome.value}"
     return text if result.outcome in LISTED_BY_REASON else f"{text} in {result.seconds}s"
 
 
@@ -4526,29 +4829,16 @@ def patched_at(obj: Json, stamp: str) -> Attempt:
     return Attempt(is_old, is_new, stamp)
 
 
-def failure_of(workload: Workload, error: Exception) -> Result:
+def failure_of(planned: Decision, error: Exception, is_begun: bool) -> Result:
     """Return a failed result, or one not started if the API server is unavailable."""
     message = str(error) or repr(error)
     status = error.status if isinstance(error, ApiError) else 200
     stop_reason = message if status in (*UNAVAILABLE, 504) else ""
-    if isinstance(error, ApiError) and workload.is_begun:
+    if isinstance(error, ApiError) and is_begun:
         text = f"it may have been restarted: {message}"
-        return Result(workload, Outcome.FAILED, text, stop_reason)
+        return Result(planned, Outcome.FAILED, text, stop_reason)
     outcome = Outcome.NOT_STARTED if status in UNAVAILABLE else Outcome.FAILED
-    return Result(workload, outcome, message, stop_reason)
-
-
-def missing_sidecars(workload: Workload, names: Collection[str], options: Options) -> list[str]:
-    """Return the sidecars that a Pod with these containers should have and has not.
-
-    Those that other Pods have or lost, and those that the plan said would be added. With
-    --allow-removal, those that it said would be removed may be missing.
-    """
-    removed = [difference.path[0] for difference in workload.removed]
-    missing = lacking_of(workload.sidecars, names, options).union(
-        workload.added, workload.lost_names
-    )
-    return sorted(missing.difference(names, removed if options.allow_removal else ()))
+    return Result(planned, outcome, message, stop_reason)
 
 
 REVERTED = (
@@ -4557,7 +4847,9 @@ REVERTED = (
 )
 
 
-def completeness(workload: Workload, snapshot: Snapshot, since: datetime, cause: str) -> Result:
+def completeness(
+    decision: Decision, snapshot: Snapshot, since: datetime, cause: str
+) -> tuple[Outcome, str]:
     """Return whether a rollout is complete, by the Pods, with a message.
 
     Pods that were created after `since` need not be ready: an autoscaler may add some.
@@ -4578,37 +4870,15 @@ def completeness(workload: Workload, snapshot: Snapshot, since: datetime, cause:
         if count:
             message = f"{count} of {total} {problem}"
             message += f": {reason}" * bool(reason)
-            return Result(workload, Outcome.INCOMPLETE, message)
-    kept = kept_by_partition(workload) if workload.kept_pods else ""
-    return Result(workload, Outcome.SUCCEEDED, kept)
+            return Outcome.INCOMPLETE, message
+    kept = kept_by_partition(decision) if decision.kept_pods else ""
+    return Outcome.SUCCEEDED, kept
 
 
-def on_node(pod: Json) -> str:
-    """Return ` on node x`: the node may be down. Empty if a Pod has none."""
-    node = pod["spec"].get("nodeName")
-    return f" on node {node}" if node else ""
+# 14. A few Pods at a time -------------------------------------------------------------------------
 
 
-def pod_problem(pod: Json) -> str:
-    """Return why a Pod is not ready, after its name; empty if it is."""
-    if is_ready(pod):
-        return ""
-    texts = []
-    for name, waiting in stuck_containers(pod):
-        words = (name, waiting["reason"], waiting.get("message"))
-        texts.append(f"container {': '.join(filter(None, words))}")
-    conditions = conditions_of(pod)
-    for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
-        texts.append(conditions.get((kind, "False"), {}).get("message", ""))
-    reason = next(filter(None, texts), "")
-    return f"{name_of(pod)}: {message_text(reason)}" if reason else ""
-
-
-# 12. A few Pods at a time ------------------------------------------------------------------------
-
-
-@dataclass
-class PodByPod:
+class PodByPod(Work):
     """Replaces or changes the Pods of one workload, a few at a time.
 
     Prepare; take the next Pods (read everything again, see what is in the way, act); wait for them.
@@ -4616,70 +4886,58 @@ class PodByPod:
     Eviction and ImageChange have the differences.
     """
 
-    rollout: Rollout
-    workload: Workload
-    tell: Tell
-    todo: set[str] = field(default_factory=set)  # UIDs of the Pods to replace or change
-    known: set[str] = field(default_factory=set)  # UIDs at the start, without those that are done
-    before: set[str] = field(default_factory=set)  # what was unavailable then; see unavailable
-    began: float = 0.0  # monotonic
-    taken: set[str] = field(default_factory=set)  # UIDs of the Pods that were acted upon
-    batch: dict[str, Json] = field(default_factory=dict)  # those that are waited for, by UID
-    ending: Exception | None = None  # why no others are taken, once these are waited for
-    state: str = ""  # of the Pods in progress, for a person
-    retry_after: float = 0.0  # seconds that the API server asked to wait at least
-    # The owner of the next Pod, and all its Pods, as they were read last
-    owner: ObjectRef = ObjectRef("", "", "")
-    obj: Json = field(default_factory=dict)
-    pods: Sequence[Json] = ()
     verb = "replaced"
 
     # What differs
-    check_today: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
+    ask: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
     look: ClassVar[Callable[..., str]]  # returns what the batch still waits for; empty: nothing
     give_up: ClassVar[Callable[..., NoReturn]]  # raises UnsuccessfulError: it took too long
 
-    @property
-    def cluster(self) -> Cluster:
-        return self.rollout.cluster
-
-    @property
-    def options(self) -> Options:
-        return self.rollout.options
-
-    @property
-    def signals(self) -> Signals:
-        return self.rollout.signals
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.todo: set[str] = set()  # UIDs of the Pods to replace or change
+        self.known: set[str] = set()  # UIDs at the start, without those that are done
+        self.before: set[str] = set()  # what was unavailable then; see unavailable
+        self.began = time.monotonic()
+        self.taken: set[str] = set()  # UIDs of the Pods that were acted upon
+        self.batch: dict[str, Json] = {}  # those that are waited for, by UID
+        self.ending: Exception | None = None  # why no others are taken, once these are waited for
+        self.state = ""  # of the Pods in progress, for a person
+        self.retry_after = 0.0  # seconds that the API server asked to wait at least
+        # The owner of the next Pod, it, and all its Pods, as they were read last
+        self.owner = ObjectRef("", "", "")
+        self.owner_obj: Json = {}
+        self.pods: Sequence[Json] = ()
+        self.templates: dict[ObjectRef, Json] = {}  # of the owners, before their Pods are evicted
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
         """Return the owners whose Pods are taken, one after the other."""
-        return self.workload.owners
+        return self.planned.found.owners
 
     def carry_out(self) -> Result:
         """Return the result. SkipError if there is nothing to do."""
-        workload = self.workload
         self.prepare()
         try:
             for owner in self.owners:
                 self.owner = owner
                 while self.todo and self.take_next():
                     self.tell(self.progress)
-            return self.rollout.verify(workload, self.attempt, self.tell)
+            return self.verify(self.attempt)
         except SkipError as reason:
             if len(self.taken) == len(self.batch):  # none was replaced
                 raise
-            result = Result(workload, Outcome.INCOMPLETE, reason.args[0])
+            result = Result(self.planned, Outcome.INCOMPLETE, reason.args[0])
         except UnsuccessfulError as error:
-            result = Result(workload, *error.args)
+            result = Result(self.planned, *error.args)
         except StoppedWaiting:
-            result = Result(workload, Outcome.INTERRUPTED, STOPPED)
+            result = Result(self.planned, Outcome.INTERRUPTED, STOPPED)
         except ApiError as error:
-            if not workload.is_begun:
+            if not self.is_begun:
                 raise
             message = f"{self.state}{error} ({self.progress})"
-            return replace(failure_of(workload, error), message=message)
+            return replace(failure_of(self.planned, error, self.is_begun), message=message)
         return self.unsuccessful(result)
 
     @property
@@ -4692,7 +4950,7 @@ class PodByPod:
     @property
     def progress(self) -> str:
         done = len(self.taken) - len(self.batch)
-        return f"{done} of {count_of(len(self.workload.old_pods), 'Pod')} {self.verb}"
+        return f"{done} of {count_of(len(self.decision.old_pods), 'Pod')} {self.verb}"
 
     def unsuccessful(self, result: Result) -> Result:
         """Return a result with what was done so far."""
@@ -4700,13 +4958,12 @@ class PodByPod:
         result = replace(result, message=message)
         if self.taken and result.outcome is not Outcome.INTERRUPTED:
             with suppress(ApiError, SkipError, UnsuccessfulError):
-                counts = self.rollout.snapshot(self.workload, self.attempt).counts
-                return replace(result, counts=counts)
+                return replace(result, counts=self.snapshot(self.attempt).counts)
         return result
 
     def take(self, pod: Json, state: str) -> None:
         """Note that a Pod may have been evicted or changed; `state` follows its name."""
-        self.workload.is_begun = True
+        self.is_begun = True
         self.taken.add(uid_of(pod))
         self.before.discard(uid_of(pod))
         self.batch[uid_of(pod)] = pod
@@ -4718,56 +4975,52 @@ class PodByPod:
         self.batch.pop(uid_of(pod), None)
         self.state = ""
 
-    def is_wanted(self, pod: Json) -> bool:
-        """Return whether a Pod is still to be taken, as it is now."""
-        return uid_of(pod) in self.todo and uid_of(pod) not in self.batch
+    def is_possible(self, pod: Json) -> bool:
+        """Return whether to replace or change a Pod would have an effect."""
+        return True
 
     def prepare(self) -> None:
         """Find the Pods to take. SkipError if there are none."""
-        workload = self.workload
-        self.began = time.monotonic()
-        pods: list[Json] = []
+        own: list[Json] = []  # those that match --selector
+        everything: list[Json] = []
         for owner in self.owners:
             self.owner = owner
             self.read()
             found = not_terminating(self.pods)
-            outdated = self.outdated(found)
-            if outdated:
-                self.check_today(outdated)  # from here on, others may differ
-            self.todo |= set(map(uid_of, self.outdated(found)))
+            self.known |= set(map(uid_of, found))
             self.before |= self.unavailable().keys()
-            pods += found
-        self.known = set(map(uid_of, pods))
-        workload.total_pods = max(workload.total_pods, len(pods))
-        self.rollout.set_pods(workload, pods)
-        workload.old_pods = tuple(name_of(pod) for pod in pods if uid_of(pod) in self.todo)
-        require_not_skipped(workload, self.options, ROLLOUT_RULES)
+            everything += found
+            selected = self.selected(found)
+            outdated = self.outdated(selected)
+            if outdated:
+                self.ask(outdated[0])  # from here on, others may differ
+            own += selected
+        self.wanted_before = max(self.wanted_before, len(self.known))
+        if len(own) < len(everything):  # a change of their template may be pending for others
+            self.decide_again(Stage.WRITE, pods=self.live(everything))
+        decision = self.decide_again(Stage.WRITE, pods=self.live(own))
+        self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
 
-    def outdated(self, pods: Sequence[Json]) -> list[Json]:
-        """Return the Pods to replace or change: of an owner, those that match --selector.
-
-        A rollout replaces all of them.
-        """
-        self.rollout.set_pods(self.workload, pods)
-        names = set(self.workload.old_pods)
-        if self.options.selector:
-            found = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
-            names &= set(map(name_of, found))
+    def selected(self, pods: list[Json]) -> list[Json]:
+        """Return the Pods of an owner that match --selector. A rollout replaces all of them."""
+        if not self.options.selector:
+            return pods
+        found = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
+        names = set(map(name_of, found))
         return [pod for pod in pods if name_of(pod) in names]
 
-    def read(self) -> None:
-        """Read the owner and its Pods. SkipError if they are no longer to be taken."""
-        workload = self.workload
-        self.read_owner()
-        workload.obj = self.obj
-        if is_workload(workload.ref) and workload.ref != self.owner:  # a paused Deployment
-            workload.obj = self.cluster.workload(workload.ref)
-        self.rollout.read_namespace(workload)
-        require_not_skipped(workload, self.options, (*OBJECT_RULES, wrong_method))
+    def outdated(self, pods: Sequence[Json]) -> list[Json]:
+        """Decide again on some of the Pods; return those to replace or change."""
+        obj = self.owner_obj
+        if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
+            obj = self.cluster.workload(self.ref)
+        decision = self.look_again(Stage.METHOD, obj, pods=self.live(pods))
+        return [pod for pod in pods if name_of(pod) in decision.old_pods]
 
-    def read_owner(self) -> None:
-        self.obj = self.cluster.owner(self.owner, unpacked(self.workload.sample))
-        self.pods = self.cluster.pods_of(self.owner, self.obj) if self.obj else []
+    def read(self) -> None:
+        """Read the owner and its Pods."""
+        self.owner_obj = self.cluster.owner(self.owner, unpacked(self.found.sample))
+        self.pods = self.cluster.pods_of(self.owner, self.owner_obj) if self.owner_obj else []
 
     def take_next(self) -> bool:
         """Take the next Pods and wait for them; return False if none is left.
@@ -4796,14 +5049,14 @@ class PodByPod:
     def take_some(self) -> str:
         """Take Pods, and return what is in the way of the next one; empty: none is left.
 
-        Everything is read again right before each: an eviction with a wrong UID would count against
-        the PodDisruptionBudget for two minutes. What was taken is waited for, whatever happens.
+        Everything is read and decided again right before each: an eviction with a wrong UID would
+        count against the PodDisruptionBudget for two minutes. What was taken is waited for,
+        whatever happens.
         """
         while True:
             try:
                 self.read()
-                todo = filter(self.is_wanted, not_terminating(self.pods))
-                pod = min(todo, key=self.order, default=None)
+                pod = self.next_pod()
                 if not pod:
                     return ""
                 self.require_running()
@@ -4817,6 +5070,16 @@ class PodByPod:
                 return obstacle
             if is_ready(pod) and len(self.batch) >= self.limit:
                 return ""
+
+    def next_pod(self) -> Json | None:
+        """Return the Pod to take next, as it is now; None if there is none."""
+        todo = self.todo - self.batch.keys()
+        found = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
+        for pod in sorted(filter(self.is_possible, found), key=self.order):
+            if self.outdated([pod]):
+                return pod
+            self.todo.discard(uid_of(pod))  # others have done it
+        return None
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
@@ -4837,14 +5100,14 @@ class PodByPod:
 
         UnsuccessfulError if that has been unavailable from the start, for a minute.
         """
-        if not is_observed(self.obj):
+        if not is_observed(self.owner_obj):
             return "waiting for its spec update to be observed"
         unavailable = self.unavailable()
         if is_ready(pod):
             is_possible = len(unavailable) < self.limit
         else:
             lower = {ordinal_of(p) for p in filter(is_ready, not_terminating(self.pods))}
-            lowest = dig(self.obj, "spec.ordinals.start") or 0
+            lowest = dig(self.owner_obj, "spec.ordinals.start") or 0
             is_possible = not self.is_ordered or lower.issuperset(range(lowest, ordinal_of(pod)))
             unavailable = without(unavailable, uid_of(pod))
         if is_possible:
@@ -4856,7 +5119,7 @@ class PodByPod:
             return f"waiting for {text}"
         count = f"{len(stays)} of {count_of(self.wanted, 'Pod')} unavailable since the start"
         reason = f"still waiting for {text}; {count}"
-        can_more = self.workload.method is Method.EVICT and not self.is_ordered
+        can_more = self.planned.method is Method.EVICT and not self.is_ordered
         hint = f", or use --max-unavailable={len(stays) + 1}" if can_more else ""
         raise UnsuccessfulError(Outcome.INCOMPLETE, f"{reason}; repair it{hint}")
 
@@ -4887,18 +5150,18 @@ class PodByPod:
     def wanted(self) -> int:
         """Return how many Pods the owner wants; if it states no number, as many as before."""
         is_stated = has_template(self.owner)
-        return counts_of(self.owner, self.obj)[0] if is_stated else self.workload.total_pods
+        return counts_of(self.owner, self.owner_obj)[0] if is_stated else self.wanted_before
 
     @property
     def limit(self) -> int:
         """Return how many Pods of the owner may be unavailable."""
-        method = self.workload.method
+        method = self.planned.method
         return 1 if self.is_ordered else evicted_at_once(method, self.wanted, self.options)
 
     @property
     def is_ordered(self) -> bool:
         """Return whether no Pod is created while one with a lower ordinal is not ready."""
-        return is_ordered_ready(self.obj)
+        return is_ordered_ready(self.owner_obj)
 
     def pauses(self) -> Iterator[float]:
         """Yield the seconds between looks at the Pods that are waited for."""
@@ -4922,24 +5185,19 @@ class PodByPod:
         self.state = ""
 
 
-@dataclass
 class Eviction(PodByPod):
     """Replaces Pods by eviction."""
 
-    templates: dict[ObjectRef, Json] = field(default_factory=dict)  # as they were at the start
-
-    def check_today(self, pods: Sequence[Json]) -> None:
-        """Check a replacement by a dry run.
+    def ask(self, pod: Json) -> None:
+        """Ask what would replace a Pod.
 
         A replacement that is rejected leaves no trace in the status of StatefulSets, DaemonSets.
         The template of a custom resource that owns its Pods is not known.
         """
-        template = dig(self.obj, "spec.template")
-        if "spec" not in template:
-            return
-        self.templates[self.owner] = template
-        expected = self.rollout.ask_again(self.workload, self.obj, pods[0])
-        self.rollout.require_possible(self.workload, expected)
+        template = dig(self.owner_obj, "spec.template")
+        if "spec" in template:
+            self.templates[self.owner] = template
+            self.ask_again(self.owner_obj, pod)
 
     def act(self, pod: Json) -> str:
         """Evict a Pod; return why it may not be evicted now (empty: it may).
@@ -4947,7 +5205,7 @@ class Eviction(PodByPod):
         A Pod that is gone (404), or another one by now (409), was replaced by somebody else. A 429
         without the cause DisruptionBudget comes from an overloaded API server.
         """
-        template = dig(self.obj, "spec.template")
+        template = dig(self.owner_obj, "spec.template")
         if template != self.templates.get(self.owner, template):
             raise SkipError("its Pod template was changed; rerun this command")
         try:
@@ -4972,13 +5230,13 @@ class Eviction(PodByPod):
         SkipError if the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or
         still differ.
         """
-        self.read_owner()
-        if not self.obj:
+        self.read()
+        if not self.owner_obj:
             raise SkipError("no longer exists")
         # New ones first: they say most
         self.pods = sorted(self.pods, key=self.attempt.is_new, reverse=True)
         new = list(filter(self.attempt.is_new, not_terminating(self.pods)))
-        wrong = self.rollout.wrong(self.workload, new)
+        wrong = self.wrong(new)
         if wrong:
             raise UnsuccessfulError(wrong.outcome, wrong.message, wrong.stop_reason)
         if self.ending:  # an eviction without an answer may not have taken place
@@ -4990,13 +5248,12 @@ class Eviction(PodByPod):
         return f"waiting for {self.awaited(waiting)}" if waiting else ""
 
     def give_up(self, problem: str) -> NoReturn:
-        reason = self.rollout.why_missing(self.obj, self.wanted - len(self.pods))
+        reason = self.why_missing(self.owner_obj, self.wanted - len(self.pods))
         text = ": ".join(filter(None, (f"still {problem}", reason)))
-        stop_reason = self.rollout.why_not_proven(self.workload, self.pods)
+        stop_reason = self.why_not_proven(self.pods)
         raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
 
 
-@dataclass
 class ImageChange(PodByPod):
     """Changes images in running Pods: the kubelet restarts only these containers.
 
@@ -5008,40 +5265,24 @@ class ImageChange(PodByPod):
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
-        workload = self.workload
-        return [workload.ref] if is_workload(workload.ref) else workload.owners
+        """Return the owners whose Pods are taken, one after the other."""
+        return [self.ref] if is_workload(self.ref) else self.planned.found.owners
 
     def pauses(self) -> Iterator[float]:
         """Yield short ones at first: an image may be on the node already."""
         return growing(0.2)
 
-    def is_wanted(self, pod: Json) -> bool:
-        """Return whether its images differ, and a change would have an effect."""
-        if not super().is_wanted(pod):
-            return False
-        if not self.images_to_change(pod):  # others have done it
-            self.todo.discard(uid_of(pod))
-            return False
+    def is_possible(self, pod: Json) -> bool:
         return bool(dig(pod, "status.phase") == "Running")
 
+    def ask(self, pod: Json) -> None:
+        """Ask what a Pod would be like today."""
+        self.ask_again(with_template(self.cluster, self.found), pod)
+
     def images_to_change(self, pod: Json) -> dict[str, str]:
-        """Return the images that a Pod would get today, by container; empty if none differs.
-
-        SkipError if something else differs by now.
-        """
-        found = differences_of(self.workload, [pod], self.options)
-        if found and not only_images(found, self.workload.view):
-            raise SkipError("not only images differ now; rerun this command")
-        if found and managed_images(pod):
-            raise SkipError(managed_images(pod))
+        """Return the images that a Pod would get today, by container; empty if none differs."""
+        found = differences_of([pod], self.today, self.options)
         return {difference.path[0]: difference.expected for difference in found}
-
-    def check_today(self, pods: Sequence[Json]) -> None:
-        obj = with_template(self.cluster, self.workload)
-        expected = self.rollout.ask_again(self.workload, obj, pods[0])
-        self.rollout.require_possible(self.workload, expected)
-        for pod in pods:
-            self.images_to_change(pod)
 
     def obstacle(self, pod: Json) -> str:
         """Return what a Pod waits for, which is any other one that was changed."""
@@ -5051,7 +5292,7 @@ class ImageChange(PodByPod):
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
         for image in () if self.taken else images.values():
-            if (self.workload.ref.namespace, image) in self.rollout.not_pulled:
+            if (self.ref.namespace, image) in self.rollout.not_pulled:
                 raise SkipError(f"{image} could not be pulled in this namespace before")
         self.take(pod, "may have the new image; ")
         try:
@@ -5083,7 +5324,7 @@ class ImageChange(PodByPod):
         if reason:
             for name, image in images.items():
                 if any(reason.startswith(f"container {name}: {word}") for word in NOT_PULLED):
-                    self.rollout.not_pulled.add((self.workload.ref.namespace, image))
+                    self.rollout.not_pulled.add((self.ref.namespace, image))
             self.restore(pod, reason)
         return f"waiting for Pod {problem}"
 
@@ -5105,17 +5346,9 @@ class ImageChange(PodByPod):
                 raise
             text += f"old image not restored: {first_line(error)}"
         is_first = not self.rollout.proven.is_set()
-        stop_reason = f"the new image does not start in {self.workload.ref}" if is_first else ""
+        stop_reason = f"the new image does not start in {self.ref}" if is_first else ""
         self.state = ""
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
-
-
-METHODS: Mapping[Method, Callable[[Rollout, Workload, Tell], Result]] = {
-    Method.RESTART: Rollout.restart,
-    Method.ATTACH: Rollout.attach,
-    Method.EVICT: lambda *parts: Eviction(*parts).carry_out(),
-    Method.IN_PLACE: lambda *parts: ImageChange(*parts).carry_out(),
-}
 
 
 def first_line(error: ApiError) -> str:
@@ -5124,20 +5357,6 @@ def first_line(error: ApiError) -> str:
     In an ApiError, line breaks are escaped.
     """
     return str(error).partition(r"\n")[0]
-
-
-def images_of(pod: Json) -> dict[str, str]:
-    """Return the image of each container, by name."""
-    return {container["name"]: container["image"] for _, container in containers_of(pod)}
-
-
-def text_of_ending(pod: Json) -> str:
-    """Return what a new Pod may wait for: the node of an old one may be down."""
-    return f"Pod {name_of(pod)}{on_node(pod)} to terminate"
-
-
-def container_ids(pod: Json) -> dict[str, str]:
-    return {status["name"]: status.get("containerID", "") for status in container_statuses(pod)}
 
 
 def is_restarted(before: Json, pod: Json, names: Collection[str]) -> bool:
@@ -5178,21 +5397,74 @@ def why_not_started(
     return ""
 
 
-def ordinal_of(pod: Json) -> int:
-    """Return the ordinal of a StatefulSet's Pod; 0 of others."""
-    ordinal = name_of(pod).rpartition("-")[2]
-    is_numbered = "statefulset.kubernetes.io/pod-name" in dig(pod, "metadata.labels")
-    return int(ordinal) if is_numbered and ordinal.isdecimal() else 0
+# 15. Scheduler: the whole plan, by the main thread ------------------------------------------------
 
 
-# 13. Scheduler: the whole plan, by the main thread -----------------------------------------------
+VERBS = {  # for questions
+    Method.RESTART: "Roll out",
+    Method.ATTACH: "Wait for",
+    Method.EVICT: "Evict Pods of",
+    Method.IN_PLACE: "Change images of",
+}
+METHODS: Mapping[Method, type[Work]] = {
+    Method.RESTART: Restart,
+    Method.ATTACH: Attach,
+    Method.EVICT: Eviction,
+    Method.IN_PLACE: ImageChange,
+}
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Rolls out workloads, one for each call of carry_out. All workers share it."""
+
+    cluster: Cluster
+    kubectl: Sequence[str]  # the command, with how to reach the cluster
+    signals: Signals
+    gate: Gate
+    options: Options
+    not_pulled: set[tuple[str, str]] = field(default_factory=set)  # namespaces and images
+    # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
+    proven: threading.Event = field(default_factory=threading.Event)
+
+    def carry_out(self, planned: Decision, tell: Tell, earlier: Result | None = None) -> Result:
+        """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
+        started = time.monotonic() - (earlier.seconds if earlier else 0)
+        work = METHODS[planned.method](self, planned, tell, earlier)
+        try:
+            result = work.recheck(earlier) if earlier else work.carry_out()
+        except StoppedWaiting:
+            result = earlier or Result(planned, Outcome.INTERRUPTED, STOPPED)
+        except SkipError as error:
+            reason, *codes = error.args
+            result = Result(planned, Outcome.SKIPPED, reason, code="".join(codes))
+        except UnsuccessfulError as error:
+            result = Result(planned, *error.args)
+        except Exception as error:
+            log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
+            result = earlier or failure_of(planned, error, work.is_begun)
+        if result.outcome in FAILURES and result is not earlier and planned.problem:
+            before = f"(unhealthy before the rollout: {planned.problem})"
+            result = replace(result, message=f"{result.message} {before}")
+        seconds = seconds_since(started)
+        result = replace(result, seconds=seconds, latest=work.decision, is_begun=work.is_begun)
+        if self.options.record_events and work.is_begun and (earlier or not result.attempt):
+            self.record_event(result, work)
+        return result
+
+    def record_event(self, result: Result, work: Work) -> None:
+        """Record what became of a workload, unless nothing may be written anymore."""
+        if not self.signals.is_second():
+            reason = reason_for(work.decision, self.options)
+            message = "; ".join(filter(None, (described(result), result.message, reason)))
+            self.cluster.record_event(work.found, message, result.outcome in FAILURES)
 
 
 @dataclass(eq=False)
 class Task:
     """What a worker carries out: a rollout, or a last check of one that was not complete."""
 
-    workload: Workload
+    planned: Decision
     earlier: Result | None = None  # timed out, or beyond its progress deadline
     answer: str = ""  # of a person
     started: float = 0.0  # monotonic
@@ -5201,7 +5473,7 @@ class Task:
     @property
     def is_only_waiting(self) -> bool:
         """Return whether nothing is written: no question, gate or limit is about it."""
-        return bool(self.earlier) or self.workload.method is Method.ATTACH
+        return bool(self.earlier) or self.planned.method is Method.ATTACH
 
 
 class Scheduler:
@@ -5234,17 +5506,17 @@ class Scheduler:
         """Carry out tasks, one after the other. Runs in a worker, which shares only the queues."""
         for task in iter(self.tasks.get, None):
             tell = partial(self.tell, task)
-            tell(self.rollout.carry_out(task.workload, tell, task.earlier))
+            tell(self.rollout.carry_out(task.planned, tell, task.earlier))
 
     def tell(self, task: Task, news: str | Result) -> None:
         self.events.put((task, news))
 
-    def run(self, plan: Iterable[Workload]) -> None:
+    def run(self, plan: Iterable[Decision]) -> None:
         """Roll out the plan, then recheck what timed out; report a result for each workload.
 
         What is in progress since an earlier run is waited for first.
         """
-        tasks = [Task(workload) for workload in plan]
+        tasks = [Task(planned) for planned in plan]
         attached = deque(task for task in tasks if task.is_only_waiting)
         waiting = deque(task for task in tasks if not task.is_only_waiting)
         self.drain(attached)
@@ -5253,7 +5525,7 @@ class Scheduler:
         reason = self.signals.reason_to_stop()
         message = "; ".join(filter(None, (reason, self.rollout.gate.status)))
         for task in waiting:
-            self.report.finish(Result(task.workload, Outcome.NOT_STARTED, message))
+            self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message))
         self.drain(self.rechecks)
         for task in (*attached, *self.rechecks):
             self.report.finish(self.abandoned(task))
@@ -5282,7 +5554,7 @@ class Scheduler:
         """Return the result of a task that is no longer waited for."""
         seconds = seconds_since(task.started) if task.started else 0.0
         message = "; ".join(filter(None, (task.line, STOPPED)))
-        interrupted = Result(task.workload, Outcome.INTERRUPTED, message, seconds=seconds)
+        interrupted = Result(task.planned, Outcome.INTERRUPTED, message, seconds=seconds)
         return task.earlier or interrupted
 
     def may_go_on(self, task: Task) -> bool:
@@ -5303,10 +5575,10 @@ class Scheduler:
                 return
             waiting.popleft()
             if task.answer == "no":
-                self.report.finish(Result(task.workload, Outcome.DECLINED))
+                self.report.finish(Result(task.planned, Outcome.DECLINED))
                 continue
             task.started = time.monotonic()
-            self.in_progress[task.workload.ref] = task
+            self.in_progress[task.planned.ref] = task
             self.tasks.put(task)
 
     def may_start(self, task: Task) -> bool:
@@ -5314,7 +5586,7 @@ class Scheduler:
         if self.signals.reason_to_stop():
             return False
         if self.ask and not task.answer:
-            task.answer = self.ask_about(task.workload)
+            task.answer = self.ask_about(task.planned)
             self.ask = task.answer != "all"
         is_open = task.answer == "no" or self.rollout.gate.is_open()
         while not self.events.empty():  # what ended meanwhile
@@ -5334,10 +5606,10 @@ class Scheduler:
             more += " (interrupt again to stop waiting)"
         log.warning("%s: no new rollouts will start%s", reason, more)
 
-    def ask_about(self, workload: Workload) -> str:
+    def ask_about(self, planned: Decision) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
-        self.report.show_question(workload)
-        question = f"{VERBS[workload.method]} {workload.ref}? [y]es/[n]o/[a]ll/[q]uit: "
+        self.report.show_question(planned)
+        question = f"{VERBS[planned.method]} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
             self.report.progress.write(question)
             line = self.read_line() or "quit"
@@ -5366,7 +5638,7 @@ class Scheduler:
             task, news = self.events.get(timeout=seconds)
         except queue.Empty:
             return
-        ref = task.workload.ref
+        ref = task.planned.ref
         extra = {"workload": str(ref)}
         if isinstance(news, str):
             task.line = news
@@ -5378,10 +5650,9 @@ class Scheduler:
         if news.attempt and not task.earlier:
             text = "rollout not complete: %s; will recheck at the end"
             log.info(text, shorten(news.message, 80), extra=extra)
-            self.rechecks.append(Task(task.workload, news))
+            self.rechecks.append(Task(task.planned, news))
         else:
             self.report.finish(news)
-            task.workload.pods, task.workload.stored = [], b""  # there may be thousands
 
     def count(self, result: Result) -> None:
         """Count failures. A result may stop the run, and so does a limit, or a few in a row."""
@@ -5399,34 +5670,13 @@ class Scheduler:
         self.signals.stop_reason = self.signals.stop_reason or result.stop_reason or reason
 
 
-# 14. Report: it displays and counts, and decides nothing -----------------------------------------
+# 16. Report: it displays and counts, and decides nothing ------------------------------------------
 
-VERBS = {  # for questions
-    Method.RESTART: "Roll out",
-    Method.ATTACH: "Wait for",
-    Method.EVICT: "Evict Pods of",
-    Method.IN_PLACE: "Change images of",
-}
 NOTES = {  # of a row of the plan
     Method.RESTART: "",
     Method.EVICT: "its Pods will be evicted",
     Method.IN_PLACE: "images will be changed in place",
 }
-POSITIONS = {
-    REGULAR: "a regular container",
-    NATIVE: "a native sidecar",
-    INIT: "an init container",
-}
-
-
-def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
-    """Return `1.26.2, 1.27.0`, with names `istio-proxy 1.26.2, istio-init 1.26.2 (init)`."""
-    texts = [
-        f"{found.name if with_names else ''} {image_version(found.image)}"
-        f"{' (init)' if found.init else ''}"
-        for found in sidecars
-    ]
-    return ", ".join(dict.fromkeys(text.strip() for text in texts))
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -5437,45 +5687,13 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
-def difference_text(difference: Difference) -> str:
-    """Return a line like `istio-proxy  image  1.26.2 -> 1.27.0` or `istio-proxy  env X added`."""
-    (name, *section), current, expected = difference
-    if not section:
-        if isinstance(expected, str):  # a ConfigMap or Secret
-            return f"{name} {expected}"
-        container = {"name": name} | (expected or current)
-        sidecar = as_sidecar((container["position"], container))
-        return f"would be {'added' if expected else 'removed'}: {sidecar_text([sidecar], True)}"
-    if section == ["position"]:
-        return f"{name}  changes from {POSITIONS[current]} to {POSITIONS[expected]}"
-    if REDACTED in (current, expected):
-        verb = "added" if current is None else "removed" if expected is None else "changed"
-        return f"{name}  {section_text(section)} {verb}"
-    old, new = value_text(current), value_text(expected)
-    if section == ["image"]:
-        repository, _, tag = new.rpartition(":")
-        new = tag if old.startswith(f"{repository}:") else new
-    return f"{name}  {section_text(section)}  {old} -> {new}"
-
-
-def section_text(section: Names) -> str:
-    """Return `env X` for the path of a variable."""
-    text = re.sub("^volumeMounts", "mounts", ".".join(section))
-    return re.sub(r"^(env|port|mount|volume)s?\.", r"\1 ", text)
-
-
-def value_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value or '""'
-    return "<none>" if value is None else json.dumps(value)
-
-
-def difference_lines(workload: Workload) -> list[str]:
+def difference_lines(decision: Decision) -> list[str]:
     """Return what differs, images first."""
-    found = sorted(workload.differences, key=lambda found: found.path[1:] != ("image",))
+    found = sorted(decision.differences, key=lambda found: found.path[1:] != ("image",))
     lines = list(map(difference_text, found))
-    if workload.other_changes:
-        lines.append(f"Other changes to the Pod: {', '.join(workload.other_changes)}")
+    changes = decision.comparison.today.other_changes
+    if changes:
+        lines.append(f"Other changes to the Pod: {', '.join(changes)}")
     return lines
 
 
@@ -5487,6 +5705,66 @@ def letters() -> Iterator[str]:
 
 NOT_SELECTED = "not selected by --max-rollouts"
 ASKED_FOR = (NOT_SELECTED, "interrupted", "quit")  # why what is not started is no failure
+APPLIED = ("up_to_date", "nothing_to_replace")  # codes of a row of --plan that needs nothing
+
+
+class Totals:
+    """What was counted, for the text and the JSON record of a summary alike."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.plan = Plan()
+        self.outcomes: Counter[Outcome] = Counter()
+        self.pods: Counter[str] = Counter()  # fields of PodCounts
+        self.leftovers: list[LeftPod] = []  # Pods that are not up to date
+        self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
+
+    def count(self, result: Result) -> None:
+        """Count a workload's result."""
+        outcome = result.outcome
+        self.outcomes[outcome] += 1
+        if result.counts:
+            self.pods.update(result.counts._asdict())
+        if outcome in FAILURES or result.stop_reason:
+            self.failed[outcome.value] += 1
+        # A row of --plan is neither rolled out nor up to date; not what a person or --max-rollouts
+        # leaves.
+        is_left = False
+        if outcome is Outcome.NOT_STARTED:
+            is_left = result.message not in ASKED_FOR
+        elif outcome is Outcome.SKIPPED:
+            is_left = result.code not in APPLIED
+        self.failed["not applied"] += is_left and self.options.plan is not None
+
+    def skips(self, code: str) -> int:
+        """Return how many skips of the plan have a code."""
+        return sum(skip.code == code for skip in self.plan.skips)
+
+    def not_up_to_date(self) -> dict[str, int]:
+        """Return what --fail-on-drift counts: Pods by why they are left, and workloads without."""
+        counts = dict.fromkeys(NOT_UP_TO_DATE, 0)
+        for pod in self.leftovers:
+            reason = snake_case(pod.reason)
+            counts[reason if reason in counts else "drifted"] += 1
+        return counts | {"without_pods": self.skips("without_pods")}
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Return what makes the exit code 1, and how often; empty: it is 0."""
+        left = sum(self.not_up_to_date().values())
+        confirm, rows = self.options.confirm, self.options.plan or ()
+        codes = [skip.code for skip in self.plan.skips if skip.subject in rows]
+        more = {
+            "lost sidecar": self.skips("lost_sidecar") * confirm,
+            "of an earlier run": self.plan.unfinished * confirm,
+            "not applied": sum(code not in APPLIED for code in codes) * confirm,
+            "not up to date": left * self.options.fail_on_drift,
+        }
+        return self.failed + Counter(more)
+
+    @property
+    def exit_code(self) -> int:
+        return int(bool(self.failures))
 
 
 class Report:
@@ -5495,8 +5773,15 @@ class Report:
     MAX_NAMES = 5  # of a group; with --log-level=debug all
     MAX_LEFTOVERS = 10
 
-    def __init__(self, connection: Connection, options: Options, progress: ProgressLine) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        options: Options,
+        progress: ProgressLine,
+        argv: Sequence[str] = (),
+    ) -> None:
         self.connection = connection
+        self.argv = argv  # for the command that is printed
         self.options = options
         self.progress = progress
         self.as_json = options.log_format == "json"
@@ -5504,22 +5789,21 @@ class Report:
         self.with_names = len(names) > 1 or is_pattern(names[0])
         self.began = self.last_progress = time.monotonic()
         self.plan = Plan()
-        self.outcomes: Counter[Outcome] = Counter()
+        self.totals = Totals(options)
         self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
-        self.pod_counts: Counter[str] = Counter()  # fields of PodCounts
         # Why Pods are not up to date (empty: they are), by name and image of their sidecars (empty:
         # they lack it), and whether it stands in the Pod template itself
         self.census: defaultdict[tuple[str, str, bool], Counter[str]] = defaultdict(Counter)
-        self.leftovers: list[LeftPod] = []  # Pods that are not up to date
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
+        self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
+        self.lefts: dict[ObjectRef, str] = {}  # why Pods of the plan are not up to date by now
         self.is_done = False
-        self.failed: Counter[str] = Counter()  # what makes the exit code 1
         # What the printed command needs to repair what lost its sidecar
         self.needs_evict = self.needs_missing = False
 
     def command(self, *more: str) -> str:
         """Return what a person runs next; see printed_command."""
-        return printed_command(sys.argv[1:], self.options, self.connection.context, *more)
+        return printed_command(self.argv, self.options, self.connection.context, *more)
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
@@ -5537,7 +5821,7 @@ class Report:
         except OSError as error:  # the rollouts matter more than the text
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):  # that is `| head`, which has read enough
-                self.failed["output not written"] = 1
+                self.totals.failed["output not written"] = 1
                 log.error("cannot write to standard output: %s", error.strerror)
         self.progress.draw()
 
@@ -5570,46 +5854,46 @@ class Report:
     def show_plan(self, plan: Plan) -> None:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.print("")
-        self.plan = plan
+        self.plan = self.totals.plan = plan
         self.needs_evict = plan.needs_evict
         for workload in plan.compared:
             self.record(
                 "drift",
                 workload.ref,
-                verdict=workload.verdict.snake_case,
+                verdict=workload.comparison.verdict.snake_case,
                 differences=[found._asdict() for found in workload.differences],
-                ignored=sorted(workload.ignored),
-                other_changes=workload.other_changes,
-                message=workload.message,
+                ignored=sorted(workload.comparison.today.ignored),
+                other_changes=workload.comparison.today.other_changes,
+                message=workload.comparison.message,
             )
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected
-            workload.place = str(position) if is_selected else "-"
-            workload.left = workload.left if is_selected else Outcome.NOT_STARTED.value
+            self.places[workload.ref] = str(position) if is_selected else "-"
+            self.lefts[workload.ref] = workload.left if is_selected else Outcome.NOT_STARTED.value
             self.record(
                 "plan",
                 workload.ref,
                 position=position,
                 selected=is_selected,
-                uid=dig(workload.obj, "metadata.uid") or "",
+                uid=dig(workload.found.obj, "metadata.uid") or "",
                 started_before=format_time(self.options.cutoff_of(workload.ref)),
-                revision=revision_of(workload),
-                pods_to_replace=workload.pods_to_replace,
+                revision=revision_of(workload.comparison.today),
+                pods_to_replace=len(workload.old_pods),
                 pods_replaced=workload.pods_replaced,
                 pods=workload.total_pods,
-                sidecars=[sidecar._asdict() for sidecar in sorted(workload.sidecars)],
-                oldest_pod=format_time(workload.oldest_pod),
+                sidecars=[sidecar._asdict() for sidecar in sorted(workload.found.sidecars)],
+                oldest_pod=format_time(workload.found.oldest_pod),
                 method=workload.method.snake_case,
                 state=workload.state.snake_case,
-                unhealthy_reason=workload.unhealthy_reason,
+                unhealthy_reason=workload.problem,
                 downtime=workload.downtime,
-                controlled_by=str(workload.controller or ""),
+                controlled_by=str(workload.found.controller or ""),
                 differences=[found._asdict() for found in workload.differences],
             )
         for subject, reason, code in plan.skips:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
-        self.take_census(plan.found)
+        self.take_census([decision.found for decision in plan.found])
         if plan.workloads:
             self.print(*self.table(plan.workloads), "")
         self.print_groups("Not rolled out", plan.skips)
@@ -5629,26 +5913,26 @@ class Report:
             first, *rest = [*lines[:limit], *more]
             texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
             for workload in group:
-                self.letters |= dict.fromkeys([workload.ref, *workload.subjects], letter)
-        ignored = {path for workload in self.plan.compared for path in workload.ignored}
+                self.letters |= dict.fromkeys([workload.ref, *workload.found.subjects], letter)
+        ignored = {path for row in self.plan.compared for path in row.comparison.today.ignored}
         names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
         if texts:
             self.print("Differences between running Pods and new ones:", *texts, "")
         if names:
             self.print(f"Ignored, because it is different in each new Pod: {join_words(names)}", "")
 
-    def table(self, workloads: Sequence[Workload]) -> list[str]:
+    def table(self, workloads: Sequence[Decision]) -> list[str]:
         """Return the plan in the order given, a line for each workload."""
         rows = [["#", "NAMESPACE", "WORKLOAD", "PODS", "OLD", "SIDECAR", "AGE", "DIFF", "NOTES"]]
         rows += [
             [
-                workload.place,
+                self.places[workload.ref],
                 workload.ref.namespace,
                 f"{workload.ref.kind.lower()}/{workload.ref.name}",
                 str(workload.pods_replaced),
-                str(workload.pods_to_replace),
-                sidecar_text(sorted(workload.sidecars), self.with_names) or "<none>",
-                human_duration(time.time() - workload.oldest_pod.timestamp()),
+                str(len(workload.old_pods)),
+                sidecar_text(sorted(workload.found.sidecars), self.with_names) or "<none>",
+                human_duration(time.time() - workload.found.oldest_pod.timestamp()),
                 self.letters.get(workload.ref, ""),
                 self.notes(workload),
             ]
@@ -5658,16 +5942,16 @@ class Report:
             rows = [[*row[:7], row[8]] for row in rows]
         return format_table(rows)
 
-    def notes(self, workload: Workload) -> str:
+    def notes(self, workload: Decision) -> str:
         """Return what is special about a workload of the plan."""
         action = NOTES.get(workload.method)
         if workload.method is Method.ATTACH:
-            since = parse_time(last_restart(workload.obj, self.options))
+            since = parse_time(last_restart(workload.found.obj, self.options))
             action = f"in progress since {since:%H:%M}Z; not restarted again"
-        problem = workload.unhealthy_reason
-        lacking = len(pods_lacking(workload, self.options))
+        problem = workload.problem
+        lacking = len(pods_lacking(workload.found, workload.comparison, self.options))
         texts = (
-            NOT_SELECTED * (workload.place == "-"),
+            NOT_SELECTED * (self.places[workload.ref] == "-"),
             State.NOT_SERVING.value * (workload.state is State.NOT_SERVING),
             f"unhealthy: {problem}" if problem else "",
             f"{count_of(lacking, 'Pod')} without a sidecar" * bool(lacking),
@@ -5683,7 +5967,7 @@ class Report:
         if plan.selected < len(plan.workloads):
             count = f"{plan.selected} of {count} (--max-rollouts)"
         pods = count_of(sum(workload.pods_replaced for workload in selected), "Pod")
-        old = sum(workload.pods_to_replace for workload in selected)
+        old = sum(len(workload.old_pods) for workload in selected)
         texts = [f"To roll out: {count} with {pods}, {old} of them old."]
         if not plan.workloads:
             texts = [f"Nothing to roll out; scanned {count_of(plan.scan.pods, 'Pod')}."]
@@ -5704,7 +5988,7 @@ class Report:
 
     # The rollouts
 
-    def show_question(self, workload: Workload) -> None:
+    def show_question(self, workload: Decision) -> None:
         """Show a workload's line of the plan, and its differences, above the question."""
         lines = [*self.table([workload]), *difference_lines(workload)]
         self.progress.show("")
@@ -5712,15 +5996,15 @@ class Report:
 
     def show_progress(self, in_progress: Collection[Task], held: str) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
-        failed = sum(self.outcomes[outcome] for outcome in FAILURES)
+        failed = sum(self.totals.outcomes[outcome] for outcome in FAILURES)
         failures = f", {failed} failed" if failed else ""
         text = (
-            f"{self.outcomes.total()}/{self.plan.selected} finished{failures}, "
+            f"{self.totals.outcomes.total()}/{self.plan.selected} finished{failures}, "
             f"{human_duration(seconds_since(self.began))}, {len(in_progress)} in progress"
         )
         if in_progress:
             longest = min(in_progress, key=lambda task: task.started)
-            ref = longest.workload.ref
+            ref = longest.planned.ref
             text += f": {ref.namespace}/{ref.name} {longest.line}"
         text += f"; {held}" if held else ""
         self.progress.show(text)
@@ -5730,20 +6014,16 @@ class Report:
 
     def finish(self, result: Result) -> None:
         """Count, record and log a workload's result."""
-        workload = result.workload
-        outcome = result.outcome
-        self.outcomes[outcome] += 1
-        workload.left = "drifted" if outcome in SUCCESSES else outcome.value
+        planned, outcome = result.planned, result.outcome
+        latest = result.latest or planned
+        self.totals.count(result)
+        self.lefts[planned.ref] = "drifted" if outcome in SUCCESSES else outcome.value
         counts = result.counts._asdict() if result.counts else None
-        self.pod_counts.update(counts or {})
-        self.count_not_applied(result)
         is_lost = outcome is Outcome.LOST_SIDECAR
-        self.needs_evict |= is_lost and is_ordered_ready(workload.obj)
+        self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)
         self.needs_missing |= is_lost and not (
-            workload.method.is_rollout and not workload.controller
+            planned.method.is_rollout and not planned.found.controller
         )
-        if outcome in FAILURES or result.stop_reason:
-            self.failed[outcome.value] += 1
         level = logging.INFO
         if outcome not in SUCCESSES:
             self.unsuccessful[outcome].append(result)
@@ -5754,49 +6034,40 @@ class Report:
             level = logging.DEBUG  # there may be thousands
         self.record(
             "result",
-            workload.ref,
+            planned.ref,
             outcome=outcome.snake_case,
-            method=workload.method.snake_case,
+            method=planned.method.snake_case,
             time=format_time(datetime.now(timezone.utc)),
             seconds=result.seconds,
             message=result.message,
             counts=counts,
-            revision=revision_of(workload),
+            revision=revision_of(latest.comparison.today),
         )
         text = described(result)
         message = result.message
         if outcome in FAILURES:  # the whole message stands in the summary
             message = shorten(message, 80)
         text += f": {message}" if message else ""
-        log.log(level, "%s", text, extra={"workload": str(workload.ref)})
-
-    def count_not_applied(self, result: Result) -> None:
-        """Count a row of --plan that is neither rolled out nor up to date.
-
-        Not what a person or --max-rollouts leaves.
-        """
-        is_left = result.outcome is Outcome.NOT_STARTED and result.message not in ASKED_FOR
-        is_left |= result.outcome is Outcome.SKIPPED and result.code != "nothing_to_replace"
-        self.failed["not applied"] += is_left and self.options.plan is not None
+        log.log(level, "%s", text, extra={"workload": str(planned.ref)})
 
     # The census
 
-    def take_census(self, workloads: Iterable[Workload]) -> None:
+    def take_census(self, workloads: Iterable[Found]) -> None:
         """Count the Pods by sidecar, image, and why they are not up to date."""
-        planned = {
-            ref: workload
-            for workload in self.plan.found
-            for ref in (workload.ref, *workload.owners)
+        decided = {
+            ref: decision
+            for decision in self.plan.found
+            for ref in (decision.ref, *decision.found.owners)
         }
         self.census.clear()
-        self.leftovers = []
+        self.totals.leftovers = []
         for workload in workloads:
-            known = planned.get(workload.owners[0]) or planned.get(workload.ref)
-            found = (
-                lefts_of(workload.pods, known, self.options)
-                if known and self.options.only_drifted
-                else {}
-            )
+            known = decided.get(workload.owners[0]) or decided.get(workload.ref)
+            fixed = in_template(known.found, self.options) if known else ()
+            found: Mapping[str, tuple[str, Collection[str]]] = {}
+            if known and self.options.only_drifted:
+                left = self.lefts.get(known.ref, known.left)
+                found = lefts_of(workload.pods, known, left, self.options)
             for pod in workload.pods:
                 # What is not known was created, or scaled up from 0, since; or it lost its owner.
                 is_old = self.options.only_drifted and pod.created < self.options.cutoff
@@ -5809,12 +6080,12 @@ class Report:
                     *(Sidecar(name, "", native=False) for name in {*names} - having),
                 }
                 for sidecar in sidecars:
-                    is_fixed = known is not None and sidecar in known.in_template
+                    is_fixed = sidecar in fixed
                     reason = left if sidecar.name in names and not is_fixed else ""
                     self.census[sidecar.name, sidecar.image, is_fixed][reason] += 1
                 if left and left not in NOT_AUDITED:
                     ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
-                    self.leftovers.append(LeftPod(ref, left, pod.sidecars))
+                    self.totals.leftovers.append(LeftPod(ref, left, pod.sidecars))
 
     def print_census(self) -> None:
         """Print how many sidecars are up to date, to be replaced, and left, and why."""
@@ -5832,7 +6103,7 @@ class Report:
             rows = [row[:3] for row in rows]
         lines = format_table(rows) if self.census else []
         if self.is_done:
-            leftovers = sorted(self.leftovers)
+            leftovers = sorted(self.totals.leftovers)
             lines += ["", "Pods that are not up to date:"] * bool(leftovers)
             lines += [f"  {pod.subject}: {pod.reason}" for pod in leftovers[: self.MAX_LEFTOVERS]]
             more = len(leftovers) - self.MAX_LEFTOVERS
@@ -5864,20 +6135,9 @@ class Report:
                 "reason": snake_case(pod.reason),
                 "sidecars": [only(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)],
             }
-            for pod in sorted(self.leftovers)
+            for pod in sorted(self.totals.leftovers)
             if pod.reason != "in the plan"
         ]
-
-    def not_up_to_date(self) -> dict[str, int]:
-        """Return what --fail-on-drift counts: Pods by why they are left, and workloads without."""
-        counts = dict.fromkeys(NOT_UP_TO_DATE, 0)
-        for pod in self.leftovers:
-            reason = snake_case(pod.reason)
-            counts[reason if reason in counts else "drifted"] += 1
-        return counts | {"without_pods": self.count_skips("without_pods")}
-
-    def count_skips(self, code: str) -> int:
-        return sum(skip.code == code for skip in self.plan.skips)
 
     # The summary
 
@@ -5885,9 +6145,9 @@ class Report:
         self.progress.show("")
         options, plan = self.options, self.plan
         seconds = seconds_since(self.began)
-        has_more = self.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
+        has_more = self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
         verb = "resume" if has_more else ""
-        lost = [str(result.workload.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
+        lost = [str(result.planned.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
         more = ["--evict"] * (self.needs_evict and not options.evict)
         if self.needs_missing:  # neither evictions nor operators keep our annotation
             more += ["--only-drifted", "--include-missing"]
@@ -5906,9 +6166,9 @@ class Report:
         elif verb:
             self.print(f"To {verb}, run:", f"  {self.command(*more)}")
         if exit_code == 1:
-            counts = {name.replace("_", " "): n for name, n in self.not_up_to_date().items()}
+            counts = {name.replace("_", " "): n for name, n in self.totals.not_up_to_date().items()}
             details = f" ({count_words(counts)})" * options.fail_on_drift
-            self.print(f"Failed: {count_words(self.failures)}{details}.")
+            self.print(f"Failed: {count_words(self.totals.failures)}{details}.")
         self.record(
             "summary",
             version=VERSION,
@@ -5917,16 +6177,16 @@ class Report:
             server=self.connection.server,
             dry_run=not options.confirm,
             started_before=format_time(options.cutoff),
-            outcomes={outcome.snake_case: count for outcome, count in self.outcomes.items()},
-            verdicts=Counter(workload.verdict.snake_case for workload in plan.compared),
-            pods={n: self.pod_counts[n] for n in PodCounts._fields if options.confirm},
+            outcomes={outcome.snake_case: count for outcome, count in self.totals.outcomes.items()},
+            verdicts=Counter(row.comparison.verdict.snake_case for row in plan.compared),
+            pods={n: self.totals.pods[n] for n in PodCounts._fields if options.confirm},
             sidecars=self.sidecar_records(),
             leftovers=self.leftover_records(),
             planned=len(plan.workloads),
-            not_up_to_date=self.not_up_to_date() if options.only_drifted else {},
+            not_up_to_date=self.totals.not_up_to_date() if options.only_drifted else {},
             seconds=seconds,
             exit_code=exit_code,
-            failed={snake_case(reason): count for reason, count in self.failures.items()},
+            failed={snake_case(reason): count for reason, count in self.totals.failures.items()},
         )
 
     def print_unsuccessful(self) -> None:
@@ -5937,23 +6197,23 @@ class Report:
             results = self.unsuccessful[outcome]
             if outcome in LISTED_BY_REASON:
                 skips = [
-                    Skip(result.workload.ref, result.message, outcome.value) for result in results
+                    Skip(result.planned.ref, result.message, outcome.value) for result in results
                 ]
                 self.print_groups(outcome.value, skips)
                 continue
             for result in results:
-                ref = result.workload.ref
+                ref = result.planned.ref
                 lines = result.message.split("; ")
                 self.print(f"{outcome.value}: {ref}:", *(f"  {line}" for line in lines if line))
                 if outcome in (*FAILURES, Outcome.INTERRUPTED):
                     self.print(f"  {command(ref, 'describe')}")
 
     def print_counts(self, seconds: float) -> None:
-        counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
-        total = count_of(self.outcomes.total(), "workload")
+        counts = {outcome.value: self.totals.outcomes[outcome] for outcome in Outcome}
+        total = count_of(self.totals.outcomes.total(), "workload")
         texts = [f"{total} in {human_duration(seconds)}: {count_words(counts)}."]
         self.print(*texts * any(counts.values()), *self.left_out())
-        pods = self.pod_counts
+        pods = self.totals.pods
         ready = pods["updated_and_ready"]
         missing = {
             "not updated": pods["matched"] - pods["updated"],
@@ -5965,76 +6225,8 @@ class Report:
             note = f" ({count_words(missing)})" if matched > ready else ""
             self.print(f"Pods: {ready} of {matched} updated and ready{note}.")
 
-    @property
-    def failures(self) -> Counter[str]:
-        """Return what makes the exit code 1, and how often; empty: it is 0."""
-        left = sum(self.not_up_to_date().values())
-        confirm, rows = self.options.confirm, self.options.plan or ()
-        codes = [skip.code for skip in self.plan.skips if skip.subject in rows]
-        applied = ("up_to_date", "nothing_to_replace")
-        more = {
-            "lost sidecar": self.count_skips("lost_sidecar") * confirm,
-            "of an earlier run": self.plan.unfinished * confirm,
-            "not applied": sum(code not in applied for code in codes) * confirm,
-            "not up to date": left * self.options.fail_on_drift,
-        }
-        return self.failed + Counter(more)
 
-    @property
-    def exit_code(self) -> int:
-        return int(bool(self.failures))
-
-
-def check_names(options: Options, plan: Plan) -> None:
-    """Check that the names exist that options state exactly. StartError if one does not.
-
-    Warn about patterns that match nothing, and about names of which that is not known.
-    """
-    scan = plan.scan
-    sidecars = join_words(options.sidecars, "or")
-    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.skips]
-    having = {name for ref in refs for name in typed_names(ref)}
-    namespace = join_words(namespaces_to_list(options), "or")
-    where = f"namespace {namespace}" if namespace else "the selected namespaces"
-    resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
-    for pattern in options.workloads:
-        kind, _, name = pattern.partition("/")
-        if kind in resources and not is_pattern(name) and pattern not in scan.named:
-            raise StartError(f'{resources[kind]} "{name}" not found in {where}')
-        if not fnmatch.filter(having, pattern):
-            log.warning("no Pods of %s have %s", pattern, sidecars)
-    if options.plan is not None and not options.plan:
-        log.warning("--plan has no records of workloads to roll out: nothing is selected")
-    if options.selector and not scan.pods:
-        log.warning("no Pods match the selector %s; check it", options.selector)
-    containers = scan.containers.union(*(workload.added for workload in plan.compared))
-    is_known = bool(scan.pods) and not options.allow_removal
-    is_known &= all(workload.verdict is not Verdict.UNKNOWN for workload in plan.compared)
-    for pattern in options.sidecars:
-        if not fnmatch.filter(containers, pattern):
-            close = difflib.get_close_matches(pattern, containers)
-            hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
-            text = f"no Pods have a container named {pattern} ({scan.pods} checked){hint}"
-            if is_known and not is_pattern(pattern):
-                raise StartError(text)
-            log.warning("%s", text)
-    # Excluded namespaces are seen only if all are read.
-    excluded = () if namespaces_to_list(options) else options.exclude_namespace
-    for pattern in (*options.include_namespace, *filter(is_pattern, excluded)):
-        if not fnmatch.filter(scan.namespaces, pattern):
-            selected = "that match the selector " if options.selector else ""
-            log.warning("no Pods %sin namespace %s", selected, pattern)
-    for wanted in options.exclude_annotation:
-        notes = [
-            n for w in plan.found for n in (*annotations_to_match(w), annotations_of(w.namespace))
-        ]
-        if not has_any([wanted], *notes):
-            name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
-            text = "no workload with the sidecar, and none of their namespaces, matches"
-            log.warning("%s --exclude-annotation=%s; check it", text, name)
-
-
-# 15. Main: the stages in their order -------------------------------------------------------------
+# 17. Main: the stages in their order --------------------------------------------------------------
 
 
 def find_cutoff(option: datetime, now: datetime) -> datetime:
@@ -6083,7 +6275,7 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
             if options.fail_on_drift or error.status in UNAVAILABLE:
-                report.failed["list of Pods"] = 1
+                report.totals.failed["list of Pods"] = 1
         except TimeoutError:  # the second signal
             pass
 
@@ -6154,7 +6346,7 @@ def main(argv: Sequence[str]) -> int:
         if options.confirm:
             check_kubectl(kubectl, connection)
 
-        report = Report(connection, options, progress)
+        report = Report(connection, options, progress, argv)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
         check_names(options, plan)
@@ -6165,9 +6357,9 @@ def main(argv: Sequence[str]) -> int:
             has_begun = True
             roll_out(plan, rollout, report)
             count_again(cluster, report, signals)
-        exit_code = signals.exit_code or report.exit_code
+        exit_code = signals.exit_code or report.totals.exit_code
         report.show_summary(exit_code)
-        return exit_code or report.exit_code  # the summary may not have been written
+        return exit_code or report.totals.exit_code  # the summary may not have been written
     except (Exception, Interrupted) as error:
         exit_code = exit_code_for(error, signals, has_begun)
         if as_json and not has_begun:

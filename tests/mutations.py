@@ -48,7 +48,7 @@ MUTATIONS = (
     Mutation(
         "looks: a paused rollout is waited for",
         "looks",
-        "        if is_paused(self.workload.obj):\n            return PAUSED\n",
+        "        if is_paused(glance.obj):\n            return PAUSED\n",
         "",
     ),
     Mutation(
@@ -72,13 +72,13 @@ MUTATIONS = (
     Mutation(
         "first: one that does not start stops nothing",
         "looks",
-        "is_first = stuck and not self.proven.is_set()",
+        "is_first = stuck and not self.rollout.proven.is_set()",
         "is_first = False",
     ),
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        "is_first = stuck and not self.proven.is_set()",
+        "is_first = stuck and not self.rollout.proven.is_set()",
         "is_first = stuck",
     ),
     # Limits
@@ -124,12 +124,6 @@ MUTATIONS = (
         "return not self.status\n",
         "return True\n",
     ),
-    Mutation(
-        "limits: workloads that become unhealthy later do not count as failures",
-        "scheduler",
-        "        if set(timestamps_of(obj)) - ",
-        "        workload.unhealthy_reason = shortage_of(workload.ref, obj)\n        if set(timestamps_of(obj)) - ",
-    ),
     # Rollouts of earlier runs
     Mutation(
         "attach: a template that somebody changed since is waited for",
@@ -140,51 +134,51 @@ MUTATIONS = (
     Mutation(
         "attach: a sidecar that is stuck is waited for",
         "attach",
-        "if not (stamp and is_possible) or is_repair(workload):",
+        "if not (stamp and is_possible) or is_repair(found, comparison):",
         "if not (stamp and is_possible):",
     ),
     Mutation(
         "attach: it is restarted again",
         "attach",
-        "    Method.ATTACH: Rollout.attach,\n",
-        "    Method.ATTACH: Rollout.restart,\n",
+        "    Method.ATTACH: Attach,\n",
+        "    Method.ATTACH: Restart,\n",
     ),
     Mutation(
         "attach: it does not count as a failure",
         "attach",
-        '        workload.unhealthy_reason = ""  # what is not ready is so because of this rollout\n',
-        "",
+        'problem="" if stamp else found.problem,',
+        "problem=found.problem,",
     ),
     Mutation(
         "attach: the template is not looked at again",
         "attach",
-        "if set(timestamps_of(obj)) != set(workload.stamps) or not last_change(obj)[1]:",
-        "if False:",
+        "    is_same = before == now and last_change(obj)[1]\n",
+        "    is_same = True\n",
     ),
     Mutation(
         "attach: its new Pods count as old ones",
         "attach",
-        "        workload.old_pods = tuple(name for name in workload.old_pods if name in old)\n",
+        "        old = [name for name in old if name in before]\n",
         "        pass\n",
     ),
     Mutation(
         "attach: only what still has old Pods is waited for",
         "attach",
-        '(why_incomplete(workload) or is_young) else ""',
-        'why_incomplete(workload) else ""',
+        'return stamp if why_incomplete(found) or is_young else ""',
+        'return stamp if why_incomplete(found) else ""',
     ),
     # Order
     Mutation(
         "order: the state does not count",
         "order",
-        "rank = (workload.state.value, ",
+        "rank = (decision.state.value, ",
         'rank = ("", ',
     ),
     Mutation(
         "order: most Pods first",
         "order",
-        "key=lambda workload: (workload.total_pods, workload.ref)",
-        "key=lambda workload: (-workload.total_pods, workload.ref)",
+        "key=lambda decision: (decision.total_pods, decision.ref)",
+        "key=lambda decision: (-decision.total_pods, decision.ref)",
     ),
     Mutation(
         "order: namespaces do not alternate",
@@ -220,19 +214,19 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace cannot opt out",
         "opt_out",
-        "is_excluded = has_any(unwanted, annotations_of(workload.namespace))",
+        "is_excluded = has_any(unwanted, annotations_of(draft.found.namespace))",
         "is_excluded = False",
     ),
     Mutation(
         "selection: paused Deployments are restarted",
         "selecting",
-        "is_stopped = is_paused(workload.obj)\n    if",
+        "is_stopped = is_paused(obj)\n    if",
         "is_stopped = False\n    if",
     ),
     Mutation(
         "selection: all workloads are named",
         "named_workloads",
-        'return "" if is_named(workload.ref, options) else "not selected by TYPE/NAME or --plan"',
+        'return "" if is_named(draft.ref, options) else "not selected by TYPE/NAME or --plan"',
         'return ""',
     ),
     Mutation(
@@ -293,14 +287,14 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "is_losing = missing_sidecars(workload, unpacked(workload.view), options)",
-        "is_losing = False",
+        "missing = missing_sidecars(draft.planned or draft, unpacked(view), options)",
+        "missing = missing_sidecars(draft.planned, unpacked(view), options) if draft.planned else []",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
         "missing",
-        "Verdict.UP_TO_DATE if workload.sidecars else Verdict.NOT_INJECTED",
-        "Verdict.UP_TO_DATE if workload.sidecars else Verdict.MISSING",
+        "Verdict.UP_TO_DATE if found.sidecars else Verdict.NOT_INJECTED",
+        "Verdict.UP_TO_DATE if found.sidecars else Verdict.MISSING",
     ),
     # Writes
     Mutation(
@@ -312,14 +306,14 @@ MUTATIONS = (
     Mutation(
         "writes: what another run has restarted is restarted again",
         "concurrent_runs",
-        "        if set(timestamps_of(obj)) - set(workload.stamps):\n",
-        "        if False:\n",
+        'return "already restarted by another run" if now - before else ""',
+        'return ""',
     ),
     Mutation(
         "writes: no dry run decides right before the patch",
         "check_before_rollout",
-        "        require_not_skipped(workload, options, ROLLOUT_RULES)\n        self.require_possible(workload, expected)\n",
-        "        require_not_skipped(workload, options, ROLLOUT_RULES)\n",
+        "            self.ask_again(obj, unpacked(self.found.sample))\n            pods = self.live",
+        "            pods = self.live",
     ),
     # Verification
     Mutation(
@@ -331,13 +325,13 @@ MUTATIONS = (
     Mutation(
         "verification: a lost sidecar does not stop the run",
         "lost_sidecars",
-        'stop_reason = f"new Pods of {workload.ref} have no sidecar {names}"',
+        'stop_reason = f"new Pods of {self.ref} have no sidecar {names}"',
         'stop_reason = ""',
     ),
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "        differences = differences_of(workload, new, self.options)\n",
+        "        differences = differences_of(new, self.today, self.options)\n",
         "        differences = ()\n",
     ),
     Mutation(
@@ -405,8 +399,20 @@ MUTATIONS = (
     Mutation(
         "evict: a pending template is rolled out",
         "evicting_pending",
-        'if is_pending and workload.method is Method.EVICT else ""',
+        'if is_pending and draft.method is Method.EVICT else ""',
         'if False else ""',
+    ),
+    Mutation(
+        "decide: the method changes in the middle of an eviction",
+        "evicting degraded",
+        "        method = draft.planned.method\n",
+        "        method = method_for(found, comparison, options)\n",
+    ),
+    Mutation(
+        "evict: Pods that others have replaced meanwhile are evicted",
+        "evicting_meanwhile in_place image_changes",
+        "            if self.outdated([pod]):\n                return pod\n",
+        "            return pod\n",
     ),
     Mutation(
         "evict: a spec that was changed is taken for the Pods' own",
@@ -499,19 +505,19 @@ MUTATIONS = (
     Mutation(
         "Events: they are recorded without the option",
         "who_and_why",
-        "if self.options.record_events and workload.is_begun and",
-        "if workload.is_begun and",
+        "if self.options.record_events and work.is_begun and",
+        "if work.is_begun and",
     ),
     Mutation(
         "Events: of what was skipped, too",
         "who_and_why",
-        "if self.options.record_events and workload.is_begun and",
+        "if self.options.record_events and work.is_begun and",
         "if self.options.record_events and",
     ),
     Mutation(
         "downtime: --skip-downtime skips nothing",
         "downtime",
-        "is_skipped = options.skip_downtime and may_all_be_away(workload, options)",
+        "is_skipped = options.skip_downtime and draft.downtime",
         "is_skipped = False",
     ),
     # Plan files
@@ -524,25 +530,25 @@ MUTATIONS = (
     Mutation(
         "--plan: another object is rolled out",
         "plan_file",
-        'is_same = not planned or planned.uid == dig(workload.obj, "metadata.uid")',
+        'is_same = not approved or approved.uid == dig(draft.found.obj, "metadata.uid")',
         "is_same = True",
     ),
     Mutation(
         "--plan: another sidecar is rolled out",
         "plan_file",
-        'is_same = not planned or planned.revision in ("", revision_of(workload))',
+        'is_same = not approved or approved.revision in ("", revision)',
         "is_same = True",
     ),
     Mutation(
         "--plan: what is rejected by now needs no rollout",
         "plan_file",
-        'applied = ("up_to_date", "nothing_to_replace")',
-        'applied = ("up_to_date", "nothing_to_replace", "rejected")',
+        'APPLIED = ("up_to_date", "nothing_to_replace")',
+        'APPLIED = ("up_to_date", "nothing_to_replace", "rejected")',
     ),
     Mutation(
         "--plan: the order is that of a plan without it",
         "plan_file",
-        "places.get(w.ref, 0))",
+        "places.get(row.ref, 0))",
         "0)",
     ),
     Mutation(
@@ -554,8 +560,8 @@ MUTATIONS = (
     Mutation(
         "totals: Pods of up-to-date workloads have no sidecar in their template",
         "census",
-        "workload.in_template = share(frozenset(map(as_sidecar, found_there)))",
-        "workload.in_template = frozenset()",
+        "fixed = in_template(known.found, self.options) if known else ()",
+        "fixed = ()",
     ),
     # Errors before the plan
     Mutation(
@@ -586,15 +592,15 @@ MUTATIONS = (
     Mutation(
         "census: other kinds are not compared",
         "census",
-        "return OWNER_RULES if options.only_drifted else (*OWNER_RULES, kind_not_selected)",
-        "return (*OWNER_RULES, kind_not_selected)",
+        "is_left = draft.comparison.is_drifted or not options.only_drifted",
+        "is_left = True",
     ),
     # What is seen
     Mutation(
         "verified: what could not be verified is a success",
         "verified_outcomes",
-        "return Result(workload, Outcome.INCOMPLETE, message), Snapshot([], [], [])",
-        "return Result(workload, Outcome.SUCCEEDED, message), Snapshot([], [], [])",
+        "return Result(self.planned, Outcome.INCOMPLETE, message), Snapshot([], [], [])",
+        "return Result(self.planned, Outcome.SUCCEEDED, message), Snapshot([], [], [])",
     ),
     Mutation(
         "verified: missing Pods are no problem",
@@ -617,8 +623,8 @@ MUTATIONS = (
     Mutation(
         "verified: --allow-removal allows every removal",
         "verified_outcomes",
-        "names, removed if options.allow_removal",
-        "names, wanted if options.allow_removal",
+        "removed = comparison.removed if options.allow_removal else ()",
+        "removed = wanted if options.allow_removal else ()",
     ),
     # Pods that lack the sidecar beside Pods that have it
     Mutation(
@@ -631,20 +637,20 @@ MUTATIONS = (
     Mutation(
         "harm: a degraded StatefulSet is restarted",
         "degraded",
-        'return text if is_degraded(workload) else ""',
+        'return text if is_degraded(draft.found) else ""',
         'return ""',
     ),
     Mutation(
         "harm: an incomplete rollout is restarted",
         "concurrent_runs",
-        "    incomplete_rollout,\n",
-        "",
+        "    is_left = not is_repair(draft.found, draft.comparison)\n",
+        "    is_left = False\n",
     ),
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        'reason = "" if is_repair(workload) else why_incomplete(workload)',
-        "reason = why_incomplete(workload)",
+        "    is_left = not is_repair(draft.found, draft.comparison)\n",
+        "    is_left = True\n",
     ),
     # Clocks, credentials and waits
     Mutation(
@@ -681,13 +687,13 @@ MUTATIONS = (
     Mutation(
         "in place: the next workload gets an image that cannot be pulled",
         "in_place",
-        "                    self.rollout.not_pulled.add((self.workload.ref.namespace, image))\n",
+        "                    self.rollout.not_pulled.add((self.ref.namespace, image))\n",
         "                    pass\n",
     ),
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
         "earlier_rollouts concurrent_runs",
-        "unfinished=sum(bool(unfinished(w, options)) for w in left_out),",
+        "unfinished=sum(bool(decision.unfinished) for decision in left),",
         "",
     ),
     # Injectors that never give the same twice
@@ -749,8 +755,8 @@ MUTATIONS = (
     Mutation(
         "harm: only the example Pod is looked at before a change in place",
         "in_place_managed",
-        "        if found and managed_images(pod):\n            raise SkipError(managed_images(pod))\n",
-        "",
+        'return next((pod.managed for pod in draft.found.pods if pod.managed), "")',
+        "return managed_images(stored_object(draft.found.sample))",
     ),
     Mutation(
         "evict: a custom resource needs as many Pods as it has",
@@ -785,7 +791,7 @@ MUTATIONS = (
     Mutation(
         "downtime: maxUnavailable is rounded up",
         "downtime",
-        'away = math.ceil(part) if workload.ref.kind == "DaemonSet" else int(part)',
+        'away = math.ceil(part) if found.ref.kind == "DaemonSet" else int(part)',
         "away = math.ceil(part)",
     ),
     Mutation(
@@ -797,7 +803,7 @@ MUTATIONS = (
     Mutation(
         "order: downtime says nothing",
         "order downtime",
-        "is_late = workload.downtime and workload.state is State.SERVING",
+        "is_late = decision.downtime and decision.state is State.SERVING",
         "is_late = False",
     ),
     Mutation(
@@ -816,7 +822,7 @@ MUTATIONS = (
     Mutation(
         "recovery: a restart waits for a broken Pod",
         "lost_sidecars",
-        "self.needs_evict |= is_lost and is_ordered_ready(workload.obj)",
+        "self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)",
         "pass",
     ),
     Mutation(
@@ -835,14 +841,14 @@ MUTATIONS = (
     Mutation(
         "patch: one that was answered with 500 is not recognized",
         "lost_answers",
-        "                problem = error if workload.is_begun else None\n",
-        "                if error.status == 500:\n                    raise\n                problem = error if workload.is_begun else None\n",
+        "                problem = error if self.is_begun else None\n",
+        "                if error.status == 500:\n                    raise\n                problem = error if self.is_begun else None\n",
     ),
     Mutation(
         "patch: others start after one without an answer",
         "lost_answers",
-        "return Result(workload, Outcome.FAILED, text, stop_reason)\n    outcome = ",
-        "return Result(workload, Outcome.FAILED, text)\n    outcome = ",
+        "return Result(planned, Outcome.FAILED, text, stop_reason)\n    outcome = ",
+        "return Result(planned, Outcome.FAILED, text)\n    outcome = ",
     ),
     Mutation(
         "patch: conflicts do not pause",
@@ -853,27 +859,27 @@ MUTATIONS = (
     Mutation(
         "verification: a recreated workload is the same",
         "lost_answers",
-        'if dig(workload.obj, "metadata.uid") != uid:',
+        'if dig(self.obj, "metadata.uid") != uid:',
         "if False:",
     ),
     Mutation(
         "verification: another container of a pattern is as good",
         "several_injectors lost_sidecars",
-        "    return sorted(missing.difference(names, removed if options.allow_removal else ()))",
-        "    missing = {n for n in missing if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    return sorted(missing.difference(names, removed if options.allow_removal else ()))",
+        "    return sorted(wanted.difference(names, removed))",
+        "    wanted = {n for n in wanted if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    return sorted(wanted.difference(names, removed))",
     ),
     # Counts
     Mutation(
         "numbers: Pods that drift after the plan are up to date",
         "numbers",
-        "if workload.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):\n        found",
-        "if workload.verdict not in (Verdict.DRIFTED, Verdict.MISSING):\n        found",
+        "if comparison.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):\n        found",
+        "if comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):\n        found",
     ),
     Mutation(
         "numbers: what a success leaves is not said",
         "numbers census",
-        'workload.left = "drifted" if outcome in SUCCESSES else outcome.value',
-        'workload.left = "excluded" if outcome in SUCCESSES else outcome.value',
+        'self.lefts[planned.ref] = "drifted" if outcome in SUCCESSES else outcome.value',
+        'self.lefts[planned.ref] = "excluded" if outcome in SUCCESSES else outcome.value',
     ),
     Mutation(
         "numbers: surge Pods are counted",
@@ -902,14 +908,14 @@ MUTATIONS = (
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        '    "not_included": "excluded",\n',
-        "",
+        '@rule(Stage.OBJECT, left="excluded")\ndef not_included',
+        "@rule(Stage.OBJECT)\ndef not_included",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        '    "running_to_completion": "runs to completion",\n',
-        "",
+        '@rule(Stage.OWNER, left="runs to completion")\n',
+        "@rule(Stage.OWNER)\n",
     ),
     Mutation(
         "exit codes: a new Pod that does not run is forgotten",
@@ -920,33 +926,33 @@ MUTATIONS = (
     Mutation(
         "exit codes: a rollout of before the cutoff counts",
         "earlier_rollouts",
-        "or last < seconds_of(options.cutoff_of(workload.ref)):",
+        "or last < seconds_of(options.cutoff_of(found.ref)):",
         "or not last:",
     ),
     # Answers of an injector
     Mutation(
         "changing values: the same Pod is the example twice",
         "answers_by_pod",
-        '        if is_second and others and workload.ref.kind == "StatefulSet":\n',
+        '        if is_second and others and found.ref.kind == "StatefulSet":\n',
         "        if False:\n",
     ),
     Mutation(
         "changing values: an error of the second dry run is ignored",
         "answers_by_pod",
-        "    error = ask_today(cluster, options, again, is_second=True)\n    if error:\n        return error\n",
-        "    ask_today(cluster, options, again, is_second=True)\n",
+        "        return replace(today, error=again.error)\n",
+        "        return today\n",
     ),
     Mutation(
         "changing values: a path that differs only in the second answer is ignored",
         "changing_values",
-        "    always &= {difference.path for difference in workload.differences}\n",
+        "    always &= {difference.path for difference in compared[found].differences}\n",
         "",
     ),
     # Others
     Mutation(
         "selection: a namespace that terminates does not matter",
         "opt_out changed_meanwhile verdicts check_before_rollout",
-        'is_terminating = deleted or "NamespaceTerminating" in workload.causes',
+        'is_terminating = deleted or (error and "NamespaceTerminating" in error.causes)',
         "is_terminating = False",
     ),
     Mutation(
@@ -964,8 +970,8 @@ MUTATIONS = (
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
         "scheduler",
-        "        wanted = workload.total_pods  # of an owner that states no number, as before\n        if has_template(workload.ref):",
-        "        wanted = 0\n        if has_template(workload.ref):",
+        "        wanted = self.wanted_before\n        if has_template(self.ref):",
+        "        wanted = 0\n        if has_template(self.ref):",
     ),
     Mutation(
         "in place: the Pod need not be ready",

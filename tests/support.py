@@ -321,19 +321,28 @@ def counts(matched: int, updated: int, updated_and_ready: int, lost: int = 0) ->
 
 
 def a_workload(tool: ModuleType, name: str = "web", **fields):
-    """A workload of a plan with one Pod, as the tool's own type."""
+    """A Decision to roll out a workload with one Pod; fields are of it, or of what it is made of."""
+
+    def make(kind, **values):
+        names = {field.name for field in dataclasses.fields(kind)} & fields.keys()
+        return kind(**values, **{name: fields.pop(name) for name in names})
+
     ref = fields.pop("ref", tool.ObjectRef("Deployment", "shop", name, "apps"))
-    found = tool.Workload(ref, owners=(ref,))
-    found.sample = tool.packed({"metadata": {"name": f"{name}-0"}, "spec": {"containers": []}})
-    found.pods = [tool.LivePod(f"{name}-0", datetime.now(timezone.utc), True, frozenset())]
-    values = {
-        "state": tool.State.NOT_SERVING,
-        "pods_to_replace": 1,
-        "total_pods": 1,
-    }
-    for field, value in {**values, **fields}.items():
-        setattr(found, field, value)
-    return found
+    sample = tool.packed({"metadata": {"name": f"{name}-0"}, "spec": {"containers": []}})
+    fields.setdefault("sample", sample)
+    now = datetime.now(timezone.utc)
+    fields.setdefault("pods", [tool.LivePod(f"{name}-0", now, True, frozenset())])
+    if "obj" in fields:
+        fields["stored"] = tool.packed(fields.pop("obj"))
+    found = make(tool.Found, ref=ref, owners=(ref,))
+    today = make(tool.Today)
+    comparison = make(tool.Comparison, today=today)
+    for field, value in {"state": tool.State.NOT_SERVING, "total_pods": 1}.items():
+        fields.setdefault(field, value)
+    fields.setdefault("old_pods", (f"{name}-0",))
+    decision = make(tool.Decision, found=found, comparison=comparison)
+    assert not fields, fields
+    return decision
 
 
 def no_signals(tool: ModuleType):

@@ -254,14 +254,14 @@ def compared(tool, changed: object, required: bool = True):
     days = {"a": timedelta(days=3), "b": timedelta(0)}
     pods = [tool.LivePod(name, NOW - age, True, sidecars, view=view) for name, age in days.items()]
     configs = {config: required}
-    found = a_workload(tool, view=view, pods=pods, sidecars=sidecars, configs=configs)
-    tool.compare(found, None, {config: changed}, options_of(tool))
-    return found
+    made = a_workload(tool, view=view, pods=pods, sidecars=sidecars, configs=configs)
+    today = tool.with_changes(made.comparison.today, {config: changed})
+    return tool.compare(made.found, today, options_of(tool, "--only-drifted"))
 
 
 def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
     drift = compared(tool, NOW)
-    assert (drift.verdict, drift.drifted_pods) == (
+    assert (drift.verdict, drift.drifted) == (
         tool.Verdict.DRIFTED,
         {"a": {"mesh-proxy"}},
     )

@@ -16,20 +16,20 @@ SEEN = (
     Seen(
         1,
         "new Pods that still differ are a success",
-        "        differences = differences_of(workload, new, self.options)\n",
+        "        differences = differences_of(new, self.today, self.options)\n",
         "        differences = ()\n",
     ),
     Seen(
         1,
         "what kubectl says is not compared with the Pods",
-        "        if code == 0:\n            return self.verify(workload, attempt, tell)\n",
-        "        if code is not None:\n            return Result(workload, Outcome.SUCCEEDED)\n",
+        "        if code == 0:\n            return self.verify(attempt)\n",
+        "        if code is not None:\n            return Result(self.planned, Outcome.SUCCEEDED)\n",
     ),
     Seen(
         2,
         "Pods below a partition count as to be replaced",
-        "    workload.old_pods = tuple(name for name in old if name not in kept)\n",
-        "    workload.old_pods = tuple(old)\n",
+        "    return [name for name in old if name not in kept], kept\n",
+        "    return old, kept\n",
     ),
     Seen(
         2,
@@ -58,7 +58,7 @@ SEEN = (
     Seen(
         4,
         "pending changes of a template are rolled out",
-        '    return f"{text}; {hint}" if is_pending and workload.method is Method.EVICT else ""\n',
+        '    return f"{text}; {hint}" if is_pending and draft.method is Method.EVICT else ""\n',
         '    return ""\n',
     ),
     Seen(

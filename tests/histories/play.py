@@ -684,14 +684,12 @@ class World:
                 world.note(
                     "result",
                     True,
-                    key=world.restore(
-                        f"{result.workload.ref.namespace}/{result.workload.ref.name}"
-                    ),
-                    kind=result.workload.ref.kind,
+                    key=world.restore(f"{result.planned.ref.namespace}/{result.planned.ref.name}"),
+                    kind=result.planned.ref.kind,
                     outcome=result.outcome.value,
                     message=result.message,
                     counts=counts,
-                    method=result.workload.method.value,
+                    method=result.planned.method.value,
                     state=world.cluster.injector.state,
                     version=world.half or world.version,
                 )

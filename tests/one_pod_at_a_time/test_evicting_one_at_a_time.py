@@ -122,11 +122,11 @@ def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
     cluster = SimpleNamespace(now=lambda: datetime.now(timezone.utc))
     eviction = tool.Eviction(a_rollout(tool, cluster), a_workload(tool, ref=ref), print)
     spec = {"replicas": 0, "podManagementPolicy": "OrderedReady"}
-    eviction.owner, eviction.obj = ref, {"metadata": {}, "spec": spec}
+    eviction.owner, eviction.owner_obj = ref, {"metadata": {}, "spec": spec}
     one = pod("x-0", APP)
     one["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     assert eviction.obstacle(one) == ""
-    eviction.obj["spec"]["replicas"] = 1
+    eviction.owner_obj["spec"]["replicas"] = 1
     assert eviction.obstacle(one) == "waiting for 1 Pod to be created"
 
 

@@ -12,6 +12,7 @@ from support import (
     EVICT,
     ON_DELETE,
     OWNERS,
+    a_workload,
     edit,
     evictions,
     images,
@@ -206,9 +207,12 @@ def test_a_misscheduled_pod_of_a_daemon_set_counts_as_updated(tool):
     """status.updatedNumberScheduled counts only the Pods of nodes that should have one."""
     ref = tool.ObjectRef("DaemonSet", "shop", "x", "apps")
     pods = [tool.LivePod(f"x-{n}", tool.NOW, True, frozenset()) for n in "abc"]
-    found = tool.Workload(ref, pods=pods, method=tool.Method.EVICT)
     status = {"updatedNumberScheduled": 2, "observedGeneration": 1, "numberMisscheduled": 1}
-    found.obj = {"metadata": {"generation": 1}, "spec": ON_DELETE, "status": status}
-    assert tool.pending_template(found, None) == ""
-    found.obj = {**found.obj, "status": {**status, "numberMisscheduled": 0}}
-    assert tool.pending_template(found, None)
+
+    def is_pending(**more) -> bool:
+        obj = {"metadata": {"generation": 1}, "spec": ON_DELETE, "status": {**status, **more}}
+        draft = a_workload(tool, ref=ref, pods=pods, method=tool.Method.EVICT, obj=obj)
+        return bool(tool.pending_template(draft, None))
+
+    assert not is_pending()
+    assert is_pending(numberMisscheduled=0)

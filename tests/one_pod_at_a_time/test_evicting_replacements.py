@@ -20,7 +20,7 @@ def test_a_replacement_that_would_be_rejected_is_not_risked(cluster, run, owner)
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("failed", [])
-    assert result["message"].startswith("not begun: cannot create its Pods: ")
+    assert result["message"].startswith("not begun: new Pods cannot be created: ")
 
 
 def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):

@@ -219,7 +219,6 @@ def change_all(tool, fates: list[str], unready: set[int] = frozenset(), schedule
         method=tool.Method.IN_PLACE,
         sidecars=frozenset([tool.Sidecar("agent", OLD, False)]),
         total_pods=len(fates),
-        pods_to_replace=len(fates),
         view=tool.view_of(fresh, ["agent"]),
     )
     options = ("--only-drifted", "--in-place", "--evict", "--timeout=60s")

@@ -185,10 +185,11 @@ def test_for_any_owner_the_rule_holds(tool, states, todo, most, ordered, was_so)
     ref = tool.ObjectRef("StatefulSet", "shop", "x", "apps")
     rollout = a_rollout(tool, cluster, "--evict", f"--max-unavailable={most}")
     eviction = tool.Eviction(rollout, a_workload(tool, ref=ref, method=tool.Method.EVICT), str)
-    eviction.owner, eviction.obj, eviction.pods = ref, cluster.obj, cluster.pods
+    eviction.owner, eviction.owner_obj, eviction.pods = ref, cluster.obj, cluster.pods
     eviction.todo = set(map(str, todo))
     eviction.before = set(eviction.unavailable()) if was_so else set()
     eviction.read = lambda: None
+    eviction.outdated = lambda pods: pods
     waited: list[int] = []
     eviction.wait_for_batch = lambda: waited.append(len(eviction.batch))
 

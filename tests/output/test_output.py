@@ -162,7 +162,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     ],
 )
 def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
-    planned = a_workload(tool, pods_to_replace=3)
+    planned = a_workload(tool)
     report = a_report(CONFIRM)
     counted = tool.PodCounts(*numbers)
     report.finish(tool.Result(planned, tool.Outcome.SUCCEEDED, counts=counted))
@@ -172,11 +172,11 @@ def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
 
 def test_what_could_not_be_verified_has_no_numbers(a_report, tool, capsys):
     report = a_report(CONFIRM)
-    begun = a_workload(tool, is_begun=True)
+    begun = a_workload(tool)
     report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, "could not verify its Pods"))
     report.print_counts(1.0)
     assert "Pods: " not in capsys.readouterr().out
-    assert report.pod_counts.total() == 0
+    assert report.totals.pods.total() == 0
 
 
 def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):

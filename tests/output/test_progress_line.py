@@ -36,9 +36,9 @@ def test_the_progress_line_shows_what_takes_longest(a_report, tool, monkeypatch)
     older = tool.Task(a_workload(tool, "a"), started=1001.0, line="Waiting")
     clock[0] += 12
     assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
-    report.outcomes[tool.Outcome.SUCCEEDED] = 2
+    report.totals.outcomes[tool.Outcome.SUCCEEDED] = 2
     assert shown() == "2/10 finished, 12s, 0 in progress"
-    report.outcomes[tool.Outcome.TIMED_OUT] = 1
+    report.totals.outcomes[tool.Outcome.TIMED_OUT] = 1
     assert shown() == "3/10 finished, 1 failed, 12s, 0 in progress"
 
 

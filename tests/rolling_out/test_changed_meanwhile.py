@@ -53,10 +53,12 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
 
 @pytest.mark.parametrize("status", [0, 401, 429, 502, 503])
 def test_what_was_never_patched_for_want_of_an_api_server_is_not_started(tool, status):
-    result = tool.failure_of(a_workload(tool), tool.ApiError(status, "503 no healthy upstream"))
+    result = tool.failure_of(
+        a_workload(tool), tool.ApiError(status, "503 no healthy upstream"), False
+    )
     assert result.outcome is tool.Outcome.NOT_STARTED
     assert result.stop_reason == "503 no healthy upstream"
-    other = tool.failure_of(a_workload(tool), tool.ApiError(422, "422 no"))
+    other = tool.failure_of(a_workload(tool), tool.ApiError(422, "422 no"), False)
     assert (other.outcome, other.stop_reason) == (tool.Outcome.FAILED, "")
 
 

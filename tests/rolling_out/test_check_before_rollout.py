@@ -44,7 +44,7 @@ def test_what_the_api_server_would_reject_is_not_patched(drifted_fleet, run, sta
     ended = run(drifted_fleet, CONFIRM, "--max-failures=1")
     assert patched(drifted_fleet) == []
     assert ended.outcomes["shop/a"] == "failed"
-    assert messages(ended)["a"].startswith("not begun: cannot create its Pods: ")
+    assert messages(ended)["a"].startswith("not begun: new Pods cannot be created: ")
     assert messages(ended)["b"] == "--max-failures=1 reached"
 
 

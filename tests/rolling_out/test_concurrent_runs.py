@@ -213,10 +213,10 @@ def test_a_rollout_of_others_that_is_not_complete_is_no_failure(cluster, run):
     ],
 )
 def test_what_is_an_incomplete_rollout(tool, kind, status, spec, said):
-    found = a_workload(tool, ref=tool.ObjectRef(kind, "shop", "web", "apps"))
     status = {"observedGeneration": 2, **status}
-    found.obj = {"metadata": {"generation": 2}, "spec": {"replicas": 3, **spec}, "status": status}
-    text = tool.incomplete_rollout(found, options_of(tool))
+    obj = {"metadata": {"generation": 2}, "spec": {"replicas": 3, **spec}, "status": status}
+    draft = a_workload(tool, ref=tool.ObjectRef(kind, "shop", "web", "apps"), obj=obj)
+    text = tool.incomplete_rollout(draft, options_of(tool))
     assert text == (f"its rollout is not complete: {said}{WAIT}" if said else "")
 
 
@@ -324,13 +324,13 @@ def test_a_conflict_with_somebody_elses_change_is_checked_again(cluster, start):
     ],
 )
 def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
-    found = a_workload(tool)
     created = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    found.pods = [tool.LivePod("web-0", created, True, frozenset())]
+    pods = [tool.LivePod("web-0", created, True, frozenset())]
     template = {"metadata": {"annotations": {"sidecarRollout.rollout.timestamp": stamp}}}
-    found.obj = {
+    obj = {
         "metadata": {},
         "spec": {"template": template},
         "status": {"replicas": 3, "updatedReplicas": 1},
     }
-    assert bool(tool.unfinished(found, options_of(tool))) == is_ours
+    found = a_workload(tool, obj=obj, pods=pods).found
+    assert bool(tool.why_unfinished(found, options_of(tool))) == is_ours

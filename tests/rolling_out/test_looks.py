@@ -51,7 +51,7 @@ def test_a_sidecar_that_starts_after_all_has_completed_late(web, run, looking, t
     """It is rechecked at the end, like a timeout: it may have waited for its server."""
     image = web.injector.container["image"]
     web.injector.container["image"] = "docker.io/istio/proxyv2:crashing"
-    recheck = tool.Rollout.recheck
+    recheck = tool.Restart.recheck
 
     def repaired(rollout, earlier):
         for found in web.pods("shop", "web"):
@@ -72,7 +72,7 @@ def test_a_sidecar_that_starts_after_all_has_completed_late(web, run, looking, t
         web.settle()
         return recheck(rollout, earlier)
 
-    monkeypatch.setattr(tool.Rollout, "recheck", repaired)
+    monkeypatch.setattr(tool.Restart, "recheck", repaired)
     ended = run(web, CONFIRM, "--timeout=10m")
     assert ended.outcomes == {"shop/web": "completed_late"}
     text = "complete when rechecked; before: a sidecar did not start; "
@@ -218,9 +218,8 @@ def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
     with pytest.MonkeyPatch.context() as patch:
         now = [1000.0]
         patch.setattr(tool.time, "monotonic", lambda: now[0])
-        found = tool.Looks(
-            a_rollout(tool, None, sidecars=["istio-proxy"]), a_workload(tool), None, str
-        )
+        rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
+        found = tool.Looks(tool.Restart(rollout, a_workload(tool), str), None)
         since = last = -1e9  # when the sidecar was first and last seen stuck in a row
         for seconds, reason, is_sidecar, is_ready in looks:
             now[0] += seconds

@@ -22,7 +22,9 @@ def web(cluster):
 
 
 @pytest.mark.parametrize("status", [0, 502, 503, 504])
-def test_a_patch_without_an_answer_may_have_restarted_it(tool, a_report, capsys, status):
+def test_a_patch_without_an_answer_may_have_restarted_it(
+    tool, a_report, capsys, monkeypatch, status
+):
     """Nobody can look whether it was stored: nothing else starts, and its Pods are not verified."""
 
     class Lost:
@@ -44,7 +46,7 @@ def test_a_patch_without_an_answer_may_have_restarted_it(tool, a_report, capsys,
 
     found = a_workload(tool)
     rollout = a_rollout(tool, Lost())
-    object.__setattr__(rollout, "check", lambda *parts: None)
+    monkeypatch.setattr(tool.Restart, "check", lambda *parts: None)
     result = rollout.carry_out(found, str)
     assert (result.outcome, result.message, result.stop_reason) == (
         tool.Outcome.FAILED,
@@ -114,7 +116,7 @@ def test_after_a_conflict_a_changed_spec_is_checked_anew(web, start):
     assert patched(web) == ["web"]
 
 
-def test_a_signal_ends_the_pause_after_a_conflict(tool):
+def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
     rollout = a_rollout(tool, None)
     rollout.signals.received.append(2)
 
@@ -126,9 +128,9 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool):
             return {"metadata": {"generation": 1}}
 
     object.__setattr__(rollout, "cluster", Cluster())
-    object.__setattr__(rollout, "check", lambda *parts: None)
+    monkeypatch.setattr(tool.Restart, "check", lambda *parts: None)
     with pytest.raises(tool.UnsuccessfulError) as caught:
-        rollout.patch(a_workload(tool))
+        tool.Restart(rollout, a_workload(tool), str).patch()
     assert caught.value.args == (tool.Outcome.NOT_STARTED, "interrupted")
 
 

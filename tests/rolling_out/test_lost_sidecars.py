@@ -305,11 +305,11 @@ def test_which_sidecars_a_new_pod_lacks(tool, given, before, after, missing):
     planned = a_workload(tool, sidecars=sidecars_of(tool, *before))
     options = options_of(tool, sidecars=given)
     assert tool.missing_sidecars(planned, after, options) == missing
-    planned.differences = tuple(tool.Difference((name,), {"name": name}, None) for name in before)
+    gone = tuple(tool.Difference((name,), {"name": name}, None) for name in before)
+    told = a_workload(tool, sidecars=planned.found.sidecars, differences=gone)
     allowed = options_of(tool, sidecars=given, allow_removal=True)
-    assert tool.missing_sidecars(planned, after, allowed) == []
-    planned.differences = ()  # the plan did not say so
-    assert tool.missing_sidecars(planned, after, allowed) == missing
+    assert tool.missing_sidecars(told, after, allowed) == []
+    assert tool.missing_sidecars(planned, after, allowed) == missing  # the plan did not say so
 
 
 def test_pods_that_were_scaled_down_are_not_lost(cluster, start):
@@ -355,6 +355,7 @@ def test_pods_with_the_same_containers_are_asked_about_once(tool, monkeypatch):
     ]
     sidecars = frozenset([tool.Sidecar("istio-proxy", "x", False)])
     rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
-    lacking, text = rollout.lacking(a_workload(tool, sidecars=sidecars), pods)
+    work = tool.Restart(rollout, a_workload(tool, sidecars=sidecars), str)
+    lacking, text = work.lacking(pods)
     assert ([p["metadata"]["name"] for p in lacking], text) == (["web-1", "web-3"], "istio-proxy")
     assert sorted(asked) == [("app",), ("app", "istio-proxy")]

@@ -120,8 +120,8 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
     for pod in (slow, stuck):
         pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     snapshot = tool.Snapshot([slow, stuck], [], [slow, stuck])
-    found = tool.completeness(a_workload(tool), snapshot, tool.NOW, "")
-    assert found.message == "2 of 2 Pods not ready: web-2: container app: ErrImagePull"
+    _, message = tool.completeness(a_workload(tool), snapshot, tool.NOW, "")
+    assert message == "2 of 2 Pods not ready: web-2: container app: ErrImagePull"
 
 
 def test_no_pod_is_to_be_deleted_that_is_only_slow(cluster, run):

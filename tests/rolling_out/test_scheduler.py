@@ -102,12 +102,15 @@ class Silent:
 def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
     """The results of a plan."""
     rollout = a_rollout(tool, cluster, "--timeout=1s", *options)
-    object.__setattr__(rollout, "rollout_status", kubectl.rollout_status)
-    report = Silent()
-    limit = rollout.options.max_failures
-    scheduler = tool.Scheduler(rollout, report, workers, limit.number if limit else 0)
-    scheduler.run(plan)
-    assert report.most_in_progress <= workers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            tool.Restart, "rollout_status", lambda _, *parts: kubectl.rollout_status(*parts)
+        )
+        report = Silent()
+        limit = rollout.options.max_failures
+        scheduler = tool.Scheduler(rollout, report, workers, limit.number if limit else 0)
+        scheduler.run(plan)
+        assert report.most_in_progress <= workers
     return report.results
 
 
@@ -123,7 +126,7 @@ OUTCOMES = st.sampled_from(["succeeded", "succeeded", "failed", "timed_out"])
 def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
     outcomes = {f"w{number}": outcome for number, (outcome, _) in enumerate(workloads)}
     plan = [
-        a_workload(tool, f"w{number}", unhealthy_reason="0 of 1 available" if was_unhealthy else "")
+        a_workload(tool, f"w{number}", problem="0 of 1 available" if was_unhealthy else "")
         for number, (_, was_unhealthy) in enumerate(workloads)
     ]
     cluster, kubectl = FakeCluster(), FakeKubectl(outcomes, workers)
@@ -132,8 +135,8 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
 
     assert kubectl.most <= workers  # never more than N in progress
     assert set(cluster.patched.values()) <= {1}  # each patched at most once
-    assert sorted(r.workload.ref.name for r in results) == sorted(outcomes)  # each in one outcome
-    ended = {r.workload.ref.name: r.outcome.snake_case for r in results}
+    assert sorted(r.planned.ref.name for r in results) == sorted(outcomes)  # each in one outcome
+    ended = {r.planned.ref.name: r.outcome.snake_case for r in results}
     started = [name for name, outcome in ended.items() if outcome != "not_started"]
     assert sorted(started) == sorted(cluster.patched)
     late = ("timed_out", "failed")  # their Pods are complete when they are rechecked
@@ -194,7 +197,7 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     plan = [a_workload(tool, f"w{number}") for number in range(4)]
     kubectl = FakeKubectl(dict.fromkeys(["w0", "w2", "w3"], "succeeded"), 1)
     results = run_all(tool, Lost(), kubectl, plan, 1)
-    ended = {r.workload.ref.name: (r.outcome.snake_case, r.message) for r in results}
+    ended = {r.planned.ref.name: (r.outcome.snake_case, r.message) for r in results}
     rest = ("not_started", "no use") if status in (0, 401) else ("succeeded", "")
     # Without a response, it may yet be patched.
     outcome = "not_started" if status == 401 else "failed"
@@ -221,7 +224,7 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
     assert count(tool.Outcome.SUCCEEDED) == ""  # the row begins anew
     for outcome in (tool.Outcome.TIMED_OUT, tool.Outcome.INCOMPLETE, tool.Outcome.STILL_DRIFTED):
         assert count(outcome) == ""
-    assert count(tool.Outcome.FAILED, unhealthy_reason="CrashLoopBackOff") == ""
+    assert count(tool.Outcome.FAILED, problem="CrashLoopBackOff") == ""
     assert count(tool.Outcome.SKIPPED) == ""
     assert count(tool.Outcome.FAILED) == "5 rollouts failed in a row"
     assert count(tool.Outcome.SUCCEEDED) == "5 rollouts failed in a row"
@@ -253,8 +256,8 @@ def idle(tool):
 def test_a_recheck_that_is_abandoned_keeps_its_result(tool, idle):
     earlier = tool.Result(a_workload(tool), tool.Outcome.TIMED_OUT, "late")
     scheduler = idle()
-    assert scheduler.abandoned(tool.Task(earlier.workload, earlier)) is earlier
-    begun = scheduler.abandoned(tool.Task(earlier.workload))
+    assert scheduler.abandoned(tool.Task(earlier.planned, earlier)) is earlier
+    begun = scheduler.abandoned(tool.Task(earlier.planned))
     assert begun.outcome is tool.Outcome.INTERRUPTED
 
 
@@ -262,11 +265,11 @@ def test_what_ends_while_a_question_is_open_may_stop_the_run(tool, idle):
     """The answer is yes, but the failure limit was reached meanwhile."""
     scheduler = idle("--max-failures=1")
     running = tool.Task(a_workload(tool, "a"))
-    scheduler.in_progress[running.workload.ref] = running
+    scheduler.in_progress[running.planned.ref] = running
     scheduler.ask = True
 
     def answer(workload) -> str:
-        scheduler.tell(running, tool.Result(running.workload, tool.Outcome.FAILED, "no"))
+        scheduler.tell(running, tool.Result(running.planned, tool.Outcome.FAILED, "no"))
         return "yes"
 
     scheduler.ask_about = answer
@@ -300,15 +303,15 @@ def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypat
     rollout.signals.wait = wait
     calls = []
 
-    def fail(ref, seconds, stop) -> tuple[int, str]:
+    def fail(work, ref, seconds, stop) -> tuple[int, str]:
         calls.append(seconds)
         now[0] += 1
         return 1, "error: flag provided but not defined"
 
-    object.__setattr__(rollout, "rollout_status", fail)
+    monkeypatch.setattr(tool.Restart, "rollout_status", fail)
     monkeypatch.setattr(tool.Looks, "__init__", lambda *parts: None)
     attempt = tool.Attempt(is_old=bool, is_new=bool)
-    ended = rollout.wait(a_workload(tool), attempt, bool)
+    ended = tool.Restart(rollout, a_workload(tool), bool).wait(attempt)
     assert ended == (1, "error: flag provided but not defined")
     assert calls[0] == 600 and calls[-1] == 1
     assert len(calls) < 150

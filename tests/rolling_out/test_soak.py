@@ -207,7 +207,8 @@ def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str
     rollout.signals.wait = wait
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool.time, "monotonic", lambda: cluster.clock)
-        result = rollout.verify(a_workload(tool, ref=ref), attempt, lambda line: None)
+        work = tool.Restart(rollout, a_workload(tool, ref=ref), lambda line: None)
+        result = work.verify(attempt)
     return result.outcome.snake_case, result.message
 
 

@@ -223,9 +223,9 @@ def test_a_deployment_is_known_by_its_name_only_if_it_selects_the_pods(tool, sel
 
     objects = {} if selected is None else {web: tool.packed(a_deployment("web", **selected))}
     sample = tool.packed({"metadata": {"labels": labels}})
-    found = tool.Workload(web, sample, owners=(replica_set,))
-    tool.set_controllers(Cluster(), [found], objects, options_of(tool))
-    assert found.ref == (replica_set if is_asked else web)
+    found = tool.Found(web, (replica_set,), sample=sample)
+    refs = tool.controllers_of(Cluster(), [found], objects, options_of(tool))
+    assert refs == ({replica_set: replica_set} if is_asked else {})
     assert asked == ([replica_set] if is_asked else [])
 
 
