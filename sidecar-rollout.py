@@ -3990,15 +3990,14 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster, compare, decide, and return the plan."""
     everything, scan = read_cluster(cluster, options)
-    decided = {
-        found.ref: decide(found, NOT_COMPARED, options, Stage.OBJECT) for found in everything
-    }
-    taken = [decision.found for decision in decided.values() if not decision.reason]
+    stage = Stage.OBJECT if options.only_drifted else Stage.WRITE
+    decided = {found.ref: decide(found, NOT_COMPARED, options, stage) for found in everything}
     compared: dict[ObjectRef, Comparison] = {}
     if options.only_drifted:
+        taken = [decision.found for decision in decided.values() if not decision.reason]
         compared = compare_all(cluster, taken, options, progress)
-    for found in taken:
-        decided[found.ref] = decide(found, compared.get(found.ref, NOT_COMPARED), options)
+        for found in taken:
+            decided[found.ref] = decide(found, compared[found.ref], options)
     places = {ref: place for place, ref in enumerate(options.plan or ())}
     planned = in_rollout_order([decision for decision in decided.values() if not decision.reason])
     # What is in progress is waited for first, as nothing is written; no limit is about it.
