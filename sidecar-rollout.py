@@ -3564,7 +3564,8 @@ def unhealthy(draft: Decision, options: Options) -> str:
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
-    is_had = options.include_missing or any(pod.sidecars for pod in draft.found.pods)
+    is_had = any(pod.sidecars for pod in draft.found.pods)
+    is_had |= options.include_missing or options.only_drifted
     if not (view and is_had):  # that of a Pod without sidecars is not empty
         return ""
     missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
@@ -3807,6 +3808,11 @@ def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
     return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
 
 
+def asks_namespaces(options: Options) -> bool:
+    """Return whether a rule asks for a namespace's annotations; if not, they need not be read."""
+    return bool(options.exclude_annotation)
+
+
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
     return any(
         key in found and fnmatch.fnmatchcase(found[key], pattern)
@@ -3970,8 +3976,8 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
     owners, scan = read_pods(pods, options)
     everything = find_workloads(cluster, owners, scan, options)
-    needs_namespaces = options.exclude_annotation or options.confirm
-    names = {found.ref.namespace for found in everything if needs_namespaces}
+    needs_them = asks_namespaces(options) or options.confirm
+    names = {found.ref.namespace for found in everything if needs_them}
     read = dict(in_parallel(names, cluster.namespace))
     serving = cluster.serving_pods(namespaces) if everything else None
 
@@ -4051,13 +4057,12 @@ def not_needed(
 
 
 def lefts_of(
-    pods: Sequence[LivePod], decision: Decision, left: str, options: Options
+    pods: Sequence[LivePod], decision: Decision, left: str, today: Today, options: Options
 ) -> Mapping[str, tuple[str, Collection[str]]]:
     """Return why Pods of a workload are not up to date, by name, and which of their containers."""
-    comparison = decision.comparison
     if decision.code == "lost_sidecar":
         return {pod.name: (left, pod.lost) for pod in pods if pod.lost}
-    if comparison.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):
+    if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
         found = {pod.name: left for pod in pods if left}
         if decision.code == "running_to_completion":  # others of the same owner may not
             found |= {pod.name: "not checked" for pod in pods if not pod.ends}
@@ -4065,7 +4070,7 @@ def lefts_of(
         return {name: (left, names[name]) for name, left in found.items()}
     left = left or "drifted"
     replaced = {pod.name for pod in pods} if left != "in the plan" else set(decision.old_pods)
-    drifted = compare_pods(pods, comparison.today, options)[0]
+    drifted = compare_pods(pods, today, options)[0]
     return {n: (left if n in replaced else "drifted", names) for n, names in drifted.items()}
 
 
@@ -4370,9 +4375,10 @@ class Work:
         self.signals = rollout.signals
         self.planned = planned
         self.tell = tell
-        self.decision = (earlier and earlier.latest) or planned  # the last one before a write
+        self.decision = (earlier and earlier.latest) or planned  # the last one on all its Pods
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
+        self.answer = b""  # the view of its own dry run
         self.wanted_before = planned.total_pods  # Pods, if the owner states no number
         self.is_begun = bool(earlier and earlier.is_begun)  # whether something may be written
 
@@ -4417,19 +4423,19 @@ class Work:
             comparison = compare(self.found, self.today, self.options)
         decision = decide(self.found, comparison, self.options, stage, self.planned)
         if decision.code in IMPOSSIBLE:
-            is_lost = decision.code == "losing_sidecar" and self.options.only_drifted  # since
+            is_lost = decision.code.endswith("_sidecar") and self.options.only_drifted  # since
             stop_reason = f"new Pods of {self.ref} would not have the sidecar" * is_lost
             raise UnsuccessfulError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
-        if decision.reason:
-            raise SkipError(decision.reason, decision.code)
         if stage is Stage.WRITE:
             self.decision = decision
+        if decision.reason:
+            raise SkipError(decision.reason, decision.code)
         return decision
 
     def look_again(self, stage: Stage, obj: Json, **read: Any) -> Decision:
         """Decide again on an object that was just read."""
         read["stored"] = packed(obj) if obj else b""
-        if self.options.exclude_annotation:
+        if asks_namespaces(self.options):
             read["namespace"] = self.cluster.namespace(self.ref.namespace)
         return self.decide_again(stage, **read)
 
@@ -4443,8 +4449,8 @@ class Work:
             if not is_inconclusive(error):
                 self.today = replace(self.today, error=error)
         else:
-            view = view_of(expected, self.options.sidecars)
-            self.today = replace(self.today, view=view, error=None)
+            self.answer = view_of(expected, self.options.sidecars)
+            self.today = replace(self.today, view=self.answer, error=None)
 
     def read_ended(self) -> None:
         """Read a workload after its rollout has begun. SkipError if it was deleted.
@@ -4667,7 +4673,7 @@ class Restart(Work):
             "revision": revision_of(self.today) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
         }
-        parts = sorted(stored_object(self.today.view).items())
+        parts = sorted(stored_object(self.answer).items())
         names = [name + " (init)" * (part["position"] == INIT) for name, part in parts]
         prefix = f"{self.options.annotation_prefix}.rollout"
         annotations = {f"{prefix}.{name}": value for name, value in found.items() if value}
@@ -4978,6 +4984,10 @@ class PodByPod(Work):
         """Return whether to replace or change a Pod would have an effect."""
         return True
 
+    def is_done(self, pod: Json) -> bool:
+        """Return whether others have done it."""
+        return False
+
     def prepare(self) -> None:
         """Find the Pods to take. SkipError if there are none."""
         own: list[Json] = []  # those that match --selector
@@ -4993,10 +5003,11 @@ class PodByPod(Work):
             outdated = self.outdated(selected)
             if outdated:
                 self.ask(outdated[0])  # from here on, others may differ
+                self.decide_again(Stage.WRITE)
             own += selected
         self.wanted_before = max(self.wanted_before, len(self.known))
-        if len(own) < len(everything):  # a change of their template may be pending for others
-            self.decide_again(Stage.WRITE, pods=self.live(everything))
+        if self.planned.method is Method.EVICT and len(own) < len(everything):
+            self.decide_again(Stage.WRITE, pods=self.live(everything))  # see pending_template
         decision = self.decide_again(Stage.WRITE, pods=self.live(own))
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
 
@@ -5071,13 +5082,21 @@ class PodByPod(Work):
                 return ""
 
     def next_pod(self) -> Json | None:
-        """Return the Pod to take next, as it is now; None if there is none."""
+        """Return the Pod to take next, as it is now; None if there is none.
+
+        SkipError if it is not to be taken anymore, for example because a partition keeps it.
+        """
         todo = self.todo - self.batch.keys()
         found = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
+        if not found:
+            self.outdated([])
         for pod in sorted(filter(self.is_possible, found), key=self.order):
             if self.outdated([pod]):
                 return pod
-            self.todo.discard(uid_of(pod))  # others have done it
+            if not self.is_done(pod):
+                text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
+                raise SkipError(text)
+            self.todo.discard(uid_of(pod))
         return None
 
     def require_running(self) -> None:
@@ -5282,6 +5301,9 @@ class ImageChange(PodByPod):
         """Return the images that a Pod would get today, by container; empty if none differs."""
         found = differences_of([pod], self.today, self.options)
         return {difference.path[0]: difference.expected for difference in found}
+
+    def is_done(self, pod: Json) -> bool:
+        return not self.images_to_change(pod)
 
     def obstacle(self, pod: Json) -> str:
         """Return what a Pod waits for, which is any other one that was changed."""
@@ -5796,6 +5818,7 @@ class Report:
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
         self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
         self.lefts: dict[ObjectRef, str] = {}  # why Pods of the plan are not up to date by now
+        self.todays: dict[ObjectRef, Today] = {}  # what was answered last
         self.is_done = False
         # What the printed command needs to repair what lost its sidecar
         self.needs_evict = self.needs_missing = False
@@ -6014,7 +6037,8 @@ class Report:
     def finish(self, result: Result) -> None:
         """Count, record and log a workload's result."""
         planned, outcome = result.planned, result.outcome
-        latest = result.latest or planned
+        today = (result.latest or planned).comparison.today
+        self.todays[planned.ref] = today
         self.totals.count(result)
         self.lefts[planned.ref] = "drifted" if outcome in SUCCESSES else outcome.value
         counts = result.counts._asdict() if result.counts else None
@@ -6025,7 +6049,7 @@ class Report:
         )
         level = logging.INFO
         if outcome not in SUCCESSES:
-            self.unsuccessful[outcome].append(result)
+            self.unsuccessful[outcome].append(replace(result, latest=None))  # it keeps Pods
             is_error = outcome in (Outcome.FAILED, Outcome.LOST_SIDECAR)
             level = logging.ERROR if is_error else logging.WARNING
             level = logging.INFO if outcome is Outcome.DECLINED else level
@@ -6040,7 +6064,7 @@ class Report:
             seconds=result.seconds,
             message=result.message,
             counts=counts,
-            revision=revision_of(latest.comparison.today),
+            revision=revision_of(today),
         )
         text = described(result)
         message = result.message
@@ -6066,7 +6090,8 @@ class Report:
             found: Mapping[str, tuple[str, Collection[str]]] = {}
             if known and self.options.only_drifted:
                 left = self.lefts.get(known.ref, known.left)
-                found = lefts_of(workload.pods, known, left, self.options)
+                today = self.todays.get(known.ref, known.comparison.today)
+                found = lefts_of(workload.pods, known, left, today, self.options)
             for pod in workload.pods:
                 # What is not known was created, or scaled up from 0, since; or it lost its owner.
                 is_old = self.options.only_drifted and pod.created < self.options.cutoff

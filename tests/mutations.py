@@ -872,8 +872,8 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that drift after the plan are up to date",
         "numbers",
-        "if comparison.verdict not in (Verdict.UP_TO_DATE, Verdict.DRIFTED, Verdict.MISSING):\n        found",
-        "if comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):\n        found",
+        "if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):",
+        "if decision.comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):",
     ),
     Mutation(
         "numbers: what a success leaves is not said",

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, replicated, workload
-from support import BOTH, CONFIRM, DRIFTED, NEW, TEXT, sidecar_table
+from support import BOTH, CONFIRM, DRIFTED, NEW, TEXT, sidecar_table, upgrade
 
 pytestmark = pytest.mark.both
 
@@ -281,3 +281,24 @@ def test_a_sidecar_that_stands_in_the_template_is_up_to_date(cluster, run):
     done = run(cluster, DRIFTED, CONFIRM)
     rows = {(row["image"], row["in_template"]): row["pods"] for row in done.summary["sidecars"]}
     assert rows[OLD, True] == 2
+
+
+@pytest.mark.parametrize(
+    ("image", "outcome"),
+    [("docker.io/istio/proxyv2:1.99.0", "succeeded"), (None, "skipped")],
+    ids=["another version", "rolled back"],
+)
+def test_pods_are_compared_with_what_was_answered_last(cluster, start, image, outcome):
+    """The injector is upgraded again, or rolled back, between the plan and the rollout."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    before = cluster.injector.container["image"]
+    upgrade(cluster)
+    held = cluster.fault(method="GET", path="/deployments/web$", release=threading.Event())
+    running = start(cluster, *AUDIT, CONFIRM)
+    assert held.reached.wait(20)
+    cluster.injector.container["image"] = image or before
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": outcome})
+    assert ended.summary["leftovers"] == []

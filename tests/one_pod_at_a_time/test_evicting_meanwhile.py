@@ -358,3 +358,40 @@ def test_the_eviction_of_a_paused_deployment_is_no_downtime(cluster, run):
     paused(cluster, replicas=2, strategy={"type": "Recreate"})
     (plan,) = run(cluster, *EVICT).of("plan")
     assert (plan["method"], plan["downtime"]) == ("evict", False)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_dry_run_is_asked_for_each_owner_before_the_first_eviction(cluster, run, which):
+    """Pods of a paused Deployment belong to two ReplicaSets; one would lose its sidecar."""
+    cluster.create("shop", workload("Deployment", "x", APP, replicas=4))
+    cluster.settle()
+    cluster.kubelet.ready_after = 3600
+    labels = {"metadata": {"labels": {"release": "2"}}}
+    cluster.change("Deployment", "shop", "x", {"spec": {"template": labels}})
+    cluster.wait_for(cluster.kubelet.starting)
+    cluster.change("Deployment", "shop", "x", {"spec": {"paused": True}})
+    let_ready(cluster)
+    cluster.settle()
+    owners = sorted({p["metadata"]["ownerReferences"][0]["name"] for p in cluster.pods("shop")})
+    assert len(owners) == 2
+    no_sidecar = {"metadata": {"labels": {"sidecar.istio.io/inject": "false"}}}
+    cluster.change("ReplicaSet", "shop", owners[which], {"spec": {"template": no_sidecar}})
+    (result,) = run(cluster, CONFIRM, *EVICT).of("result")
+    assert (result["outcome"], evictions(cluster)) == ("failed", [])
+    assert result["message"].startswith("not begun: new Pods would not have the sidecar")
+
+
+def test_a_pod_that_a_partition_keeps_since_is_not_evicted(cluster, start):
+    """It would come back as it was, and is no success."""
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3))
+    cluster.settle()
+    set_ready(cluster, "x-2", False)
+    held = cluster.fault(method="POST", path=r"/x-2/eviction", release=threading.Event())
+    running = start(cluster, CONFIRM, *EVICT)
+    assert held.reached.wait(20)
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 3}}
+    cluster.change("StatefulSet", "shop", "x", {"spec": {"updateStrategy": rolling}})
+    held.release.set()
+    (result,) = running.finish().of("result")
+    assert (result["outcome"], evictions(cluster)) == ("incomplete", ["x-2"])
+    assert "is not to be replaced anymore; rerun this command (1 of 3" in result["message"]

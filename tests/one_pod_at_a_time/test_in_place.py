@@ -634,3 +634,12 @@ def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
         f"waiting for a Pod to be ready: {name}: container istio-proxy: CrashLoopBackOff"
     )
     assert OLD in images(shop, "web")
+
+
+def test_a_pod_that_a_selector_leaves_out_does_not_matter(shop, run):
+    one, two, _ = (found["metadata"]["name"] for found in shop.pods("shop", "web"))
+    shop.change("Pod", "shop", one, {"metadata": {"labels": {"canary": "yes"}}})
+    managed = {"kruise.io/sidecarset-hash": "{}"}
+    shop.change("Pod", "shop", two, {"metadata": {"annotations": managed}})
+    ended = run(shop, *IN_PLACE, "--selector=canary=yes", CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from cluster.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, messages, patched, unchecked
+from support import CONFIRM, DRIFTED, messages, patched, unchecked, upgrade
 
 pytestmark = pytest.mark.both
 
@@ -81,3 +81,23 @@ def test_an_injector_that_changes_during_the_run_is_taken_as_it_is(drifted_fleet
     held.release.set()
     ended = running.finish()
     assert (ended.code, set(ended.outcomes.values())) == (0, {"succeeded"})
+
+
+def test_pods_that_have_lost_their_sidecar_since_the_plan_do_not_hide_a_broken_injector(
+    cluster, start
+):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    upgrade(cluster)
+    held = cluster.fault(method="GET", path="/deployments/web$", release=threading.Event())
+    running = start(cluster, CONFIRM, "--only-drifted")
+    assert held.reached.wait(20)
+    cluster.injector.state = "ignored"
+    release = {"spec": {"template": {"metadata": {"labels": {"release": "2"}}}}}
+    cluster.change("Deployment", "shop", "web", release)
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "failed"}
+    (result,) = ended.of("result")
+    assert result["message"].startswith("not begun: new Pods would not have the sidecar")
