@@ -1115,7 +1115,11 @@ class Comparison:
     @property
     def removed(self) -> list[str]:
         """Return the names of the containers that new Pods would not have."""
-        return [d.path[0] for d in self.differences if len(d.path) == 1 and d.expected is None]
+        return [
+            difference.path[0]
+            for difference in self.differences
+            if len(difference.path) == 1 and difference.expected is None
+        ]
 
     @property
     def added(self) -> list[str]:
@@ -3066,7 +3070,8 @@ def compare_all(
         compared[found] = compare(found, changed, options)
     drifted = [found for found in everything if compared[found].differences]
     again = partial(ask_twice, cluster, options, compared)
-    compared |= {found: compare(found, t, options) for found, t in in_parallel(drifted, again)}
+    for found, today in in_parallel(drifted, again):
+        compared[found] = compare(found, today, options)
     return {found.ref: comparison for found, comparison in compared.items()}
 
 
@@ -3081,7 +3086,8 @@ def ask_twice(
     again = ask_today(cluster, options, found, is_second=True)
     if again.error:
         return replace(today, error=again.error)
-    ignored = frozenset(d.path for d in find_differences(*map(unpacked, (today.view, again.view))))
+    found_twice = find_differences(unpacked(today.view), unpacked(again.view))
+    ignored = frozenset(difference.path for difference in found_twice)
     second = replace(today, view=again.view)
     always = {difference.path for difference in compare_pods(found.pods, second, options)[1]}
     always &= {difference.path for difference in compared[found].differences}
@@ -3282,7 +3288,8 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         method = Method.ATTACH if stamp else method_for(found, comparison, options)
     old, kept = old_and_kept(found, comparison, options)
     if stamp:
-        before = {pod.name for pod in found.pods if seconds_of(pod.created) < stamp[:19]}
+        began = stamp[:19]
+        before = {pod.name for pod in found.pods if seconds_of(pod.created) < began}
         old = [name for name in old if name in before]
     total = max(counts_of(found.ref, obj)[2], len(found.pods))
     replaced = len(old)
@@ -3839,7 +3846,9 @@ def find_workloads(
     objects, without_any = read_lists(cluster, having, scan, options)
     refs = controllers_of(cluster, owners, objects, options)
     groups = group_by(owners, lambda found: refs.get(found.owners[0], found.ref))
-    merged = {ref: merge(ref, group) for ref, group in groups.items()}
+    merged = {}
+    for ref, group in groups.items():
+        merged[ref] = merge(ref, group)
     selected = [
         found
         for found in merged.values()
@@ -3847,7 +3856,11 @@ def find_workloads(
     ]
     for found, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         merged[found.ref] = replace(found, stored=stored)
-    wanted = [f for f in merged.values() if f.sidecars or options.include_missing or f.lost]
+    wanted = [
+        found
+        for found in merged.values()
+        if found.sidecars or found.lost or options.include_missing
+    ]
     return [*wanted, *without_any]
 
 
@@ -4596,7 +4609,8 @@ class Work:
             result = result or Result(self.planned, *found)
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
-            return Result(self.planned, Outcome.INCOMPLETE, message), Snapshot([], [], [])
+            result = Result(self.planned, Outcome.INCOMPLETE, message)
+            return result, Snapshot([], [], [])
         return replace(result, counts=snapshot.counts), snapshot
 
 
@@ -5030,7 +5044,9 @@ class PodByPod(Work):
     def read(self) -> None:
         """Read the owner and its Pods."""
         self.owner_obj = self.cluster.owner(self.owner, unpacked(self.found.sample))
-        self.pods = self.cluster.pods_of(self.owner, self.owner_obj) if self.owner_obj else []
+        self.pods = []
+        if self.owner_obj:
+            self.pods = self.cluster.pods_of(self.owner, self.owner_obj)
 
     def take_next(self) -> bool:
         """Take the next Pods and wait for them; return False if none is left.
@@ -6190,7 +6206,8 @@ class Report:
         elif verb:
             self.print(f"To {verb}, run:", f"  {self.command(*more)}")
         if exit_code == 1:
-            counts = {name.replace("_", " "): n for name, n in self.totals.not_up_to_date().items()}
+            left = self.totals.not_up_to_date()
+            counts = {name.replace("_", " "): count for name, count in left.items()}
             details = f" ({count_words(counts)})" * options.fail_on_drift
             self.print(f"Failed: {count_words(self.totals.failures)}{details}.")
         self.record(

@@ -599,8 +599,8 @@ MUTATIONS = (
     Mutation(
         "verified: what could not be verified is a success",
         "verified_outcomes",
-        "return Result(self.planned, Outcome.INCOMPLETE, message), Snapshot([], [], [])",
-        "return Result(self.planned, Outcome.SUCCEEDED, message), Snapshot([], [], [])",
+        "            result = Result(self.planned, Outcome.INCOMPLETE, message)\n            return result, Snapshot",
+        "            result = Result(self.planned, Outcome.SUCCEEDED, message)\n            return result, Snapshot",
     ),
     Mutation(
         "verified: missing Pods are no problem",
