@@ -1812,11 +1812,11 @@ def find_contradiction(given: argparse.Namespace) -> str:
     return ""
 
 
-def program_words() -> list[str]:
-    """Return the program, and what runs it, as a person would type them again."""
+def program_words(argv: Sequence[str]) -> list[str]:
+    """Return the program, and what runs it, as a person would type them again before `argv`."""
     if IS_PLUGIN:
         return ["kubectl", "sidecar-rollout"]
-    words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
+    words = sys.orig_argv[: len(sys.orig_argv) - len(argv)]
     if "UV_RUN_RECURSION_DEPTH" in os.environ:  # set by uv run; its Python is in its cache
         return ["uv", "run", *words[1:]]
     return words
@@ -1838,7 +1838,7 @@ def printed_command(argv: Sequence[str], options: Options, context: str, *more: 
         added.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
         added.append(f"--context={context}")
-    return shlex.join([*program_words(), *kept, *added])
+    return shlex.join([*program_words(argv), *kept, *added])
 
 
 def namespaces_to_list(options: Options) -> list[str]:

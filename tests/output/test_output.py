@@ -106,7 +106,6 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
 def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     moment = datetime(2026, 5, 1, 13, tzinfo=timezone.utc)
     words = given_options.split()
-    monkeypatch.setattr(tool.sys, "argv", ["x.py", *words])
     monkeypatch.setattr(tool.sys, "orig_argv", ["python3", "x.py", *words])
     cutoff = "--only-started-before=2026-05-01T13:00:00Z"
     options = options_of(tool, cutoff=moment, confirm_each=given_options == "--confirm-each")
