@@ -404,7 +404,7 @@ MUTATIONS = (
     ),
     Mutation(
         "decide: the method changes in the middle of an eviction",
-        "evicting degraded",
+        "evicting_meanwhile",
         "        method = draft.planned.method\n",
         "        method = method_for(found, comparison, options)\n",
     ),
