@@ -736,7 +736,7 @@ MUTATIONS = (
     ),
     Mutation(
         "harm: a typo in an excluded namespace is a warning",
-        "mistyped_names",
+        "named_workloads",
         "raise StartError(f'namespaces \"{name}\" not found; {hint}') from None",
         "log.warning(hint)",
     ),
