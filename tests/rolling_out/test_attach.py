@@ -100,8 +100,11 @@ def test_one_whose_pods_are_all_new_is_waited_for_by_the_same_command(cluster, r
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
-    options = ["--include-statefulset", "--include-daemonset", cutoff(), CONFIRM, DRIFTED]
+    selected = ["--include-statefulset", "--include-daemonset", cutoff(), DRIFTED]
+    options = [*selected, CONFIRM]
     assert run(cluster, *options, "--timeout=2s").outcomes == {"shop/web": "timed_out"}
+    (row,) = run(cluster, *selected, "--timeout=1h").of("plan")  # while its Pod is young
+    assert (row["method"], row["unhealthy_reason"]) == ("attach", "")
     again = run(cluster, *options, "--timeout=2s")
     assert again.code == 1
     # One whose Pods are all updated is not waited for once its Pod is older than --timeout.
