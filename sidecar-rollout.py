@@ -1040,9 +1040,8 @@ class Found:
     @property
     def problem(self) -> str:
         """Return why it is unhealthy, for example CrashLoopBackOff; empty: it is not."""
-        return next((pod.problem for pod in self.pods if pod.problem), "") or shortage_of(
-            self.ref, self.obj
-        )
+        problems = [pod.problem for pod in self.pods if pod.problem]
+        return problems[0] if problems else shortage_of(self.ref, self.obj)
 
     @property
     def lost(self) -> set[str]:
@@ -3086,8 +3085,8 @@ def ask_twice(
     again = ask_today(cluster, options, found, is_second=True)
     if again.error:
         return replace(today, error=again.error)
-    found_twice = find_differences(unpacked(today.view), unpacked(again.view))
-    ignored = frozenset(difference.path for difference in found_twice)
+    changing = find_differences(unpacked(today.view), unpacked(again.view))
+    ignored = frozenset(difference.path for difference in changing)
     second = replace(today, view=again.view)
     always = {difference.path for difference in compare_pods(found.pods, second, options)[1]}
     always &= {difference.path for difference in compared[found].differences}
@@ -3123,7 +3122,7 @@ def ask_today(cluster: Cluster, options: Options, found: Found, is_second: bool 
             configs = configs_of(pod, found.ref.namespace, options)
         return Today(view_of(pod, names), other_changes(sample, pod, names), configs)
     except ApiError as error:
-        return Today(error=error.with_traceback(None))  # which keeps other objects
+        return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
         return Today(error=ApiError(200, f"unexpected response to the dry run: {error!r}"))
 
@@ -3197,7 +3196,7 @@ def value_text(value: Any) -> str:
 #
 # A rule returns why a workload is not rolled out and what to do, or an empty text. The first that
 # applies counts, in the order in which they stand here. The name of its function is the `code`, and
-# its docstring, for README, says what that means.
+# its docstring is what the README says of it.
 
 
 class Stage(enum.IntEnum):
@@ -3207,7 +3206,7 @@ class Stage(enum.IntEnum):
     OWNER = 1  # the owner of its Pods; of others, the object is not read
     OBJECT = 2  # the object: in the plan, and each time a worker reads it
     METHOD = 3  # how its Pods would be replaced, and which: also before each Pod
-    WRITE = 4  # what is so until the first write. It does not matter to what is only waited for
+    WRITE = 4  # what our own writes change; not asked about a rollout that is only waited for
 
 
 RuleFunction = Callable[[Decision, Options], str]
@@ -3235,8 +3234,9 @@ def rule(stage: Stage, left: str = "not checked") -> Callable[[RuleFunction], Ru
 
 
 CHECK_INJECTOR = "check what injects it"
-# Of these, a plan lists the rule. A worker fails: when the plan was made, it was possible.
-IMPOSSIBLE = ("rejected", "unknown", "lost_sidecar", "losing_sidecar")
+# Codes with which a plan skips a workload, and a worker fails: the plan could still do it.
+NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
+IMPOSSIBLE = ("rejected", "unknown", *NO_SIDECAR)
 # What --fail-on-drift counts: numbers of Pods, and of workloads without any
 NOT_UP_TO_DATE = (
     "drifted",
@@ -3280,6 +3280,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     The method stays that of the plan: evictions make a workload healthy on their way.
     """
     found, comparison, obj = draft.found, draft.comparison, draft.found.obj
+    problem = found.problem
     stamp = ""
     if draft.planned:
         method = draft.planned.method
@@ -3295,10 +3296,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
-    if found.problem:
-        state = State.UNHEALTHY
-    else:
-        state = State.SERVING if found.is_serving else State.NOT_SERVING
+    state = State.SERVING if found.is_serving else State.NOT_SERVING
     return replace(
         draft,
         method=method,
@@ -3306,8 +3304,8 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         kept_pods=tuple(kept),
         total_pods=total,
         pods_replaced=replaced,
-        state=state,
-        problem="" if stamp else found.problem,  # what is not ready is so because of this rollout
+        state=State.UNHEALTHY if problem else state,
+        problem="" if stamp else problem,  # what is not ready is so because of this rollout
         downtime=may_all_be_away(found, method, options),
         unfinished=why_unfinished(found, options),
     )
@@ -3571,9 +3569,9 @@ def unhealthy(draft: Decision, options: Options) -> str:
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
-    is_had = any(pod.sidecars for pod in draft.found.pods)
-    is_had |= options.include_missing or options.only_drifted
-    if not (view and is_had):  # that of a Pod without sidecars is not empty
+    is_compared = options.include_missing or options.only_drifted
+    has_sidecars = any(pod.sidecars for pod in draft.found.pods)  # else nothing_to_replace says so
+    if not (view and (is_compared or has_sidecars)):  # that of a Pod without sidecars is not empty
         return ""
     missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
     if not missing:
@@ -3595,7 +3593,7 @@ def below_partition(draft: Decision, options: Options) -> str:
 
 @rule(Stage.WRITE, left="drifted")
 def nothing_to_replace(draft: Decision, options: Options) -> str:
-    """Its old Pods are gone, or were created after the cutoff."""
+    """No Pod needs to be replaced anymore, or all were created after the cutoff."""
     found = draft.found
     if draft.old_pods:
         return ""
@@ -3613,7 +3611,7 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
 
 @rule(Stage.METHOD, left="drifted")
 def changed_in_place(draft: Decision, options: Options) -> str:
-    """A SidecarSet manages its images, or not only images differ anymore."""
+    """A SidecarSet manages its images, or by now not only images differ."""
     # OpenKruise would change an image back, in place (tested with 1.8.3).
     if draft.method is not Method.IN_PLACE:
         return ""
@@ -3624,7 +3622,7 @@ def changed_in_place(draft: Decision, options: Options) -> str:
 
 @rule(Stage.WRITE, left="drifted")
 def pending_template(draft: Decision, options: Options) -> str:
-    """To replace its Pods may also roll out a change of its Pod template."""
+    """Replacing its Pods may also roll out a change of its Pod template."""
     # A Pod comes back as the template of its owner is now. Of an owner whose status counts no
     # updated Pods, only a spec that nobody has changed is known to be that of its Pods. The
     # ReplicaSet of a paused Deployment, or of another controller, keeps its template.
@@ -3846,9 +3844,7 @@ def find_workloads(
     objects, without_any = read_lists(cluster, having, scan, options)
     refs = controllers_of(cluster, owners, objects, options)
     groups = group_by(owners, lambda found: refs.get(found.owners[0], found.ref))
-    merged = {}
-    for ref, group in groups.items():
-        merged[ref] = merge(ref, group)
+    merged = {ref: merge(ref, group) for ref, group in groups.items()}
     selected = [
         found
         for found in merged.values()
@@ -4393,7 +4389,9 @@ class Work:
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.wanted_before = planned.total_pods  # Pods, if the owner states no number
-        self.is_begun = bool(earlier and earlier.is_begun)  # whether something may be written
+        self.is_begun = bool(
+            earlier and earlier.is_begun
+        )  # whether something may have been written
 
     @property
     def ref(self) -> ObjectRef:
@@ -4436,7 +4434,7 @@ class Work:
             comparison = compare(self.found, self.today, self.options)
         decision = decide(self.found, comparison, self.options, stage, self.planned)
         if decision.code in IMPOSSIBLE:
-            is_lost = decision.code.endswith("_sidecar") and self.options.only_drifted  # since
+            is_lost = decision.code in NO_SIDECAR and self.options.only_drifted  # since
             stop_reason = f"new Pods of {self.ref} would not have the sidecar" * is_lost
             raise UnsuccessfulError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
         if stage is Stage.WRITE:
@@ -5105,7 +5103,7 @@ class PodByPod(Work):
         todo = self.todo - self.batch.keys()
         found = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
         if not found:
-            self.outdated([])
+            self.outdated([])  # its owner may be gone
         for pod in sorted(filter(self.is_possible, found), key=self.order):
             if self.outdated([pod]):
                 return pod
@@ -5805,7 +5803,7 @@ class Totals:
 
 
 class Report:
-    """Writes text or JSON records to standard output, and counts for the summary."""
+    """Writes text or JSON records to standard output."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
     MAX_LEFTOVERS = 10

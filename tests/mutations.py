@@ -146,8 +146,8 @@ MUTATIONS = (
     Mutation(
         "attach: it does not count as a failure",
         "attach",
-        'problem="" if stamp else found.problem,',
-        "problem=found.problem,",
+        'problem="" if stamp else problem,',
+        "problem=problem,",
     ),
     Mutation(
         "attach: the template is not looked at again",

@@ -300,7 +300,8 @@ def is_running(pid: int) -> bool:
 
 
 def make_old(cluster: EmbeddedCluster) -> None:
-    """Let all Pods be an hour old."""
+    """Let all Pods be an hour old, once they run."""
+    cluster.settle()
     for found in cluster.pods("shop"):
         cluster.backdate(found, 3600)
 

@@ -22,7 +22,6 @@ def generation(cluster, name: str, kind: str = "Deployment") -> int:
 def begun(cluster, run):
     """A Deployment with three old Pods, whose rollout a run has begun and not seen the end of."""
     cluster.create("shop", workload("Deployment", "web", replicas=3))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
@@ -37,7 +36,6 @@ def test_a_run_that_was_killed_is_resumed_by_the_same_command(cluster, start, ru
     names = [f"web-{number}" for number in range(10)]
     for name in names:
         cluster.create("shop", workload("Deployment", name, replicas=2))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = 0.05
@@ -96,7 +94,6 @@ def test_without_a_comparison_old_pods_are_those_of_before_the_rollout(begun, ru
 def test_one_whose_pods_are_all_new_is_waited_for_by_the_same_command(cluster, run, kind):
     """Its last Pod was not ready yet."""
     cluster.create("shop", workload(kind, "web", replicas=1))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
@@ -169,7 +166,6 @@ def test_one_whose_new_pods_are_outdated_by_now_is_not_begun_again(begun, run):
 @pytest.mark.parametrize("options", [[], [DRIFTED]], ids=["all", "drifted"])
 def test_one_that_is_stuck_because_of_its_sidecar_is_begun_again(cluster, run, options):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
-    cluster.settle()
     make_old(cluster)
     cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
     ended = run(cluster, CONFIRM, *options, "--timeout=2s")

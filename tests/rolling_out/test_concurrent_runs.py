@@ -16,7 +16,6 @@ WAIT = "; wait, or run `kubectl rollout status`"
 def in_progress(cluster, age: float) -> None:
     """Deployment web, in a rollout that another run began so many seconds ago."""
     cluster.create("shop", workload("Deployment", "web", replicas=2))
-    cluster.settle()
     make_old(cluster)
     cluster.kubelet.ready_after = 60
     began = datetime.now(timezone.utc) - timedelta(seconds=age)
@@ -128,7 +127,6 @@ def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
 def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run):
     """Nobody else has begun it, so somebody must look at it."""
     cluster.create("shop", workload("Deployment", "web", replicas=3))
-    cluster.settle()
     make_old(cluster)
     cluster.kubelet.ready_after = 600
     first = run(cluster, CONFIRM, "--timeout=2s")
@@ -145,7 +143,6 @@ def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run)
 def stuck_by_its_sidecar(cluster, run, kind: str, *options: str) -> None:
     """A workload whose rollout by the tool got stuck, as the injector gave an image that cannot be pulled."""
     cluster.create("shop", workload(kind, "web", replicas=3))
-    cluster.settle()
     make_old(cluster)
     cluster.injector.container["image"] = "broken:1"
     first = run(cluster, CONFIRM, *options, "--timeout=2s")
@@ -224,7 +221,6 @@ def test_two_runs_at_once_restart_each_workload_once(cluster, start):
     names = [f"web-{number}" for number in range(8)]
     for name in names:
         cluster.create("shop", workload("Deployment", name))
-    cluster.settle()
     make_old(cluster)
     gate = threading.Event()
     held = [cluster.fault(method="GET", path=r"/deployments\?", release=gate) for _ in range(2)]
@@ -255,7 +251,6 @@ def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, 
     """Its old Pods are still there, and its rollout is no longer in progress."""
     for name in "ab":
         cluster.create("shop", workload("Deployment", name, progressDeadlineSeconds=1))
-    cluster.settle()
     make_old(cluster)
     held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
     running = start(cluster, CONFIRM)
@@ -281,7 +276,6 @@ def test_what_another_run_has_restarted_in_vain_is_not_restarted_again(cluster, 
 def test_a_workload_whose_pods_are_all_newer_by_then_is_skipped(cluster, start):
     for name in ("a", "b"):
         cluster.create("shop", workload("Deployment", name))
-    cluster.settle()
     make_old(cluster)
     held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
     half_an_hour_ago = datetime.now(timezone.utc) - timedelta(minutes=30)

@@ -90,7 +90,6 @@ def test_the_annotation_has_what_the_dry_run_returned(cluster, run):
 def lost(cluster, run):
     """Deployment web, of which a restart by the tool has lost the sidecar of all Pods."""
     cluster.create("shop", workload("Deployment", "web", replicas=1))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.injector.breaks_after = 0
@@ -218,7 +217,6 @@ def test_an_application_that_needs_its_sidecar_is_repaired(cluster, run, kind):
     spec = pod_spec(container("app", "needs-proxy:1"))
     parallel = {"podManagementPolicy": "Parallel"} if kind == "StatefulSet" else {}
     cluster.create("shop", workload(kind, "web", spec, replicas=3, **parallel))
-    cluster.settle()
     make_old(cluster)
     cluster.injector.breaks_after = 0
     options = ["--include-statefulset", "--evict", DRIFTED]
@@ -238,7 +236,6 @@ def test_an_ordered_statefulset_that_lost_it_needs_evictions(cluster, run):
     """Its controller never replaces its broken Pod on a restart. The printed command has --evict."""
     spec = pod_spec(container("app", "needs-proxy:1"))
     cluster.create("shop", workload("StatefulSet", "db", spec, replicas=2))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.injector.breaks_after = 0

@@ -24,7 +24,6 @@ def release(cluster) -> None:
 @pytest.fixture
 def released(cluster):
     cluster.create("shop", workload("Deployment", "web", replicas=3))
-    cluster.settle()
     make_old(cluster)
     release(cluster)
     return cluster
@@ -81,7 +80,6 @@ def test_an_old_pod_that_is_stuck_is_no_reason(released, run):
 
 def test_a_second_run_two_seconds_later_restarts_nothing(cluster, run, start):
     cluster.create("shop", workload("Deployment", "web", replicas=3))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW

@@ -17,7 +17,6 @@ def begun(cluster, run):
     """Deployments a to c with old Pods; a run has begun b, and not seen its end. Its cutoff."""
     for name in "abc":
         cluster.create("shop", workload("Deployment", name, replicas=3))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
@@ -80,7 +79,6 @@ def test_a_complete_rollout_is_not_waited_for_again(cluster, run):
     """Applications that become unready long afterwards hold up nothing."""
     for number in range(5):
         cluster.create("shop", workload("Deployment", f"web-{number}", replicas=2))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     first = run(cluster, CONFIRM, DRIFTED, "--parallel-rollouts=5")
@@ -95,7 +93,6 @@ def test_a_complete_rollout_is_not_waited_for_again(cluster, run):
 
 def test_a_row_without_old_pods_says_since_when_it_is_in_progress(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
-    cluster.settle()
     make_old(cluster)
     upgrade(cluster)
     cluster.kubelet.ready_after = SLOW
