@@ -15,8 +15,10 @@ import control_plane
 import pytest
 from cluster import Cluster, EmbeddedCluster
 from cluster.manifests import container, pod_spec, workload
+from control_plane import image
 from control_plane.api import Api
 from control_plane.injectors import INJECTORS
+from control_plane.node import Node, NodeCluster, the_node
 from control_plane.remote import RemoteCluster, Shared, create_nodes
 from hypothesis import HealthCheck, settings
 from support import (
@@ -55,6 +57,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests that a real control plane can serve on one, which is built from Go modules",
     )
     parser.addoption(
+        "--node",
+        action="store_true",
+        help="run the tests that a real node can serve on one, with a kubelet and containerd; needs root",
+    )
+    parser.addoption(
         "--injectors",
         action="store_true",
         help="run the tests of real sidecar injectors, which are built from Go modules, on a real control plane",
@@ -75,6 +82,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both: also runs with --control-plane")
+    config.addinivalue_line("markers", "node: runs with --node; alone, if it is not marked `both`")
+    config.addinivalue_line("markers", "alone: has the node for itself")
     config.addinivalue_line("markers", "injectors: runs with --injectors alone")
     config.addinivalue_line("markers", "real: runs with --control-plane alone")
     config.addinivalue_line("markers", "embedded(reason): not with --control-plane")
@@ -82,22 +91,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the processes of pytest-xdist are started
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Build what --control-plane and --injectors need, and start the control plane, once."""
+    """Build what --control-plane, --node and --injectors need, and start the control plane, once."""
     config = session.config
-    injectors = config.getoption("--injectors")
-    if hasattr(config, "workerinput") or not (config.getoption("--control-plane") or injectors):
+    injectors, node = config.getoption("--injectors"), config.getoption("--node")
+    is_wanted = injectors or node or config.getoption("--control-plane")
+    if hasattr(config, "workerinput") or not is_wanted:
         return
     show = config.get_terminal_writer().line
     try:
         program = control_plane.build(control_plane.HERE, "control-plane", show)
         for injector in INJECTORS if injectors else ():
             control_plane.build(injector.folder, injector.program, show)
-        started = control_plane.ControlPlane(program)
+        if node:
+            started = Node(program, image.packages(show))
+        else:
+            started = control_plane.ControlPlane(program)
     except control_plane.Unavailable as missing:
-        raise pytest.UsageError(f"no control plane: {missing}") from None
+        what = "node" if node else "control plane"
+        raise pytest.UsageError(f"no {what}: {missing}") from None
     config.add_cleanup(started.stop)
     config.stash[FOLDER] = started.folder
-    create_nodes(Api(started.folder))
+    if not node:
+        create_nodes(Api(started.folder))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -113,14 +128,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "anywhere" not in item.fixturenames:
                 item.add_marker(here)
-    modes = {"both": "--control-plane", "real": "--control-plane", "injectors": "--injectors"}
+    modes = {
+        "both": "--control-plane",
+        "real": "--control-plane",
+        "node": "--node",
+        "injectors": "--injectors",
+    }
     chosen = {mark for mark, option in modes.items() if config.getoption(option)}
 
     def is_wanted(item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
         if "both" in marks and not {"cluster", "shared"} & set(item.fixturenames):
             return not chosen  # it needs no cluster at all
-        return bool(marks & chosen) if chosen else not marks & {"injectors", "real"}
+        if chosen:
+            return bool(marks & chosen)
+        return "both" in marks or not marks & {"injectors", "node", "real"}
 
     config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
     items[:] = filter(is_wanted, items)
@@ -185,11 +207,17 @@ def programs() -> dict[str, Path]:
 def cluster(request: pytest.FixtureRequest, shared: Shared | None) -> Iterator[Cluster]:
     """A cluster with a namespace `shop`, whose Pods get the sidecar istio-proxy.
 
-    Embedded or, with --control-plane, real.
+    Embedded or, with --control-plane and --node, real.
     """
     if shared and (marker := request.node.get_closest_marker("embedded")):
         pytest.skip(f"needs the embedded cluster: {marker.args[0]}")
-    with RemoteCluster(shared) if shared else EmbeddedCluster() as found:
+    with contextlib.ExitStack() as stack:
+        if request.config.getoption("--node"):
+            is_alone = request.node.get_closest_marker("alone") is not None
+            stack.enter_context(the_node(shared.folder, is_alone))
+            found = stack.enter_context(NodeCluster(shared))
+        else:
+            found = stack.enter_context(RemoteCluster(shared) if shared else EmbeddedCluster())
         found.namespace("shop", inject=True)
         yield found
         assert found.server.unexpected == []

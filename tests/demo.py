@@ -222,23 +222,26 @@ def run(cluster: Cluster, options: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def control_plane_cluster() -> Iterator[Cluster]:
-    """A real control plane with the nodes, the injector and the kubelet of the embedded cluster."""
+def real_cluster(with_node: bool) -> Iterator[Cluster]:
+    """A real control plane with the injector of the embedded cluster, and with its kubelet or a real node."""
     from control_plane.api import Api, define  # which need what the tests need
+    from control_plane.node import Node, NodeCluster
     from control_plane.remote import RemoteCluster, Shared, create_nodes
 
     program = control_plane.build(
         control_plane.HERE, "control-plane", lambda line: print(line, file=sys.stderr)
     )
     with contextlib.ExitStack() as stack:
-        started = stack.enter_context(control_plane.ControlPlane(program))
+        start = Node if with_node else control_plane.ControlPlane
+        started = stack.enter_context(start(program))
         api = Api(started.folder)
-        create_nodes(api)
+        if not with_node:
+            create_nodes(api)
         for plural in CUSTOM:
             define(api, plural)
         shared = Shared(started.folder, numbers=None)
         stack.callback(shared.stop)
-        cluster = stack.enter_context(RemoteCluster(shared, "demo"))
+        cluster = stack.enter_context((NodeCluster if with_node else RemoteCluster)(shared, "demo"))
         cluster.store.served |= set(CUSTOM)
         for plural in CUSTOM:
             cluster.wait_for(lambda plural=plural: is_served(cluster, plural))
@@ -271,6 +274,11 @@ def parse_args(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
         help="use a real Kubernetes control plane; needs Go, and is built the first time",
     )
     parser.add_argument(
+        "--node",
+        action="store_true",
+        help="use a real control plane and a real node, with containers; needs root, too",
+    )
+    parser.add_argument(
         "--keep", action="store_true", help="keep the cluster for kubectl, until Ctrl-C"
     )
     parser.add_argument(
@@ -287,11 +295,12 @@ def parse_args(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def main(argv: list[str]) -> int:
     own, options = parse_args(argv)
+    is_real = own.control_plane or own.node
     try:
-        with control_plane_cluster() if own.control_plane else EmbeddedCluster("demo") as cluster:
+        with real_cluster(own.node) if is_real else EmbeddedCluster("demo") as cluster:
             return show(cluster, own, options)
     except control_plane.Unavailable as missing:
-        print(f"error: --control-plane: {missing}", file=sys.stderr)
+        print(f"error: {'--node' if own.node else '--control-plane'}: {missing}", file=sys.stderr)
         return 1
 
 
@@ -301,13 +310,15 @@ def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
         text = "creating 25 workloads in 7 namespaces of a cluster on this machine ..."
         print(f"tests/demo.py: {text}", file=sys.stderr)
     fill(cluster)
-    if on_terminal:  # long enough to see the progress line
+    if on_terminal and not own.node:  # long enough to see the progress line
         cluster.kubelet.ready_after = 2.0
     if own.break_injector_after is not None:
         cluster.injector.breaks_after = own.break_injector_after
     code = run(cluster, options)
     if own.keep:
-        print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
+        # Its network is that of this process
+        enter = f"nsenter --net=/proc/{os.getpid()}/ns/net env " if own.node else ""
+        print(f"{enter}KUBECONFIG={cluster.kubeconfig}", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):

@@ -112,14 +112,14 @@ def _go(folder: Path, *words: str) -> str:
 class ControlPlane:
     """A control plane that is there until `stop`, or until this process ends, however it ends."""
 
-    def __init__(self, program: Path) -> None:
+    def __init__(self, *command: str | Path, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [program],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is for the tests, which then end it
-            env={**os.environ, "GOGC": "200"},
+            env={**os.environ, "GOGC": "200", **environment},
         )
         line = self._process.stdout.readline().strip()
         if not line:

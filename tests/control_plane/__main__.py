@@ -1,4 +1,7 @@
-"""python -m control_plane NAME: whether the programs of `control-plane` or `injectors` have been built; exit code 0 or 1."""
+"""python -m control_plane NAME: whether `control-plane`, `node` or `injectors` can run as it is; exit code 0 or 1.
+
+Their programs have been built, and for `node` this machine has what it needs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import sys
 
 from . import HERE, Unavailable, built
 from .injectors import INJECTORS
+from .node import require
 
 
 def main(name: str) -> int:
@@ -13,8 +17,10 @@ def main(name: str) -> int:
     if name == "injectors":
         programs += [(injector.folder, injector.program) for injector in INJECTORS]
     try:
+        if name == "node":
+            require()
         return 0 if all(built(*program).exists() for program in programs) else 1
-    except Unavailable:  # without Go
+    except Unavailable:  # without Go, for example
         return 1
 
 

@@ -1,5 +1,8 @@
 // A Kubernetes control plane on loopback addresses: etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 //
+// With `--node FOLDER` it is that of one real node: the API server has the address that Pods know, the kubelet runs as
+// FOLDER's kubelet.json says, and the node lifecycle controller watches it. inside.py calls it in namespaces of its own.
+//
 // Once all of them are ready, it prints the path of its folder, which has the administrator's kubeconfig, the address
 // of etcd, the audit log and the logs. It lives until its standard input ends, as it does when the process that
 // started it ends, in whatever way. Then the folder is removed.
@@ -28,12 +31,16 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 const (
 	readyWithin = 2 * time.Minute
+	nodeName    = "node-1"
+	nodeAddress = "10.91.0.1" // in a network namespace of its own
 	auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-		"rules": [{"level": "None", "users": ["controllers", "system:apiserver"]}, {"level": "Metadata"}]}`
+		"rules": [{"level": "None", "users": ["controllers", "system:apiserver", "system:node:node-1"]},
+			{"level": "Metadata"}]}`
 )
 
 // Each component sets global variables, so it has a process of its own: this program with the component's name.
@@ -41,10 +48,14 @@ var components = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllers.NewControllerManagerCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 }
 
 func main() {
-	if len(os.Args) > 1 {
+	node := ""
+	if len(os.Args) == 3 && os.Args[1] == "--node" {
+		node = os.Args[2]
+	} else if len(os.Args) > 1 {
 		component := components[os.Args[1]]()
 		os.Args = os.Args[1:]
 		go func() {
@@ -53,7 +64,7 @@ func main() {
 		}()
 		os.Exit(cli.Run(component))
 	}
-	if err := run(); err != nil {
+	if err := run(node); err != nil {
 		fmt.Fprintln(os.Stderr, "control plane:", err)
 		os.Exit(1)
 	}
@@ -68,8 +79,8 @@ func endOfInput() <-chan error {
 	return ended
 }
 
-func run() error {
-	folder, err := os.MkdirTemp("", "control-plane-")
+func run(node string) error {
+	folder, err := os.MkdirTemp(node, "control-plane-")
 	if err != nil {
 		return err
 	}
@@ -87,21 +98,29 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	own := []string{"--bind-address=127.0.0.1", "--endpoint-reconciler-type=none"} // it refuses loopback addresses
+	nodes := "-node-lifecycle-controller"                                          // nobody renews their leases
+	grace := "50s"
+	if node != "" {
+		address, port = nodeAddress+":443", "443"
+		own = []string{"--bind-address=0.0.0.0", "--advertise-address=" + nodeAddress,
+			"--kubelet-preferred-address-types=InternalIP", "--enable-admission-plugins=NodeRestriction"}
+		nodes, grace = "node-lifecycle-controller", "20s" // the kubelet renews its lease every 5 s
+	}
 	if err := writeFiles(folder, "https://"+address, "http://"+etcdAddress); err != nil {
 		return err
 	}
 	in := func(name string) string { return filepath.Join(folder, name) }
-	server, err := start(folder, "kube-apiserver",
-		"--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+folder,
-		"--endpoint-reconciler-type=none", // it refuses loopback addresses
-		"--etcd-servers=http://"+etcdAddress,
+	server, err := start(folder, append([]string{"kube-apiserver",
+		"--secure-port=" + port, "--cert-dir=" + folder,
+		"--etcd-servers=http://" + etcdAddress,
 		"--storage-media-type=application/json", // so that a test can date an object back
 		"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true",
-		"--authorization-mode=RBAC", "--token-auth-file="+in("tokens.csv"),
+		"--authorization-mode=Node,RBAC", "--token-auth-file=" + in("tokens.csv"),
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+in("key.pem"), "--service-account-signing-key-file="+in("key.pem"),
-		"--audit-policy-file="+in("audit-policy.json"), "--audit-log-path="+in("audit.log"),
-		"--audit-log-mode=blocking-strict")
+		"--service-account-key-file=" + in("key.pem"), "--service-account-signing-key-file=" + in("key.pem"),
+		"--audit-policy-file=" + in("audit-policy.json"), "--audit-log-path=" + in("audit.log"),
+		"--audit-log-mode=blocking-strict"}, own...)...)
 	if err != nil {
 		return err
 	}
@@ -110,7 +129,7 @@ func run() error {
 		return err
 	}
 	manager, err := start(folder, "kube-controller-manager", "--kubeconfig="+in("controllers.kubeconfig"),
-		"--controllers=*,-node-lifecycle-controller", // nobody renews the leases of the nodes
+		"--controllers=*,"+nodes, "--node-monitor-grace-period="+grace,
 		"--service-account-private-key-file="+in("key.pem"), "--root-ca-file="+in("apiserver.crt"),
 		"--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=1000",
 		"--concurrent-namespace-syncs=20")
@@ -124,6 +143,16 @@ func run() error {
 		return err
 	}
 	defer scheduler.stop()
+	kubelet := &component{} // ended is nil: of a control plane without a kubelet, it never ends
+	if node != "" {
+		kubelet, err = start(folder, "kubelet", "--config="+filepath.Join(node, "kubelet.json"),
+			"--kubeconfig="+in("kubelet.kubeconfig"), "--root-dir="+filepath.Join(node, "kubelet"),
+			"--cert-dir="+filepath.Join(node, "pki"), "--hostname-override="+nodeName, "--node-ip="+nodeAddress)
+		if err != nil {
+			return err
+		}
+		defer kubelet.stop()
+	}
 	fmt.Println(folder)
 	select {
 	case <-endOfInput():
@@ -133,6 +162,8 @@ func run() error {
 	case err := <-manager.ended:
 		return err
 	case err := <-scheduler.ended:
+		return err
+	case err := <-kubelet.ended:
 		return err
 	}
 }
@@ -176,9 +207,14 @@ func writeFiles(folder, server, etcd string) error {
 		return err
 	}
 	tokens := ""
-	for user, name := range map[string]string{"admin": "kubeconfig", "controllers": "controllers.kubeconfig"} {
-		token := rand.Text()
-		tokens += fmt.Sprintf("%s,%s,%s,system:masters\n", token, user, user)
+	for user, name := range map[string]string{
+		"admin": "kubeconfig", "controllers": "controllers.kubeconfig", "system:node:" + nodeName: "kubelet.kubeconfig",
+	} {
+		token, group := rand.Text(), "system:masters"
+		if name == "kubelet.kubeconfig" {
+			group = "system:nodes"
+		}
+		tokens += fmt.Sprintf("%s,%s,%s,%s\n", token, user, user, group)
 		kubeconfig := api.NewConfig()
 		kubeconfig.AuthInfos[user] = &api.AuthInfo{Token: token}
 		kubeconfig.Clusters["control-plane"] = &api.Cluster{Server: server, CertificateAuthority: in("apiserver.crt")}

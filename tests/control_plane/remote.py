@@ -120,7 +120,7 @@ class RemoteCluster(Cluster):
         self.store = RemoteStore(self.api, self.names)
         self.injector = Injector()
         self.server = Requests(shared.folder, self.names)
-        self.kubelet = Kubelet(self.store, self._later, self._set_status)
+        self.kubelet = self.make_kubelet()
         self._folder = tempfile.TemporaryDirectory(prefix="control-plane-test-")
         self._stopped = False
         self._roles: list[str] = []
@@ -155,6 +155,9 @@ class RemoteCluster(Cluster):
         only_embedded(f"`cluster.{name}`")
 
     # The kubelet
+
+    def make_kubelet(self) -> Kubelet:
+        return Kubelet(self.store, self._later, self._set_status)
 
     def _later(self, seconds: float, act) -> None:
         def run() -> None:
