@@ -685,9 +685,10 @@ def container_ids(pod: Json) -> dict[str, str]:
     return {status["name"]: status.get("containerID", "") for status in container_statuses(pod)}
 
 
+CRASH_LOOP = "CrashLoopBackOff"
 NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
 STUCK = (
-    "CrashLoopBackOff",
+    CRASH_LOOP,
     "RunContainerError",
     "CreateContainerError",
     "CreateContainerConfigError",
@@ -695,42 +696,102 @@ STUCK = (
 )
 
 
-def stuck_containers(pod: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the name of each container that does not start, and its waiting state."""
+class Stuck(NamedTuple):
+    """A container that does not start, and why: Kubernetes' word, and a message."""
+
+    name: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"container {': '.join(filter(None, self))}"
+
+
+def restart_counts(pod: Json) -> dict[str, int]:
+    return {s["name"]: s.get("restartCount", 0) for s in container_statuses(pod)}
+
+
+def text_of_end(ended: Json) -> str:
+    """Return how a container ended: `OOMKilled`, or `Error (exit code 1)`; and its message."""
+    reason = ended.get("reason", "unknown")
+    code = f" (exit code {ended.get('exitCode')})" if reason in ("Error", "Completed") else ""
+    message = shorten(message_text(" ".join(ended.get("message", "").split())), 200)
+    return ": ".join(filter(None, (f"{reason}{code}", message)))
+
+
+def is_in_crash_loop(pod: Json, status: Json) -> bool:
+    """Return whether a container ended again, and the kubelet is to start it once more.
+
+    For almost all of the back-off, its state is `terminated`; `waiting` comes at its end.
+    """
+    ended = dig(status, "state.terminated")
+    if not ended or not status.get("restartCount"):
+        return False
+    for kind, container in named_containers(pod, [status["name"]]):
+        policy = container.get("restartPolicy") or dig(pod, "spec.restartPolicy") or "Always"
+        return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)
+    return False
+
+
+def stuck_containers(pod: Json) -> Iterator[Stuck]:
+    """Yield the containers that do not start."""
     for status in container_statuses(pod):
         waiting = dig(status, "state.waiting")
-        if waiting.get("reason") in STUCK:
-            yield status["name"], waiting
+        reason, message = waiting.get("reason"), redact_text(waiting.get("message") or "")
+        if reason == CRASH_LOOP or is_in_crash_loop(pod, status):
+            ended = dig(status, "state.terminated") or dig(status, "lastState.terminated")
+            reason, message = CRASH_LOOP, text_of_end(ended) if ended else message
+        if reason in STUCK:
+            yield Stuck(status["name"], reason, message)
 
 
 def stuck_sidecars(pod: Json, options: Options) -> dict[str, str]:
     """Return the named sidecars that do not start, and why, in Kubernetes' word."""
     return {
-        name: waiting["reason"]
-        for name, waiting in stuck_containers(pod)
-        if matches(name, options.sidecars)
+        found.name: found.reason
+        for found in stuck_containers(pod)
+        if matches(found.name, options.sidecars)
     }
+
+
+def has_unready_sidecar(pod: Json, options: Options) -> bool:
+    """Return whether a named sidecar does not start, or was started and is not ready."""
+    return bool(stuck_sidecars(pod, options)) or any(
+        matches(status["name"], options.sidecars)
+        and not status.get("ready")
+        and "waiting" not in dig(status, "state")
+        for status in container_statuses(pod)
+    )
 
 
 def waiting_reason(pod: Json) -> str:
     """Return why a Pod does not run, in Kubernetes' word; empty if nothing is wrong."""
-    for _, waiting in stuck_containers(pod):
-        return waiting["reason"]
+    for found in stuck_containers(pod):
+        return found.reason
     reasons = [condition.get("reason") for condition in dig(pod, "status.conditions")]
     return "Unschedulable" if "Unschedulable" in reasons else ""
 
 
+def is_not_created(pod: Json) -> bool:
+    """Return whether a Pod has a node, but none of its containers: an event tells why."""
+    statuses = container_statuses(pod)
+    return bool(statuses) and not any(container_ids(pod).values()) and not waiting_reason(pod)
+
+
 def pod_problem(pod: Json) -> str:
-    """Return why a Pod is not ready, after its name; empty if it is."""
+    """Return why a Pod is not ready, after its name; empty if it is.
+
+    If its node is down, the node lifecycle controller makes it unready, without a message.
+    """
     if is_ready(pod):
         return ""
-    texts = []
-    for name, waiting in stuck_containers(pod):
-        words = (name, waiting["reason"], waiting.get("message"))
-        texts.append(f"container {': '.join(filter(None, words))}")
+    texts = list(map(str, stuck_containers(pod)))
     conditions = conditions_of(pod)
     for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
         texts.append(conditions.get((kind, "False"), {}).get("message", ""))
+    statuses = container_statuses(pod)
+    if statuses and all(status.get("ready") for status in statuses):
+        texts.append(f"its node {pod['spec'].get('nodeName')} may be down")
     reason = next(filter(None, texts), "")
     return f"{name_of(pod)}: {message_text(reason)}" if reason else ""
 
@@ -2283,11 +2344,11 @@ class Cluster:
         path = path_of(ObjectRef("Pod", metadata["namespace"], metadata["name"]))
         self.request("POST", f"{path}/eviction", body=body, retry_on=(0, 503))
 
-    def change_images(self, pod: Json, images: Mapping[str, str]) -> None:
+    def change_images(self, pod: Json, images: Mapping[str, str]) -> Json:
         """Change images of a Pod's containers, by their names, if it still has its UID.
 
-        The containers are in the Pod's own order; another one is a 422. ApiError 422 or 403 if a
-        policy refuses the change; see first_line.
+        It returns the Pod. Its containers are in its own order; another one is a 422. ApiError 422
+        or 403 if a policy refuses the change; see first_line.
         """
         metadata = pod["metadata"]
         spec = {
@@ -2303,7 +2364,8 @@ class Cluster:
             "spec": {key: containers for key, containers in spec.items() if containers},
         }
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
-        self.request("PATCH", path_of(ref), query={"fieldManager": FIELD_MANAGER}, body=body)
+        query = {"fieldManager": FIELD_MANAGER}
+        return decode_object(self.request("PATCH", path_of(ref), query=query, body=body))
 
     def pod_named(self, namespace: str, name: str) -> Json:
         """Return a Pod; empty if there is none.
@@ -2320,24 +2382,22 @@ class Cluster:
         is_same = found and uid_of(found) == uid_of(pod) and not is_terminating(found)
         return found if is_same else {}
 
-    def latest_event(self, obj: Json, reason: str = "") -> str:
-        """Return the message of the latest event of an object; empty if it has none.
+    def latest_event(self, obj: Json, selector: str, since: str = "") -> str:
+        """Return the message of the latest event of an object; empty if it has none. ApiError.
 
-        No status says why a StatefulSet or DaemonSet cannot create Pods (reason FailedCreate), or
-        what the kubelet did last to a Pod.
+        `selector` is a field and a value; `since` is in whole seconds. No status says why a
+        StatefulSet or DaemonSet cannot create Pods (reason FailedCreate), or why the kubelet cannot
+        create the containers of a Pod.
         """
         metadata = dig(obj, "metadata")
         if not metadata:  # it is gone
             return ""
-        selector = f"involvedObject.uid={metadata['uid']}"
-        query = {"fieldSelector": f"{selector},reason={reason}" if reason else selector}
+        query = {"fieldSelector": f"involvedObject.uid={metadata['uid']},{selector}"}
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
-        try:
-            events = dig(self.find(path, query=query, retries=0), "items")
-        except ApiError as error:
-            return f"cannot read its events: {error}"
+        events = dig(self.find(path, query=query, retries=0), "items")
         latest: Json = max(events, key=time_of_event, default={})
-        return message_text(latest.get("message", ""))
+        is_late = time_of_event(latest)[:19] >= since
+        return message_text(latest.get("message", "")) if is_late else ""
 
     def pod_today(self, ref: ObjectRef, obj: Json, sample: Json) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
@@ -4164,6 +4224,8 @@ STUCK_FOR = {  # seconds that a new Pod is not ready because of a named sidecar
     "CrashLoopBackOff": 60.0,
 }
 UNAVAILABLE_FOR = 60.0  # seconds that what was unavailable at the start is waited for
+READY_FOR = 10.0  # seconds that new containers must stay ready: at first, old probes count
+RESTARTS_WITHIN = 30.0  # seconds until the kubelet acts on an image
 
 
 def run_until(
@@ -4480,14 +4542,26 @@ class Work:
             raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
 
     def why_not_proven(self, pods: Iterable[Json]) -> str:
-        """Return why nothing else may start: sidecars do not start, and none has so far."""
-        stuck = any(stuck_sidecars(pod, self.options) for pod in pods)
-        is_first = stuck and not self.rollout.proven.is_set()
-        return f"new Pods of {self.ref} do not start with their sidecar" if is_first else ""
+        """Return why nothing else may start: sidecars are not ready, and none has been so far."""
+        is_unready = any(has_unready_sidecar(pod, self.options) for pod in pods)
+        is_first = is_unready and not self.rollout.proven.is_set()
+        return f"the sidecar is not ready in new Pods of {self.ref}" if is_first else ""
+
+    def event_of(self, obj: Json, selector: str) -> str:
+        """Return the message of the latest event of an object, or why it is not known."""
+        try:
+            return self.cluster.latest_event(obj, selector)
+        except ApiError as error:
+            return f"cannot read its events: {error}"
+
+    def problem_of(self, pod: Json) -> str:
+        """Return why a Pod is not ready, after its name; empty if it is."""
+        event = self.event_of(pod, "type=Warning") if is_not_created(pod) else ""
+        return f"{name_of(pod)}: {event}" if event else pod_problem(pod)
 
     def why_missing(self, obj: Json, count: int) -> str:
         """Return why Pods are not created, by a condition or an event."""
-        event = self.cluster.latest_event(obj, "FailedCreate") if count > 0 else ""
+        event = self.event_of(obj, "reason=FailedCreate") if count > 0 else ""
         return failure_condition(obj) or event
 
     # Verification, whatever the method
@@ -4603,13 +4677,37 @@ class Work:
             stamps = ["", *template_annotations(self.obj).values()]
             cause = "" if attempt.stamp in stamps else REVERTED
             result = self.wrong(snapshot.new)
-            found = completeness(self.decision, snapshot, since, cause)
-            result = result or Result(self.planned, *found)
+            result = result or Result(self.planned, *self.completeness(snapshot, since, cause))
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
             result = Result(self.planned, Outcome.INCOMPLETE, message)
             return result, Snapshot([], [], [])
         return replace(result, counts=snapshot.counts), snapshot
+
+    def completeness(self, snapshot: Snapshot, since: datetime, cause: str) -> tuple[Outcome, str]:
+        """Return whether a rollout is complete, by the Pods, with a message.
+
+        Pods that were created after `since` need not be ready: an autoscaler may add some.
+        """
+        unready = []
+        for pod in snapshot.pods:
+            is_due = created_at(pod) <= since or any(stuck_containers(pod))
+            if is_due and not is_ready(pod):
+                unready.append(pod)
+        unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
+        problems = {
+            "not ready": (len(unready), self.problem_of(unready[0]) if unready else ""),
+            "missing": (snapshot.missing, f"waiting for {snapshot.ending}" * bool(snapshot.ending)),
+            "not updated": (len(snapshot.old), cause),
+        }
+        total = count_of(len(snapshot.pods) + snapshot.missing, "Pod")
+        for problem, (count, reason) in problems.items():
+            if count:
+                message = f"{count} of {total} {problem}"
+                message += f": {reason}" * bool(reason)
+                return Outcome.INCOMPLETE, message
+        kept = kept_by_partition(self.decision) if self.decision.kept_pods else ""
+        return Outcome.SUCCEEDED, kept
 
 
 class Restart(Work):
@@ -4813,14 +4911,12 @@ def seconds_since(started: float) -> float:
 
 def restart_of(before: Json, pod: Json) -> str:
     """Return which container of a Pod has restarted since, and why; empty if none has."""
-    counts = {status["name"]: status["restartCount"] for status in container_statuses(before)}
+    counts, now = restart_counts(before), restart_counts(pod)
     for status in container_statuses(pod):
         name = status["name"]
-        if status["restartCount"] > counts.get(name, 0):
-            ended = dig(status, "lastState.terminated")
-            reason = ended.get("reason", "unknown")
-            code = f" (exit code {ended.get('exitCode')})" if reason == "Error" else ""
-            return f"{name_of(pod)}: container {name} restarted: {reason}{code}"
+        if now[name] > counts.get(name, 0):
+            reason = text_of_end(dig(status, "lastState.terminated"))
+            return f"{name_of(pod)}: container {name} restarted: {reason}"
     return ""
 
 
@@ -4862,34 +4958,6 @@ REVERTED = (
     "the rollout annotation was removed, for example by `kubectl rollout undo` or a GitOps tool; "
     "configure such a tool to ignore annotations of the Pod template"
 )
-
-
-def completeness(
-    decision: Decision, snapshot: Snapshot, since: datetime, cause: str
-) -> tuple[Outcome, str]:
-    """Return whether a rollout is complete, by the Pods, with a message.
-
-    Pods that were created after `since` need not be ready: an autoscaler may add some.
-    """
-    unready = []
-    for pod in snapshot.pods:
-        is_due = created_at(pod) <= since or any(stuck_containers(pod))
-        if is_due and not is_ready(pod):
-            unready.append(pod)
-    unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
-    problems = {
-        "not ready": (len(unready), pod_problem(unready[0]) if unready else ""),
-        "missing": (snapshot.missing, f"waiting for {snapshot.ending}" * bool(snapshot.ending)),
-        "not updated": (len(snapshot.old), cause),
-    }
-    total = count_of(len(snapshot.pods) + snapshot.missing, "Pod")
-    for problem, (count, reason) in problems.items():
-        if count:
-            message = f"{count} of {total} {problem}"
-            message += f": {reason}" * bool(reason)
-            return Outcome.INCOMPLETE, message
-    kept = kept_by_partition(decision) if decision.kept_pods else ""
-    return Outcome.SUCCEEDED, kept
 
 
 # 14. A few Pods at a time -------------------------------------------------------------------------
@@ -5146,7 +5214,7 @@ class PodByPod(Work):
             return ""
         stays = without(unavailable, *(unavailable.keys() - self.before))
         text = self.awaited(without(unavailable, *stays) or stays)
-        is_over = time.monotonic() - self.began > UNAVAILABLE_FOR
+        is_over = time.monotonic() - self.began > UNAVAILABLE_FOR + self.min_ready
         if len(stays) < self.limit or self.batch or not is_over:
             return f"waiting for {text}"
         count = f"{len(stays)} of {count_of(self.wanted, 'Pod')} unavailable since the start"
@@ -5160,11 +5228,24 @@ class PodByPod(Work):
         and not ready. For a missing one stands a Pod that terminates, or nothing.
         """
         alive = not_terminating(self.pods)
-        found = {uid_of(p): p for p in alive if uid_of(p) in self.batch or not is_ready(p)}
+        found = {uid_of(p): p for p in alive if uid_of(p) in self.batch or not self.is_available(p)}
         missing = self.wanted - len(alive)
         ending = list(filter(is_terminating, self.pods)) if missing > 0 else []
         ending = [{}] * (missing - len(ending)) + ending
         return found | {f"{self.owner.name} {n}": ending[n] for n in range(missing)}
+
+    @property
+    def min_ready(self) -> int:
+        """Return for how many seconds a Pod must be ready to be available."""
+        return dig(self.owner_obj, "spec.minReadySeconds") or 0
+
+    def is_available(self, pod: Json) -> bool:
+        """Return whether a Pod is ready, and has been for minReadySeconds."""
+        ready = conditions_of(pod).get(("Ready", "True"))
+        since = ready and ready.get("lastTransitionTime")
+        if not ready or not since or not self.min_ready:
+            return bool(ready)
+        return self.cluster.now() >= parse_time(since) + timedelta(seconds=self.min_ready)
 
     def awaited(self, unavailable: Mapping[str, Json]) -> str:
         """Return what to wait for, by the first one; nothing if there is none."""
@@ -5173,7 +5254,8 @@ class PodByPod(Work):
                 return text_of_ending(pod)
             if pod:
                 where = f"{name_of(pod)}{on_node(pod)}"
-                return f"a Pod to be ready: {pod_problem(pod) or where}"
+                seconds = f" for {self.min_ready}s" * is_ready(pod)
+                return f"a Pod to be ready{seconds}: {self.problem_of(pod) or where}"
             missing = sum(not pod for pod in unavailable.values())
             return f"{count_of(missing, 'Pod')} to be created"
         return ""
@@ -5295,6 +5377,11 @@ class ImageChange(PodByPod):
 
     verb = "changed"
 
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.changed_at = ""  # the Pod, by the API server's clock, in whole seconds
+        self.ready_as: tuple[dict[str, str], float] = ({}, 0.0)  # its container IDs, since when
+
     @property
     def owners(self) -> Sequence[ObjectRef]:
         """Return the owners whose Pods are taken, one after the other."""
@@ -5330,6 +5417,7 @@ class ImageChange(PodByPod):
             if (self.ref.namespace, image) in self.rollout.not_pulled:
                 raise SkipError(f"{image} could not be pulled in this namespace before")
         self.take(pod, "may have the new image; ")
+        self.changed_at = seconds_of(self.cluster.now())
         try:
             self.cluster.change_images(pod, images)
         except ApiError as error:
@@ -5348,20 +5436,44 @@ class ImageChange(PodByPod):
         (pod,) = self.batch.values()
         images = self.images_to_change(pod)
         now = self.cluster.pod(pod)
-        if not now or is_restarted(pod, now, images):
+        if not now or self.is_up(pod, now, images):
             return ""
         if self.ending and not images.items() <= images_of(now).items():
             self.leave(pod)  # a change without an answer may not have been stored
             return ""
-        problem = pod_problem(now) or name_of(now)
-        self.state = f"Pod {problem}: has the new image, but is not restarted and ready yet; "
-        reason = why_not_started(pod, now, images)
-        if reason:
-            for name, image in images.items():
-                if any(reason.startswith(f"container {name}: {word}") for word in NOT_PULLED):
-                    self.rollout.not_pulled.add((self.ref.namespace, image))
-            self.restore(pod, reason)
-        return f"waiting for Pod {problem}"
+        problem = self.problem_of(now)
+        yet = "has the new image, but is not restarted and ready yet; "
+        self.state = f"Pod {problem or name_of(now)}: {yet}"
+        stuck = why_not_started(pod, now, images) or self.why_not_back(now, images)
+        if stuck:
+            if any(word in stuck.reason for word in (*NOT_PULLED, "Failed to pull")):
+                self.rollout.not_pulled.add((self.ref.namespace, images[stuck.name]))
+            self.restore(pod, str(stuck))
+        return f"waiting for Pod {problem or f'{name_of(now)} to be restarted and ready'}"
+
+    def is_up(self, before: Json, pod: Json, names: Collection[str]) -> bool:
+        """Return whether a Pod has been ready with the same new containers for long enough.
+
+        The kubelet first shows a new container with what the probes of the old one said.
+        """
+        ids = only(container_ids(pod), names) if is_restarted(before, pod, names) else {}
+        if ids != self.ready_as[0]:
+            self.ready_as = ids, time.monotonic()
+        ready_for = time.monotonic() - self.ready_as[1]
+        return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
+
+    def why_not_back(self, pod: Json, names: Collection[str]) -> Stuck | None:
+        """Return why a container has ended and is not started again; only an event may tell.
+
+        The status of a native sidecar that ended with 0 stays as it is while an image cannot be
+        pulled.
+        """
+        for status in container_statuses(pod):
+            if status["name"] in names and "terminated" in dig(status, "state"):
+                with suppress(ApiError):
+                    event = self.cluster.latest_event(pod, "reason=Failed", self.changed_at)
+                    return Stuck(status["name"], event, "") if event else None
+        return None
 
     def give_up(self, problem: str) -> NoReturn:
         self.restore(
@@ -5374,8 +5486,9 @@ class ImageChange(PodByPod):
         text = f"Pod {name_of(pod)}: {problem}; "
         self.state = f"{text}restoring the old image; "
         try:
-            self.cluster.change_images(pod, old)
-            text += "old image restored"
+            changed = self.cluster.change_images(pod, old)
+            self.state = f"{text}the old image was put back; "
+            text += self.restored(pod, changed, old)
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
@@ -5384,6 +5497,26 @@ class ImageChange(PodByPod):
         stop_reason = f"the new image does not start in {self.ref}" if is_first else ""
         self.state = ""
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
+
+    def restored(self, before: Json, changed: Json, names: Collection[str]) -> str:
+        """Wait until containers are restarted with their old images; return what to say of it.
+
+        The kubelet ignores the image of a native sidecar whose startup probe has not passed.
+        """
+        ids, now = container_ids(changed), changed
+
+        def is_restarted() -> bool:
+            nonlocal now
+            now = self.cluster.pod(before)
+            return all(container_ids(now).get(name) != ids.get(name) for name in names)
+
+        self.signals.wait(RESTARTS_WITHIN, lambda: not now or is_restarted())
+        runs_new = only(container_ids(before), names) != only(ids, names)
+        if not now or is_restarted() or (is_ready(now) and not runs_new):
+            return "old image restored"
+        what = "the Pod still runs the new one" if runs_new else "its container has not started"
+        command = f"kubectl delete pod {name_of(before)} --namespace {self.ref.namespace}"
+        return f"the old image was put back, but {what}; run `{command}`"
 
 
 def first_line(error: ApiError) -> str:
@@ -5405,31 +5538,27 @@ def is_restarted(before: Json, pod: Json, names: Collection[str]) -> bool:
         status["name"]
         for status in container_statuses(pod)
         if status.get("ready")
+        and status.get("started") is not False
         and "running" in dig(status, "state")
         and status.get("containerID") != old.get(status["name"])
     }
     return (is_ready(pod) or not is_ready(before)) and restarted.issuperset(names)
 
 
-def why_not_started(
-    before: Json,
-    pod: Json,
-    names: Collection[str],
-) -> str:
-    """Return why a container does not start with its new image; empty if it may still start.
+def why_not_started(before: Json, pod: Json, names: Collection[str]) -> Stuck | None:
+    """Return why a container does not start with its new image; None if it may still start.
 
     One that was stuck before shows the old reason until it is restarted. A crash of the new image
-    has another containerID.
+    comes after a restart: see restartCount.
     """
-    old, now = container_ids(before), container_ids(pod)
-    stuck_before = {name for name, _ in stuck_containers(before)}
-    for name, waiting in stuck_containers(pod):
-        is_crash = waiting["reason"] == "CrashLoopBackOff"
-        is_old = old.get(name) == now[name] and (is_crash or name in stuck_before)
-        if name in names and not is_old:
-            words = (name, waiting["reason"], redact_text(waiting.get("message") or ""))
-            return f"container {': '.join(filter(None, words))}"
-    return ""
+    counts, now = restart_counts(before), restart_counts(pod)
+    stuck_before = {found.name for found in stuck_containers(before)}
+    for found in stuck_containers(pod):
+        is_new = now[found.name] > counts.get(found.name, 0)
+        is_old = found.reason == CRASH_LOOP or found.name in stuck_before
+        if found.name in names and (is_new or not is_old):
+            return found
+    return None
 
 
 # 15. Scheduler: the whole plan, by the main thread ------------------------------------------------
@@ -5478,7 +5607,7 @@ class Rollout:
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
             result = earlier or failure_of(planned, error, work.is_begun)
-        if result.outcome in FAILURES and result is not earlier and planned.problem:
+        if result.outcome in FAILURES and not earlier and planned.problem:
             before = f"(unhealthy before the rollout: {planned.problem})"
             result = replace(result, message=f"{result.message} {before}")
         seconds = seconds_since(started)

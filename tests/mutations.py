@@ -36,8 +36,8 @@ MUTATIONS = (
     Mutation(
         "looks: an application's own problems end the waiting",
         "looks",
-        "        if matches(name, options.sidecars)\n    }",
-        "        if name\n    }",
+        "        if matches(found.name, options.sidecars)\n    }",
+        "        if found.name\n    }",
     ),
     Mutation(
         "looks: what the cache says is final",
@@ -72,14 +72,56 @@ MUTATIONS = (
     Mutation(
         "first: one that does not start stops nothing",
         "looks",
-        "is_first = stuck and not self.rollout.proven.is_set()",
+        "is_first = is_unready and not self.rollout.proven.is_set()",
         "is_first = False",
+    ),
+    Mutation(
+        "reasons: a node that is down is not named",
+        "reasons",
+        '    if statuses and all(status.get("ready") for status in statuses):\n',
+        "    if False:\n",
+    ),
+    Mutation(
+        "reasons: no event tells why containers are not created",
+        "rollouts_on_a_node",
+        'event = self.event_of(pod, "type=Warning") if is_not_created(pod) else ""',
+        'event = ""',
+    ),
+    Mutation(
+        "reasons: a container that is not restarted is in a crash loop",
+        "reasons",
+        'return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)',
+        'return kind != INIT or ended.get("exitCode") != 0',
+    ),
+    Mutation(
+        "reasons: an init container that is done is in a crash loop",
+        "reasons",
+        'return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)',
+        'return policy == "Always"',
+    ),
+    Mutation(
+        "reasons: a container that has ended once is in a crash loop",
+        "reasons",
+        '    if not ended or not status.get("restartCount"):\n',
+        "    if not ended:\n",
+    ),
+    Mutation(
+        "looks: a crash loop is `waiting` alone",
+        "rollouts_on_a_node",
+        "        if reason == CRASH_LOOP or is_in_crash_loop(pod, status):\n",
+        "        if reason == CRASH_LOOP:\n",
+    ),
+    Mutation(
+        "first: one whose sidecar is not ready stops nothing",
+        "rollouts_on_a_node",
+        '        and not status.get("ready")\n        and "waiting" not in dig(status, "state")\n',
+        "        and False\n",
     ),
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        "is_first = stuck and not self.rollout.proven.is_set()",
-        "is_first = stuck",
+        "is_first = is_unready and not self.rollout.proven.is_set()",
+        "is_first = is_unready",
     ),
     # Limits
     Mutation(
@@ -442,8 +484,8 @@ MUTATIONS = (
     Mutation(
         "in place: the old image is not restored",
         "in_place image_changes",
-        "            self.cluster.change_images(pod, old)\n",
-        "            pass\n",
+        "            changed = self.cluster.change_images(pod, old)\n",
+        "            changed = pod\n",
     ),
     Mutation(
         "in place: a ready Pod does not wait for the others",
@@ -611,7 +653,7 @@ MUTATIONS = (
     Mutation(
         "verified: unready Pods are no problem",
         "verified_outcomes",
-        '        "not ready": (len(unready), pod_problem(unready[0]) if unready else ""),\n',
+        '            "not ready": (len(unready), self.problem_of(unready[0]) if unready else ""),\n',
         "",
     ),
     Mutation(
@@ -687,8 +729,50 @@ MUTATIONS = (
     Mutation(
         "in place: the next workload gets an image that cannot be pulled",
         "in_place",
-        "                    self.rollout.not_pulled.add((self.ref.namespace, image))\n",
-        "                    pass\n",
+        "                self.rollout.not_pulled.add((self.ref.namespace, images[stuck.name]))\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "in place: a crash of the old container is one of the new image",
+        "image_changes",
+        "        is_new = now[found.name] > counts.get(found.name, 0)\n",
+        "        is_new = True\n",
+    ),
+    Mutation(
+        "in place: what was put back is not waited for",
+        "images_on_a_node",
+        "        self.signals.wait(RESTARTS_WITHIN, lambda: not now or is_restarted())\n        runs_new = only(container_ids(before), names) != only(ids, names)\n",
+        "        runs_new = False\n",
+    ),
+    Mutation(
+        "in place: an event of an earlier change counts",
+        "verdicts",
+        "        is_late = time_of_event(latest)[:19] >= since\n",
+        "        is_late = True\n",
+    ),
+    Mutation(
+        "in place: events are not read",
+        "images_on_a_node",
+        '            if status["name"] in names and "terminated" in dig(status, "state"):\n',
+        "            if False:\n",
+    ),
+    Mutation(
+        "in place: a startup probe that has not passed is no matter",
+        "image_changes",
+        '        and status.get("started") is not False\n',
+        "",
+    ),
+    Mutation(
+        "in place: another container starts to count where the last one was",
+        "image_changes",
+        "        if ids != self.ready_as[0]:\n",
+        "        if not self.ready_as[1]:\n",
+    ),
+    Mutation(
+        "in place: a Pod that is ready for a moment counts as changed",
+        "images_on_a_node",
+        "        return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)",
+        "        return bool(ids)",
     ),
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
@@ -785,8 +869,14 @@ MUTATIONS = (
     Mutation(
         "evict: what is in the batch is available",
         "max_unavailable",
-        "if uid_of(p) in self.batch or not is_ready(p)}",
-        "if not is_ready(p)}",
+        "if uid_of(p) in self.batch or not self.is_available(p)}",
+        "if not self.is_available(p)}",
+    ),
+    Mutation(
+        "evict: minReadySeconds is ignored",
+        "rollouts_on_a_node",
+        "        if not ready or not since or not self.min_ready:\n",
+        "        if True:\n",
     ),
     Mutation(
         "downtime: maxUnavailable is rounded up",

@@ -180,8 +180,10 @@ class Running:
 
 def command(kubeconfig: str | None, *options: str) -> tuple[list[str], dict[str, str]]:
     """The command line of the tool (JSON, istio-proxy, unless the options say otherwise), and its environment."""
-    words = [sys.executable, str(SCRIPT)]
     given = " ".join(options)
+    # A stand-in for the kubelet shows at once what new containers are like
+    script = TOP / "tests" / "at_once.py" if "--in-place" in given else SCRIPT
+    words = [sys.executable, str(script)]
     if "--sidecar-container-name" not in given:
         words.append("--sidecar-container-name=istio-proxy")
     if "--log-format" not in given:

@@ -50,6 +50,8 @@ VARIES = ("START_TIME", "INSTANCE")  # variables whose values are different in e
 CONSTANTS = {  # of the tool: waits for a cluster that is slower than this one
     "SETTLE": 2.0,
     "SOAK_EVERY": 0.2,
+    "READY_FOR": 0.2,
+    "RESTARTS_WITHIN": 3.0,
 }
 HOLDS_PENDING = ("paused", "OnDelete", "partition")  # strategies that do not roll out a template
 NO_ROLLOUT = ("ReplicaSet", "ReplicationController", "CloneSet")

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from support import a_rollout, a_workload, in_place_answer, no_signals
 
 OLD, NEW = "agent:1", "agent:2"
-EVENT = "Stopping container agent"
 SCHEDULE = st.lists(
     st.sampled_from(["ok", "ok", "ok", "denied", "away", "gone", "signal", "signals"]), max_size=40
 )
@@ -103,11 +102,13 @@ class Cluster:
             self.ids += 1
             if fate != "pull":
                 status["containerID"] = f"id-{self.ids}"
+                status["restartCount"] += 1 + (fate == "crash")
             status["ready"] = fate in ("starts", "slow")
             status["state"] = {"running": {}}
-            if fate in ("pull", "crash"):
-                reason = {"pull": "ErrImagePull", "crash": "CrashLoopBackOff"}[fate]
-                status["state"] = {"waiting": {"reason": reason}}
+            if fate == "pull":
+                status["state"] = {"waiting": {"reason": "ErrImagePull"}}
+            if fate == "crash":
+                status["state"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
             set_ready(pod)
 
     # What the tool uses
@@ -164,9 +165,10 @@ class Cluster:
         if self.fates[name] != "ignored":
             status |= {"ready": False, "state": {"terminated": {"exitCode": 0}}}
         set_ready(found)
+        return copy.deepcopy(found)
 
-    def latest_event(self, obj, reason=""):
-        return EVENT
+    def latest_event(self, obj, selector, since=""):
+        return ""
 
     def now(self):
         return datetime.now(timezone.utc)
@@ -193,6 +195,7 @@ def a_pod(number: int, ready: bool) -> dict:
             "ready": ready or name == "agent",
             "state": {"running": {}},
             "containerID": f"{name}-{number}",
+            "restartCount": 0,
         }
         for name in ("app", "agent")
     ]
@@ -263,9 +266,9 @@ def test_no_pod_has_an_image_that_nobody_chose_and_one_at_a_time_is_unready(
     ("fate", "reason"),
     [
         ("pull", "container agent: ErrImagePull"),
-        ("crash", "container agent: CrashLoopBackOff"),
-        ("never", "still waiting for Pod web-1 after 60s"),
-        ("ignored", "still waiting for Pod web-1 after 60s"),
+        ("crash", "container agent: CrashLoopBackOff: Error (exit code 1)"),
+        ("never", "still waiting for Pod web-1 to be restarted and ready after 60s"),
+        ("ignored", "still waiting for Pod web-1 to be restarted and ready after 60s"),
     ],
 )
 def test_each_failure_is_named_and_undone_and_the_rest_is_left_alone(tool, fate, reason):
@@ -304,13 +307,13 @@ def test_a_container_that_was_stuck_before_shows_that_until_it_is_restarted(tool
     before = a_pod(0, True)
     status = before["status"]["containerStatuses"][1]
     status["state"] = {"waiting": {"reason": "ImagePullBackOff", "message": "x"}}
-    assert tool.why_not_started(before, copy.deepcopy(before), ["agent"]) == ""
+    assert tool.why_not_started(before, copy.deepcopy(before), ["agent"]) is None
     after = copy.deepcopy(before)
-    after["status"]["containerStatuses"][1]["containerID"] = "new"
+    after["status"]["containerStatuses"][1]["restartCount"] = 1
     text = "container agent: ImagePullBackOff: x"
-    assert tool.why_not_started(before, after, ["agent"]) == text
-    assert tool.why_not_started(before, after, ["app"]) == ""
-    assert tool.why_not_started(a_pod(0, True), before, ["agent"]) == text
+    assert str(tool.why_not_started(before, after, ["agent"])) == text
+    assert tool.why_not_started(before, after, ["app"]) is None
+    assert str(tool.why_not_started(a_pod(0, True), before, ["agent"])) == text
 
 
 def test_only_the_last_of_the_recorded_steps_is_done(tool):
@@ -335,9 +338,13 @@ def test_recorded_failures_show_their_reason_or_none(tool, index, reason):
     failed = in_place_answer(index)
     before = json.loads(json.dumps(failed))
     for status in tool.container_statuses(before):
-        status |= {"state": {"running": {}}, "containerID": f"old-{status['name']}"}
+        status |= {
+            "state": {"running": {}},
+            "containerID": f"old-{status['name']}",
+            "restartCount": 0,
+        }
     found = tool.why_not_started(before, failed, ["mesh-proxy"])
-    assert reason in found and bool(found) is bool(reason)
+    assert (found.reason if found else "") == reason
     assert not tool.is_restarted(before, failed, ["mesh-proxy"])
 
 
@@ -369,12 +376,15 @@ def test_a_missing_pod_is_waited_for(tool):
 def test_a_crash_loop_of_the_old_container_says_nothing_about_the_new_image(tool):
     """Between two back-offs, its status is terminated or running."""
     before = a_pod(0, True)
-    before["status"]["containerStatuses"][1]["state"] = {"terminated": {"exitCode": 1}}
+    status = before["status"]["containerStatuses"][1]
+    status |= {"state": {"terminated": {"exitCode": 1}}, "restartCount": 5}
     after = copy.deepcopy(before)
-    after["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    assert tool.why_not_started(before, after, ["agent"]) == ""
-    after["status"]["containerStatuses"][1]["containerID"] = "new"
-    assert tool.why_not_started(before, after, ["agent"]) == "container agent: CrashLoopBackOff"
+    status = after["status"]["containerStatuses"][1]
+    for state in ({"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": {"exitCode": 1}}):
+        status |= {"state": state, "restartCount": 5}
+        assert tool.why_not_started(before, after, ["agent"]) is None
+        status["restartCount"] = 6
+        assert tool.why_not_started(before, after, ["agent"]).reason == "CrashLoopBackOff"
 
 
 def test_a_container_without_a_status_is_neither_restarted_nor_stuck(tool):
@@ -386,7 +396,8 @@ def test_a_container_without_a_status_is_neither_restarted_nor_stuck(tool):
     waiting = {"waiting": {"reason": "ErrImagePull"}}
     stuck = copy.deepcopy(before)
     stuck["status"]["containerStatuses"] = [{"name": "agent", "state": waiting}]
-    assert tool.why_not_started(without, stuck, ["agent"]) == "container agent: ErrImagePull"
+    text = "container agent: ErrImagePull"
+    assert str(tool.why_not_started(without, stuck, ["agent"])) == text
 
 
 def test_the_pod_must_be_ready_as_well_as_its_container(tool):
@@ -396,6 +407,38 @@ def test_the_pod_must_be_ready_as_well_as_its_container(tool):
     status = {"name": "agent", "ready": True, "state": {"running": {}}, "containerID": "other"}
     after["status"]["containerStatuses"] = [status]
     assert tool.is_restarted(before, after, ["agent"])
+    status["started"] = False  # its startup probe has not passed
+    assert not tool.is_restarted(before, after, ["agent"])
+    status["started"] = True
     after["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     assert not tool.is_restarted(before, after, ["agent"])
     assert tool.is_restarted(a_pod(0, False), after, ["agent"])
+
+
+def test_a_pod_must_stay_ready_with_the_same_containers(tool, monkeypatch):
+    """The kubelet calls a new container ready by the probe of the old one; a crash has another ID."""
+    clock, before = Clock(), a_pod(0, True)
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(tool, "READY_FOR", 10.0)
+    rollout = a_rollout(tool, None, "--only-drifted", "--in-place", sidecars=["agent"])
+    work = tool.ImageChange(rollout, a_workload(tool), lambda line: None)
+    looks = [  # seconds, the container's ID, whether it is ready; and whether it is up
+        (0, "new", True, False),
+        (1, "new", False, False),
+        (2, "new", True, False),
+        (11, "new", True, False),
+        (11.5, "again", True, False),
+        (21, "again", True, False),
+        (21.5, "again", True, True),
+    ]
+    for seconds, identity, ready, expected in looks:
+        clock.now = 1000 + seconds
+        after = a_pod(0, True)
+        after["status"]["containerStatuses"][1] |= {"containerID": identity, "ready": ready}
+        set_ready(after)
+        assert work.is_up(before, after, ["agent"]) is expected, seconds
+    work.owner_obj = {"spec": {"minReadySeconds": 30}}
+    clock.now = 1000 + 41
+    assert not work.is_up(before, after, ["agent"])
+    clock.now = 1000 + 42
+    assert work.is_up(before, after, ["agent"])

@@ -251,7 +251,7 @@ def test_what_fails_everywhere_is_found_on_one(cluster, run, looking):
     ended = run(cluster, CONFIRM, "--parallel-rollouts=5", "--timeout=10m")
     assert ended.code == 1
     assert ended.summary["outcomes"] == {"failed": 1, "not_started": 5}
-    reason = "new Pods of Deployment shop/web-0 do not start with their sidecar"
+    reason = "the sidecar is not ready in new Pods of Deployment shop/web-0"
     assert set(messages(ended).values()) - {messages(ended)["web-0"]} == {reason}
     touched = {
         p["metadata"]["labels"]["app"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from cluster.kubelet import READY_AFTER
@@ -11,7 +12,8 @@ from support import CONFIRM, a_workload, unchecked
 
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
-PULL = f'ImagePullBackOff: Back-off pulling image "{BROKEN}": ErrImagePull: not found'
+CAUSE = f'failed to pull and unpack image "{BROKEN}": not found'
+PULL = f'ImagePullBackOff: Back-off pulling image "{BROKEN}": ErrImagePull: {CAUSE}'
 UNREADY = "1 of 2 Pods not ready: "
 TIMED_OUT = "error: timed out waiting for the condition"
 
@@ -27,6 +29,7 @@ def test_a_stateful_set_whose_new_sidecar_cannot_be_pulled(cluster, run, native)
     cluster.create("shop", workload("StatefulSet", "db", replicas=2))
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
+    cluster.kubelet.back_off = 60
     cluster.injector.native = native
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
     assert message(ended) == (
@@ -40,6 +43,7 @@ def test_no_pod_is_to_be_deleted_where_they_are_managed_in_parallel(cluster, run
     cluster.create("shop", workload("StatefulSet", "db", **parallel))
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
+    cluster.kubelet.back_off = 60
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
     assert message(ended) == f"{TIMED_OUT}; {UNREADY}db-1: container istio-proxy: {PULL}"
 
@@ -48,6 +52,7 @@ def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
     cluster.create("shop", workload("DaemonSet", "agent"))
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
+    cluster.kubelet.back_off = 60
     ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
     start, _, end = message(ended).partition("; 1 of 3 Pods not ready: agent-")
     assert start == TIMED_OUT
@@ -120,7 +125,8 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
     for pod in (slow, stuck):
         pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     snapshot = tool.Snapshot([slow, stuck], [], [slow, stuck])
-    _, message = tool.completeness(a_workload(tool), snapshot, tool.NOW, "")
+    work = SimpleNamespace(problem_of=tool.pod_problem, decision=a_workload(tool))
+    _, message = tool.Work.completeness(work, snapshot, tool.NOW, "")
     assert message == "2 of 2 Pods not ready: web-2: container app: ErrImagePull"
 
 
@@ -220,3 +226,81 @@ def test_a_pod_that_does_not_end(cluster, run):
         rf"{TIMED_OUT}; 1 of 2 Pods missing: waiting for Pod db-1 on node \S+ to terminate",
         message(ended),
     )
+
+
+def a_pod(name: str, kind: str, ended: dict, restarts: int, **fields) -> dict:
+    """A Pod of which one container has ended."""
+    state = {"state": {"terminated": ended}, "restartCount": restarts, "ready": False}
+    made = {"name": name, **({"restartPolicy": "Always"} if kind == "native" else {}), **fields}
+    key, statuses = "containers", "containerStatuses"
+    if kind != "regular":
+        key, statuses = "initContainers", "initContainerStatuses"
+    spec = {"containers": [], "restartPolicy": "Always", key: [made]}
+    return {
+        "metadata": {"name": "web-1"},
+        "spec": spec,
+        "status": {statuses: [{"name": name, **state}]},
+    }
+
+
+FAILED = {"exitCode": 1, "reason": "Error", "message": "no\nconfiguration"}
+DONE = {"exitCode": 0, "reason": "Completed"}
+KILLED = {"exitCode": 137, "reason": "OOMKilled"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "ended", "restarts", "fields", "said"),
+    [
+        ("regular", FAILED, 1, {}, "Error (exit code 1): no configuration"),
+        ("regular", KILLED, 3, {}, "OOMKilled"),
+        ("native", DONE, 1, {}, "Completed (exit code 0)"),
+        ("init", FAILED, 1, {}, "Error (exit code 1): no configuration"),
+        ("init", DONE, 1, {}, ""),  # it failed once, and is done
+        ("regular", FAILED, 0, {}, ""),  # for the first time: it is restarted at once
+        ("regular", FAILED, 1, {"restartPolicy": "Never"}, ""),  # of its own, Kubernetes 1.34
+    ],
+)
+def test_what_ends_again_and_again_is_in_a_crash_loop(tool, kind, ended, restarts, fields, said):
+    """For most of its back-off, a container is `terminated`."""
+    found = tool.pod_problem(a_pod("app", kind, ended, restarts, **fields))
+    assert found == (f"web-1: container app: CrashLoopBackOff: {said}" if said else "")
+
+
+def test_a_pod_whose_node_may_be_down(tool):
+    """The node lifecycle controller says nothing but that it is not ready; its containers were."""
+    condition = {"type": "Ready", "status": "False"}
+    statuses = [{"name": name, "ready": True, "state": {"running": {}}} for name in ("app", "mesh")]
+    found = status(conditions=[condition], containerStatuses=statuses)
+    found["spec"] = {"nodeName": "node-7"}
+    assert tool.pod_problem(found) == "web-1: its node node-7 may be down"
+    found["status"]["conditions"] = [{**condition, "message": "a readiness gate is missing"}]
+    assert tool.pod_problem(found) == "web-1: a readiness gate is missing"
+    statuses[0]["ready"] = False
+    found["status"]["conditions"] = [condition]
+    assert tool.pod_problem(found) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "unready"),
+    [
+        ("mesh", {"ready": False, "state": {"running": {}}}, True),
+        ("mesh", {"ready": False, "state": {"waiting": {"reason": "ErrImagePull"}}}, True),
+        ("mesh", {"ready": False, "state": {"terminated": FAILED}}, True),
+        ("mesh", {"ready": False, "state": {"waiting": {"reason": "ContainerCreating"}}}, False),
+        ("mesh", {"ready": True, "state": {"running": {}}}, False),
+        ("mesh-init", {"ready": True, "state": {"terminated": DONE}}, False),  # an init container
+        ("app", {"ready": False, "state": {"running": {}}}, False),
+    ],
+)
+def test_whether_a_named_sidecar_is_why_a_pod_is_not_ready(tool, name, fields, unready):
+    found = status(containerStatuses=[{"name": name, "restartCount": 0, **fields}])
+    options = SimpleNamespace(sidecars=["mesh*"])
+    assert tool.has_unready_sidecar(found, options) is unready
+
+
+def test_no_password_is_in_the_reason_of_a_container(tool):
+    found = status(containerStatuses=[waiting("ErrImagePull", "https://me:hunter22@reg/x")])
+    (stuck,) = tool.stuck_containers(found)
+    assert str(stuck) == "container app: ErrImagePull: https://me:<redacted>@reg/x"
+    ended = a_pod("app", "regular", {**FAILED, "message": "401 for bearer hunter22hunter22"}, 1)
+    assert "hunter22" not in str(next(tool.stuck_containers(ended)))

@@ -171,6 +171,9 @@ class FakeCluster:
     def workload(self, ref) -> dict:
         return {"metadata": {}, "spec": {"replicas": 1, "template": {}}, "status": {}}
 
+    def latest_event(self, obj, selector, since="") -> str:
+        return ""
+
     def pods_of(self, owner, obj) -> list[dict]:
         self.looks.append(self.clock)
         found: list[dict] | Exception = self.pods

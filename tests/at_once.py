@@ -1,0 +1,16 @@
+"""The tool as a process that does not wait until new containers have been ready for ten seconds; all options are its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
+
+spec = importlib.util.spec_from_file_location("sidecar_rollout", SCRIPT)
+module = importlib.util.module_from_spec(spec)
+sys.modules["sidecar_rollout"] = module
+spec.loader.exec_module(module)
+module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
+sys.exit(module.main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""--in-place, as the kubelet and containerd carry it out. The same situations run with the stand-in for the kubelet."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import datetime
+
+import pytest
+from cluster import is_ready
+from situations import (
+    IN_PLACE,
+    OLD,
+    create,
+    image_of,
+    images,
+    inject,
+    is_quiet,
+    ready_probe,
+    sidecar_of,
+    startup_probe,
+)
+from support import KUBECTL
+
+pytestmark = [pytest.mark.both, pytest.mark.node, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def on_node(request) -> bool:
+    return request.config.getoption("--node")
+
+
+@pytest.fixture
+def slowly(cluster, on_node, tool, monkeypatch):
+    """For half a second, the stand-in shows what the probes of the old container said; a real kubelet does by itself."""
+    if not on_node:
+        cluster.kubelet.step = 0.5
+        monkeypatch.setattr(tool, "READY_FOR", 1.5)
+    return cluster
+
+
+def message_of(ended) -> str:
+    (result,) = ended.of("result")
+    return result["message"]
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_sidecar_that_ends_after_it_was_called_ready_is_put_back(slowly, run, native):
+    """Without probes, a container is ready from its start to its end, and so is its Pod."""
+    inject(slowly, "1.26.2", native=native)
+    create(slowly, "web", replicas=3)
+    inject(slowly, "1.27.0-crashing", native=native)
+    ended = run(slowly, *IN_PLACE, "--timeout=60s")
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    assert "container istio-proxy: CrashLoopBackOff: Error (exit code 1)" in message_of(ended)
+    assert message_of(ended).endswith("; old image restored (0 of 3 Pods changed)")
+    assert images(slowly) == ["1.26.2"] * 3
+    slowly.wait_for(lambda: all(map(is_ready, slowly.pods("shop"))), 60)
+    counts = sorted(sidecar_of(pod)["restartCount"] for pod in slowly.pods("shop"))
+    assert counts[:2] == [0, 0]  # only one was changed
+
+
+@pytest.mark.parametrize("probes", [ready_probe, startup_probe])
+def test_the_next_pod_is_changed_once_the_last_one_has_stayed_ready(
+    slowly, run, tool, on_node, probes
+):
+    """Also if only the startup probe of the old container has passed."""
+    inject(slowly, "1.26.2", native=True, **probes())
+    create(slowly, "web")
+    inject(slowly, "1.27.0-ready5" if on_node else "1.27.0", native=True, **probes())
+    ended = run(slowly, *IN_PLACE, "--timeout=60s")
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    moments = [
+        datetime.fromisoformat(
+            sidecar_of(pod)["state"]["running"]["startedAt"].replace("Z", "+00:00")
+        )
+        for pod in slowly.pods("shop")
+    ]
+    apart = abs((moments[0] - moments[1]).total_seconds())
+    assert apart >= int(tool.READY_FOR)  # whole seconds
+    if on_node:
+        assert apart >= 10 + 4
+    assert ended.summary["pods"]["updated_and_ready"] == 2
+
+
+def test_a_native_sidecar_whose_image_cannot_be_pulled_is_told_from_events(cluster, run):
+    """Its status stays `terminated`, with exit code 0."""
+    inject(cluster, "1.26.2", native=True)
+    create(cluster, "web")
+    inject(cluster, "1.27.0-broken", native=True)
+    ended = run(cluster, *IN_PLACE, "--timeout=100s")
+    assert ended.outcomes == {"shop/web": "failed"}
+    assert ended.of("result")[0]["seconds"] < 50
+    assert "container istio-proxy: " in message_of(ended)
+    assert "Failed to pull image" in message_of(ended) or "ImagePull" in message_of(ended)
+    assert message_of(ended).endswith("; old image restored (0 of 2 Pods changed)")
+    cluster.wait_for(lambda: all(map(is_ready, cluster.pods("shop"))), 60)
+
+
+def test_a_pod_whose_kubelet_ignores_the_old_image_is_to_be_deleted(
+    cluster, run, tool, monkeypatch, on_node
+):
+    """Until its startup probe has passed, no other image of a native sidecar counts."""
+    if not on_node:
+        monkeypatch.setattr(tool, "RESTARTS_WITHIN", 2.0)
+    inject(cluster, "1.26.2", native=True, **startup_probe())
+    create(cluster, "web")
+    inject(cluster, "1.27.0-neverready", native=True, **startup_probe())
+    ended = run(cluster, *IN_PLACE, "--timeout=15s")
+    assert ended.outcomes == {"shop/web": "failed"}
+    text = (
+        "the old image was put back, but the Pod still runs the new one; run `kubectl delete pod "
+    )
+    assert text in message_of(ended)
+    (changed,) = (pod for pod in cluster.pods("shop") if not is_ready(pod))
+    assert image_of(changed) == OLD
+    command = message_of(ended).rpartition(text)[2].partition("`")[0]
+    assert command == f"{changed['metadata']['name']} --namespace shop"
+    inject(cluster, "1.26.2", native=True, **startup_probe())
+    words = (
+        cluster.options(tuple(command.split()[1:]))
+        if hasattr(cluster, "options")
+        else command.split()[1:]
+    )
+    words = [
+        KUBECTL,
+        "--kubeconfig",
+        cluster.kubeconfig,
+        "delete",
+        "pod",
+        command.split()[0],
+        *words[:2],
+    ]
+    subprocess.run(words, check=True, capture_output=True)
+    cluster.wait_for(lambda: is_quiet(cluster), 60)
+    assert images(cluster) == ["1.26.2"] * 2
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_program_that_does_not_exist(cluster, run, native):
+    inject(cluster, "1.26.2", native=native)
+    create(cluster, "web")
+    inject(cluster, "1.27.0-noprogram", native=native)
+    ended = run(cluster, *IN_PLACE, "--timeout=60s")
+    assert ended.outcomes == {"shop/web": "failed"}
+    assert "container istio-proxy: RunContainerError" in message_of(
+        ended
+    ) or "StartError" in message_of(ended)
+    assert message_of(ended).endswith("; old image restored (0 of 2 Pods changed)")
+    assert images(cluster) == ["1.26.2"] * 2
