@@ -4226,6 +4226,7 @@ STUCK_FOR = {  # seconds that a new Pod is not ready because of a named sidecar
 UNAVAILABLE_FOR = 60.0  # seconds that what was unavailable at the start is waited for
 READY_FOR = 10.0  # seconds that new containers must stay ready: at first, old probes count
 RESTARTS_WITHIN = 30.0  # seconds until the kubelet acts on an image
+PUT_BACK = "the old image was put back"
 
 
 def run_until(
@@ -4547,21 +4548,21 @@ class Work:
         is_first = is_unready and not self.rollout.proven.is_set()
         return f"the sidecar is not ready in new Pods of {self.ref}" if is_first else ""
 
-    def event_of(self, obj: Json, selector: str) -> str:
-        """Return the message of the latest event of an object, or why it is not known."""
-        try:
-            return self.cluster.latest_event(obj, selector)
-        except ApiError as error:
-            return f"cannot read its events: {error}"
-
     def problem_of(self, pod: Json) -> str:
         """Return why a Pod is not ready, after its name; empty if it is."""
-        event = self.event_of(pod, "type=Warning") if is_not_created(pod) else ""
-        return f"{name_of(pod)}: {event}" if event else pod_problem(pod)
+        if is_not_created(pod):
+            with suppress(ApiError):  # FailedScheduling: it has a node by now
+                event = self.cluster.latest_event(pod, "type=Warning,reason!=FailedScheduling")
+                return f"{name_of(pod)}: {event}" if event else pod_problem(pod)
+        return pod_problem(pod)
 
     def why_missing(self, obj: Json, count: int) -> str:
         """Return why Pods are not created, by a condition or an event."""
-        event = self.event_of(obj, "reason=FailedCreate") if count > 0 else ""
+        event = ""
+        try:
+            event = self.cluster.latest_event(obj, "reason=FailedCreate") if count > 0 else ""
+        except ApiError as error:
+            event = f"cannot read its events: {error}"
         return failure_condition(obj) or event
 
     # Verification, whatever the method
@@ -4977,7 +4978,7 @@ class PodByPod(Work):
     ask: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
     look: ClassVar[Callable[..., str]]  # returns what the batch still waits for; empty: nothing
-    give_up: ClassVar[Callable[..., NoReturn]]  # raises UnsuccessfulError: it took too long
+    give_up: ClassVar[Callable[..., None]]  # raises UnsuccessfulError if it took too long
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -5364,7 +5365,8 @@ class Eviction(PodByPod):
     def give_up(self, problem: str) -> NoReturn:
         reason = self.why_missing(self.owner_obj, self.wanted - len(self.pods))
         text = ": ".join(filter(None, (f"still {problem}", reason)))
-        stop_reason = self.why_not_proven(self.pods)
+        new = filter(self.attempt.is_new, not_terminating(self.pods))
+        stop_reason = self.why_not_proven(new)
         raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
 
 
@@ -5419,7 +5421,8 @@ class ImageChange(PodByPod):
         self.take(pod, "may have the new image; ")
         self.changed_at = seconds_of(self.cluster.now())
         try:
-            self.cluster.change_images(pod, images)
+            status = self.cluster.change_images(pod, images)["status"]
+            self.batch[uid_of(pod)] = {**pod, "status": status}  # as it was then
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
@@ -5441,15 +5444,17 @@ class ImageChange(PodByPod):
         if self.ending and not images.items() <= images_of(now).items():
             self.leave(pod)  # a change without an answer may not have been stored
             return ""
+        awaited, yet = "to be restarted and ready", "is not restarted and ready"
+        if self.ready_as[0]:
+            awaited, yet = "to stay ready", "has not stayed ready"
         problem = self.problem_of(now)
-        yet = "has the new image, but is not restarted and ready yet; "
-        self.state = f"Pod {problem or name_of(now)}: {yet}"
+        self.state = f"Pod {problem or name_of(now)}: has the new image, but {yet} yet; "
         stuck = why_not_started(pod, now, images) or self.why_not_back(now, images)
         if stuck:
             if any(word in stuck.reason for word in (*NOT_PULLED, "Failed to pull")):
                 self.rollout.not_pulled.add((self.ref.namespace, images[stuck.name]))
             self.restore(pod, str(stuck))
-        return f"waiting for Pod {problem or f'{name_of(now)} to be restarted and ready'}"
+        return f"waiting for Pod {problem or f'{name_of(now)} {awaited}'}"
 
     def is_up(self, before: Json, pod: Json, names: Collection[str]) -> bool:
         """Return whether a Pod has been ready with the same new containers for long enough.
@@ -5463,22 +5468,25 @@ class ImageChange(PodByPod):
         return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
 
     def why_not_back(self, pod: Json, names: Collection[str]) -> Stuck | None:
-        """Return why a container has ended and is not started again; only an event may tell.
+        """Return why a native sidecar has ended and is not started again.
 
-        The status of a native sidecar that ended with 0 stays as it is while an image cannot be
-        pulled.
+        Only an event tells that an image cannot be pulled, if it ended with 0.
         """
-        for status in container_statuses(pod):
-            if status["name"] in names and "terminated" in dig(status, "state"):
+        for status in dig(pod, "status.initContainerStatuses"):
+            name = status["name"]
+            if name in names and "terminated" in dig(status, "state"):
+                path = f"involvedObject.fieldPath=spec.initContainers{{{name}}}"
                 with suppress(ApiError):
-                    event = self.cluster.latest_event(pod, "reason=Failed", self.changed_at)
-                    return Stuck(status["name"], event, "") if event else None
+                    selector = f"reason=Failed,{path}"
+                    event = self.cluster.latest_event(pod, selector, self.changed_at)
+                    return Stuck(name, event, "") if event else None
         return None
 
-    def give_up(self, problem: str) -> NoReturn:
-        self.restore(
-            next(iter(self.batch.values())), f"still {problem} after {self.options.timeout:g}s"
-        )
+    def give_up(self, problem: str) -> None:
+        """Restore the old image, unless the Pod is ready by now, and only has to stay so."""
+        (pod,) = self.batch.values()
+        if not self.ready_as[0]:
+            self.restore(pod, f"still {problem} after {self.options.timeout:g}s")
 
     def restore(self, pod: Json, problem: str) -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError."""
@@ -5487,36 +5495,62 @@ class ImageChange(PodByPod):
         self.state = f"{text}restoring the old image; "
         try:
             changed = self.cluster.change_images(pod, old)
-            self.state = f"{text}the old image was put back; "
-            text += self.restored(pod, changed, old)
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
             text += f"old image not restored: {first_line(error)}"
+        else:
+            self.state = f"{text}{PUT_BACK}; "
+            text += self.wait_for_restart(pod, changed, old)
         is_first = not self.rollout.proven.is_set()
         stop_reason = f"the new image does not start in {self.ref}" if is_first else ""
         self.state = ""
         raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
 
-    def restored(self, before: Json, changed: Json, names: Collection[str]) -> str:
-        """Wait until containers are restarted with their old images; return what to say of it.
+    def wait_for_restart(self, before: Json, changed: Json, names: Collection[str]) -> str:
+        """Wait until containers run with their old images again; return what to say of it.
 
         The kubelet ignores the image of a native sidecar whose startup probe has not passed.
         """
-        ids, now = container_ids(changed), changed
-
-        def is_restarted() -> bool:
-            nonlocal now
-            now = self.cluster.pod(before)
-            return all(container_ids(now).get(name) != ids.get(name) for name in names)
-
-        self.signals.wait(RESTARTS_WITHIN, lambda: not now or is_restarted())
-        runs_new = only(container_ids(before), names) != only(ids, names)
-        if not now or is_restarted() or (is_ready(now) and not runs_new):
-            return "old image restored"
-        what = "the Pod still runs the new one" if runs_new else "its container has not started"
+        deadline = time.monotonic() + RESTARTS_WITHIN
+        now = changed
+        while time.monotonic() < deadline:
+            self.signals.wait(1.0)
+            with suppress(ApiError):
+                now = self.cluster.pod(before)
+            if not now or has_old_containers(before, changed, now, names):
+                return "old image restored"
+        if is_ready(now) and only(container_ids(now), names) == only(container_ids(before), names):
+            return "old image restored"  # the kubelet had not restarted anything
+        if not runs_since(before, changed, now, names):
+            return f"{PUT_BACK}, but no restart was seen yet"
         command = f"kubectl delete pod {name_of(before)} --namespace {self.ref.namespace}"
-        return f"the old image was put back, but {what}; run `{command}`"
+        return f"{PUT_BACK}, but the Pod still runs the new one; run `{command}`"
+
+
+def has_old_containers(before: Json, changed: Json, pod: Json, names: Collection[str]) -> bool:
+    """Return whether containers were restarted since `changed`, with the images of `before`."""
+    images = {status["name"]: status.get("imageID") for status in container_statuses(before)}
+    ids = container_ids(changed)
+    restarted = {
+        status["name"]
+        for status in container_statuses(pod)
+        if status.get("containerID") != ids.get(status["name"])
+        and "running" in dig(status, "state")
+        and images.get(status["name"]) in (None, "", status.get("imageID"))
+    }
+    return restarted.issuperset(names)
+
+
+def runs_since(before: Json, changed: Json, pod: Json, names: Collection[str]) -> bool:
+    """Return whether a container still runs that was started between `before` and `changed`."""
+    old, ids = container_ids(before), container_ids(changed)
+    return any(
+        status["name"] in names
+        and "running" in dig(status, "state")
+        and old.get(status["name"]) != status.get("containerID") == ids.get(status["name"])
+        for status in container_statuses(pod)
+    )
 
 
 def first_line(error: ApiError) -> str:

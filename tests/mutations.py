@@ -84,8 +84,8 @@ MUTATIONS = (
     Mutation(
         "reasons: no event tells why containers are not created",
         "rollouts_on_a_node",
-        'event = self.event_of(pod, "type=Warning") if is_not_created(pod) else ""',
-        'event = ""',
+        "        if is_not_created(pod):\n            with",
+        "        if False:\n            with",
     ),
     Mutation(
         "reasons: a container that is not restarted is in a crash loop",
@@ -741,8 +741,8 @@ MUTATIONS = (
     Mutation(
         "in place: what was put back is not waited for",
         "images_on_a_node",
-        "        self.signals.wait(RESTARTS_WITHIN, lambda: not now or is_restarted())\n        runs_new = only(container_ids(before), names) != only(ids, names)\n",
-        "        runs_new = False\n",
+        "            if not now or has_old_containers(before, changed, now, names):\n",
+        "            if True:\n",
     ),
     Mutation(
         "in place: an event of an earlier change counts",
@@ -753,8 +753,20 @@ MUTATIONS = (
     Mutation(
         "in place: events are not read",
         "images_on_a_node",
-        '            if status["name"] in names and "terminated" in dig(status, "state"):\n',
+        '            if name in names and "terminated" in dig(status, "state"):\n',
         "            if False:\n",
+    ),
+    Mutation(
+        "in place: a Pod that is ready at the timeout is put back",
+        "image_changes",
+        "        if not self.ready_as[0]:\n            self.restore(",
+        "        if True:\n            self.restore(",
+    ),
+    Mutation(
+        "in place: a container with another image counts as restored",
+        "image_changes",
+        '        and images.get(status["name"]) in (None, "", status.get("imageID"))\n',
+        "",
     ),
     Mutation(
         "in place: a startup probe that has not passed is no matter",

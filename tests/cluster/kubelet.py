@@ -161,8 +161,8 @@ class Kubelet:
                 return True
         return False
 
-    def _tell(self, pod: dict, reason: str, message: str) -> None:
-        """Write an event about a Pod, of type Warning."""
+    def _tell(self, pod: dict, reason: str, message: str, container: str = "") -> None:
+        """Write an event about a Pod or one of its containers, of type Warning."""
         metadata = pod["metadata"]
         number = next(self._numbers)
         about = {
@@ -170,6 +170,9 @@ class Kubelet:
             "apiVersion": "v1",
             **{k: metadata[k] for k in ("name", "namespace", "uid")},
         }
+        if container:
+            key = "initContainers" if is_init(pod, container) else "containers"
+            about["fieldPath"] = f"spec.{key}{{{container}}}"
         self.store.create(
             "events",
             {
@@ -323,7 +326,8 @@ class Kubelet:
         """What happens next to a container of a new Pod, whose first state is that of `container_status`."""
         image = container["image"]
         if "broken" in image:
-            self._tell(pod, "Failed", f'Failed to pull image "{image}": {not_found(image)}')
+            name = container["name"]
+            self._tell(pod, "Failed", f'Failed to pull image "{image}": {not_found(image)}', name)
             return self._back_off_pull
         if "noprogram" in image:
             return self._start
@@ -343,7 +347,8 @@ class Kubelet:
         image = image_of(pod, found["name"])
         if "broken" not in image:
             return self._start(pod, status, found)
-        self._tell(pod, "Failed", f'Failed to pull image "{image}": {not_found(image)}')
+        text = f'Failed to pull image "{image}": {not_found(image)}'
+        self._tell(pod, "Failed", text, found["name"])
         ended = (
             self._killed(found) if "running" in found["state"] else found["state"].get("terminated")
         )
@@ -436,10 +441,9 @@ class Kubelet:
         found |= {"state": {"terminated": ended}, "ready": False, "started": False}
         if not is_second:
             return self._start, self.step
-        name = pod["metadata"]["name"]
-        self._tell(
-            pod, "BackOff", f"Back-off restarting failed container {found['name']} in pod {name}"
-        )
+        container, name = found["name"], pod["metadata"]["name"]
+        text = f"Back-off restarting failed container {container} in pod {name}"
+        self._tell(pod, "BackOff", text, container)
         return self._wait_to_restart, self.back_off
 
     def _wait_to_restart(self, pod: dict, status: dict, found: dict) -> tuple:

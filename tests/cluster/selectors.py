@@ -14,6 +14,7 @@ FIELDS = {
         "involvedObject.name",
         "involvedObject.namespace",
         "involvedObject.uid",
+        "involvedObject.fieldPath",
         "reason",
         "type",
     ),

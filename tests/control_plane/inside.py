@@ -105,14 +105,16 @@ def write(path: Path, text: str) -> None:
 
 def prepare(folder: Path) -> None:
     """Write the configurations, and set up mounts and the network."""
-    write(folder / "resolv.conf", "nameserver 127.0.0.1\n")
-    for command in (
-        ["mount", "-t", "tmpfs", "tmpfs", "/run"],
-        # With a real server of names, a pull that fails takes 10 seconds
-        ["mount", "--bind", str(folder / "resolv.conf"), os.path.realpath("/etc/resolv.conf")],
-        *(["ip", *words.split()] for words in NETWORK),
-    ):
-        subprocess.run(command, check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    # With a real server of names, a pull that fails takes 10 seconds
+    nowhere, names = "nameserver 127.0.0.1\n", Path(os.path.realpath("/etc/resolv.conf"))
+    write(folder / "resolv.conf", nowhere)
+    if names.exists():
+        subprocess.run(["mount", "--bind", folder / "resolv.conf", names], check=True)
+    else:  # it was a link into /run
+        write(names, nowhere)
+    for words in NETWORK:
+        subprocess.run(["ip", *words.split()], check=True)
     plugins = next(path for path in PLUGINS if os.path.exists(f"{path}/bridge"))
     text = CONTAINERD.format(folder=folder, socket=SOCKET, plugins=plugins)
     write(folder / "containerd.toml", text)
@@ -127,8 +129,11 @@ def main(folder: Path, program: str) -> None:
     Registry(folder / "images").start()
     with (folder / "containerd.log").open("wb") as log:
         words = ["containerd", "--config", str(folder / "containerd.toml")]
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        containerd = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    deadline = time.monotonic() + 30
     while not os.path.exists(SOCKET):
+        if containerd.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"containerd did not start: {(folder / 'containerd.log').read_text()[-2000:]}")
         time.sleep(0.05)
     running = subprocess.Popen([program, "--node", str(folder)])
     while os.wait()[0] != running.pid:  # the first process adopts others, and reaps them

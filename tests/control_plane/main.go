@@ -263,6 +263,7 @@ func start(folder string, args ...string) (*component, error) {
 		err := command.Wait()
 		text, _ := os.ReadFile(path)
 		started.ended <- fmt.Errorf("%s ended: %v\n%s", args[0], err, text[max(0, len(text)-2000):])
+		close(started.ended) // who has read that does not wait for it again
 	}()
 	return started, nil
 }

@@ -81,7 +81,8 @@ class Node(ControlPlane):
         api, deadline = Api(self.folder), time.monotonic() + 60
         while not is_node_ready(api):
             if time.monotonic() > deadline:
-                raise Unavailable(f"the node is not ready; see {self.folder}/kubelet.log")
+                log = (self.folder / "kubelet.log").read_text()[-2000:]
+                raise Unavailable(f"the node is not ready: {log}")
             time.sleep(0.1)
 
 

@@ -55,7 +55,19 @@ def follow(kubectl, name: str) -> str:
     return kubectl("logs", "--follow", "--pod-running-timeout=5m", f"job/{name}", NAMESPACE)
 
 
-def test_the_audit_tells_what_is_drifted(shop, kubectl):
+def test_the_audit_and_a_job_whose_pod_is_deleted_and_the_next_one_which_goes_on(shop, kubectl):
+    check_audit(shop, kubectl)
+    check_deleted(shop, kubectl)
+    start_job(shop, kubectl, "again")
+    found = records(follow(kubectl, "again"))
+    assert [r["outcome"] for r in found if r["record"] == "result"] == ["succeeded"]
+    assert found[-1]["exit_code"] == 0
+    kubectl("wait", "--for=condition=complete", "--timeout=60s", "job/again", NAMESPACE)
+    assert images(shop) == ["1.27.0-ready8"] * 4
+
+
+def check_audit(shop, kubectl) -> None:
+    """It tells what is drifted, and changes nothing."""
     job = ("create", "job", "--from=cronjob/sidecar-rollout-audit", "first-audit", NAMESPACE)
     kubectl(*job)
     found = records(follow(kubectl, "first-audit"))
@@ -68,7 +80,8 @@ def test_the_audit_tells_what_is_drifted(shop, kubectl):
     assert images(shop) == ["1.26.2"] * 4
 
 
-def test_a_job_whose_pod_is_deleted_waits_for_its_rollout_and_the_next_one_goes_on(shop, kubectl):
+def check_deleted(shop, kubectl) -> None:
+    """A Job whose Pod is deleted waits for its rollout, and its log ends with the summary."""
     start_job(shop, kubectl, "nightly")
     shop.wait_for(lambda: len(set(images(shop))) == 2, 60)  # the first rollout is in progress
     (name,) = kubectl("get", "pods", NAMESPACE, "--selector=job-name=nightly", "-o", "name").split()
@@ -79,9 +92,3 @@ def test_a_job_whose_pod_is_deleted_waits_for_its_rollout_and_the_next_one_goes_
     outcomes = sorted(r["outcome"] for r in found if r["record"] == "result")
     assert outcomes == ["not_started", "succeeded"]
     assert images(shop) == ["1.26.2"] * 2 + ["1.27.0-ready8"] * 2
-    start_job(shop, kubectl, "again")
-    found = records(follow(kubectl, "again"))
-    assert [r["outcome"] for r in found if r["record"] == "result"] == ["succeeded"]
-    assert found[-1]["exit_code"] == 0
-    kubectl("wait", "--for=condition=complete", "--timeout=60s", "job/again", NAMESPACE)
-    assert images(shop) == ["1.27.0-ready8"] * 4

@@ -34,7 +34,7 @@ def slowly(cluster, on_node, tool, monkeypatch):
     """For half a second, the stand-in shows what the probes of the old container said; a real kubelet does by itself."""
     if not on_node:
         cluster.kubelet.step = 0.5
-        monkeypatch.setattr(tool, "READY_FOR", 1.5)
+        monkeypatch.setattr(tool, "READY_FOR", 3.0)
     return cluster
 
 

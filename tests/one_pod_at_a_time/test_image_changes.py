@@ -160,12 +160,13 @@ class Cluster:
             if self.was_ready[name]:
                 assert not others, f"{others} are not ready, and {name} is next"
         found["spec"]["containers"][1]["image"] = images["agent"]
+        answer = copy.deepcopy(found)
         self.acted[name] = self.clock.now
         status = found["status"]["containerStatuses"][1]
         if self.fates[name] != "ignored":
             status |= {"ready": False, "state": {"terminated": {"exitCode": 0}}}
         set_ready(found)
-        return copy.deepcopy(found)
+        return answer
 
     def latest_event(self, obj, selector, since=""):
         return ""
@@ -442,3 +443,100 @@ def test_a_pod_must_stay_ready_with_the_same_containers(tool, monkeypatch):
     assert not work.is_up(before, after, ["agent"])
     clock.now = 1000 + 42
     assert work.is_up(before, after, ["agent"])
+
+
+def with_statuses(*statuses: dict) -> dict:
+    found = a_pod(0, True)
+    found["status"]["containerStatuses"] = [
+        {"ready": True, "state": {"running": {}}, **status} for status in statuses
+    ]
+    return found
+
+
+def agent(identity: str, image: str = "old", name: str = "agent", **fields) -> dict:
+    return {"name": name, "containerID": identity, "imageID": image, **fields}
+
+
+WAITS = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "now", "has_old", "runs_new"),
+    [
+        # The first ID that differs may be that of the new image, after a slow pull or a crash
+        (agent("a"), agent("b", "new"), False, False),
+        (agent("b", "new"), agent("c", "new"), False, False),
+        (agent("b", "new"), agent("c"), True, False),
+        (agent("b", "new"), agent("b", "new"), False, True),
+        (agent("b", "new"), agent("b", "new", **WAITS), False, False),
+        (agent("b", "new"), agent("c", **WAITS), False, False),  # the old image crashes, too
+        (agent("a"), agent("a"), False, False),  # nothing was seen, such as on a node that is down
+        (agent("a"), agent("c"), True, False),
+    ],
+)
+def test_what_a_pod_runs_after_the_old_image_was_put_back(tool, changed, now, has_old, runs_new):
+    parts = [with_statuses(found) for found in (agent("a"), changed, now)]
+    assert tool.has_old_containers(*parts, ["agent"]) is has_old
+    assert tool.runs_since(*parts, ["agent"]) is runs_new
+
+
+def test_of_two_containers_one_that_was_never_restarted_is_no_reason_to_delete_the_pod(tool):
+    before = with_statuses(agent("a1"), agent("b1", name="mesh"))
+    changed = with_statuses(agent("a1"), agent("b2", "new", name="mesh"))
+    now = with_statuses(agent("a1"), agent("b3", name="mesh"))
+    assert not tool.runs_since(before, changed, now, ["agent", "mesh"])
+
+
+def test_a_pod_that_becomes_ready_at_the_timeout_is_not_put_back(tool, monkeypatch):
+    """It only has to stay ready, which takes longer than the timeout."""
+    monkeypatch.setattr(tool, "READY_FOR", 90.0)
+    result, cluster = change_all(tool, ["starts"])
+    assert result.outcome is tool.Outcome.SUCCEEDED
+    assert images(cluster) == {"web-0": NEW}
+    assert cluster.clock.now >= 1090
+
+
+def test_only_an_event_about_the_container_itself_tells_why_it_is_not_back(tool):
+    """The kubelet repeats that the image of another one cannot be pulled."""
+    asked = []
+
+    class Events:
+        def now(self):
+            return datetime.now(timezone.utc)
+
+        def latest_event(self, obj, selector, since=""):
+            asked.append((selector, since))
+            return "Failed to pull image"
+
+    rollout = a_rollout(tool, Events(), "--only-drifted", "--in-place", sidecars=["agent"])
+    work = tool.ImageChange(rollout, a_workload(tool), lambda line: None)
+    work.changed_at = "2026-01-01T00:00:00"
+    pod = with_statuses(agent("a"))
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    pod["status"]["initContainerStatuses"] = [agent("m", name="mesh", state=ended)]
+    assert work.why_not_back(pod, ["agent"]) is None
+    assert asked == []
+    assert str(work.why_not_back(pod, ["mesh"])) == "container mesh: Failed to pull image"
+    path = "involvedObject.fieldPath=spec.initContainers{mesh}"
+    assert asked == [(f"reason=Failed,{path}", "2026-01-01T00:00:00")]
+
+
+def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatch):
+    """Its sidecar has ended, and it stays for its grace period or a finalizer."""
+    rollout = a_rollout(tool, None, "--evict", sidecars=["agent"])
+    work = tool.Eviction(rollout, a_workload(tool), lambda line: None)
+    monkeypatch.setattr(tool.Eviction, "wanted", 1)
+    old, new = a_pod(0, True), a_pod(1, True)
+    old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for found in (old, new):
+        found["status"]["containerStatuses"][1] |= {"ready": False}
+    work.known = {"uid-0"}
+
+    def stop_reason(*pods: dict) -> str:
+        work.pods = pods
+        with pytest.raises(tool.UnsuccessfulError) as raised:
+            work.give_up("waiting")
+        return raised.value.args[2]
+
+    assert stop_reason(old) == ""
+    assert "the sidecar is not ready in new Pods of " in stop_reason(old, new)
