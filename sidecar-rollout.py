@@ -2345,10 +2345,10 @@ class Cluster:
         self.request("POST", f"{path}/eviction", body=body, retry_on=(0, 503))
 
     def change_images(self, pod: Json, images: Mapping[str, str]) -> Json:
-        """Change images of a Pod's containers, by their names, if it still has its UID.
+        """Change images of a Pod's containers, by their names, and return the Pod.
 
-        It returns the Pod. Its containers are in its own order; another one is a 422. ApiError 422
-        or 403 if a policy refuses the change; see first_line.
+        Only if it still has its UID. The containers are in the Pod's own order; another one is a
+        422. ApiError 422 or 403 if a policy refuses the change; see first_line.
         """
         metadata = pod["metadata"]
         spec = {
@@ -2383,9 +2383,9 @@ class Cluster:
         return found if is_same else {}
 
     def latest_event(self, obj: Json, selector: str, since: str = "") -> str:
-        """Return the message of the latest event of an object; empty if it has none. ApiError.
+        """Return the message of the latest event of an object; empty if it has none.
 
-        `selector` is a field and a value; `since` is in whole seconds. No status says why a
+        `selector` is a field selector; `since` is in whole seconds. ApiError. No status says why a
         StatefulSet or DaemonSet cannot create Pods (reason FailedCreate), or why the kubelet cannot
         create the containers of a Pod.
         """
@@ -2396,8 +2396,8 @@ class Cluster:
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
         events = dig(self.find(path, query=query, retries=0), "items")
         latest: Json = max(events, key=time_of_event, default={})
-        is_late = time_of_event(latest)[:19] >= since
-        return message_text(latest.get("message", "")) if is_late else ""
+        is_new = time_of_event(latest)[:19] >= since
+        return message_text(latest.get("message", "")) if is_new else ""
 
     def pod_today(self, ref: ObjectRef, obj: Json, sample: Json) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
@@ -4558,12 +4558,13 @@ class Work:
 
     def why_missing(self, obj: Json, count: int) -> str:
         """Return why Pods are not created, by a condition or an event."""
-        event = ""
+        condition = failure_condition(obj)
+        if condition or count <= 0:
+            return condition
         try:
-            event = self.cluster.latest_event(obj, "reason=FailedCreate") if count > 0 else ""
+            return self.cluster.latest_event(obj, "reason=FailedCreate")
         except ApiError as error:
-            event = f"cannot read its events: {error}"
-        return failure_condition(obj) or event
+            return f"cannot read its events: {error}"
 
     # Verification, whatever the method
 
@@ -5524,7 +5525,8 @@ class ImageChange(PodByPod):
             return "old image restored"  # the kubelet had not restarted anything
         if not runs_since(before, changed, now, names):
             return f"{PUT_BACK}, but no restart was seen yet"
-        command = f"kubectl delete pod {name_of(before)} --namespace {self.ref.namespace}"
+        ref = ObjectRef("Pod", self.ref.namespace, name_of(before))
+        command = self.cluster.connection.kubectl_command(ref, "delete")
         return f"{PUT_BACK}, but the Pod still runs the new one; run `{command}`"
 
 

@@ -747,8 +747,8 @@ MUTATIONS = (
     Mutation(
         "in place: an event of an earlier change counts",
         "verdicts",
-        "        is_late = time_of_event(latest)[:19] >= since\n",
-        "        is_late = True\n",
+        "        is_new = time_of_event(latest)[:19] >= since\n",
+        "        is_new = True\n",
     ),
     Mutation(
         "in place: events are not read",
