@@ -2668,9 +2668,18 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     path = view[view.index("--kubeconfig") + 1] if "--kubeconfig" in view else ""
     if path and not os.path.exists(path):
         raise StartError(f"kubeconfig {path} does not exist")
+    paths = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+    files = list(filter(None, paths.split(os.pathsep)))
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
-        return decode_object(output)
+        config = decode_object(output)
+        for user in dig(config, "users"):
+            plugin = dig(user, "user.exec")
+            if os.path.dirname(plugin.get("command", "")):  # relative to its file, as for kubectl
+                folders = [os.path.dirname(os.path.abspath(file)) for file in files]
+                found = [os.path.join(folder, plugin["command"]) for folder in folders]
+                plugin["command"] = next(filter(os.path.exists, found), plugin["command"])
+        return config
     is_default = "--kubeconfig" not in view and "--context" not in view
     if NO_CONTEXT not in error:
         version, problem = run_command([view[0], "version", "--client", "--output=json"])
@@ -2682,8 +2691,6 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
         )
     if is_default and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
-    paths = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
-    files = list(filter(None, paths.split(os.pathsep)))
     problem = "the kubeconfig has no current context"
     if not any(os.path.exists(os.path.expanduser(file)) for file in files):
         problem = f"no kubeconfig found: {join_words(files, 'or')} does not exist"

@@ -60,6 +60,19 @@ def test_a_relative_path_of_a_certificate_starts_at_the_kubeconfig(shop, run, tm
     assert run(None, CONFIRM, f"--kubeconfig={path}").code == 0
 
 
+def test_a_relative_path_of_a_credential_plugin_starts_at_the_kubeconfig(shop, run, tmp_path):
+    """As for kubectl, also if an earlier file of KUBECONFIG does not exist."""
+    status = {"token": "admin-token"}
+    version = "client.authentication.k8s.io/v1beta1"
+    credential = {"apiVersion": version, "kind": "ExecCredential", "status": status}
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "plugin").write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    (tmp_path / "bin" / "plugin").chmod(0o755)
+    plugin = {"apiVersion": version, "command": "bin/plugin", "interactiveMode": "Never"}
+    path = write(tmp_path / "config", shop.kubeconfig_for({"exec": plugin}))
+    assert run(f"/missing/config:{path}", CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
 def test_a_token_file(shop, run, tmp_path):
     (tmp_path / "token").write_text("admin-token\n")
     path = write(tmp_path / "config", shop.kubeconfig_for({"tokenFile": str(tmp_path / "token")}))
