@@ -4217,6 +4217,7 @@ SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
 RECREATED = "was deleted and recreated during its rollout"
+COMPLETE = re.compile("successfully rolled out|roll(ing update| out) complete")  # of kubectl
 TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
 DEADLINE_TEXT = "exceeded its progress deadline"
 DID_NOT_START = "a sidecar did not start"
@@ -4237,11 +4238,12 @@ PUT_BACK = "the old image was put back"
 
 
 def run_until(
-    command: Sequence[str], seconds: float, stop: Callable[[], str], children: set[int]
+    command: Sequence[str], seconds: float, stop: Callable[[str], str], children: set[int]
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code and its last line of output.
 
-    The code is None if it took too long, or `stop` has returned why to end it. If it cannot run,
+    The code is None if it took too long, or `stop`, which gets the last line so far, has returned
+    why to end it. If it cannot run,
     it is 1. It runs in a session of its own: Ctrl-C is for this program. Until it has ended,
     `children` has its process ID.
     """
@@ -4270,7 +4272,7 @@ def run_until(
                 if code is not None:  # what it has left behind may keep its output open
                     return code, last_line(output)
                 is_late = time.monotonic() > deadline
-                reason = stop() or f"timed out after {seconds:g}s" * is_late
+                reason = stop(last_line(output)) or f"timed out after {seconds:g}s" * is_late
                 if reason:
                     return None, reason
         finally:
@@ -4365,8 +4367,10 @@ class Gate:
         """Return whether a rollout may start now. If that is not known, find out."""
         if self.command and time.monotonic() >= self.valid_until:
             signals = self.signals
-            stop, children = signals.reason_to_stop, signals.children
-            code, last = run_until(self.command, self.TIMEOUT, stop, children)
+            children = signals.children
+            code, last = run_until(
+                self.command, self.TIMEOUT, lambda _: signals.reason_to_stop(), children
+            )
             if self.signals.reason_to_stop():
                 return False
             reason = shorten(last, 200) or f"exit code {code}"
@@ -4381,7 +4385,8 @@ class Gate:
 class Looks:
     """Looks at a workload and its Pods every few seconds while kubectl waits.
 
-    A look may end the waiting, and never calls a rollout a success.
+    A look may end the waiting, and never calls a rollout a success. Some versions of kubectl say
+    that it is complete, and exit minutes later (kubectl issue 1163): that is not waited for.
     """
 
     AFTER = 3.0  # seconds
@@ -4392,14 +4397,18 @@ class Looks:
         self.attempt = attempt
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
+        self.is_complete = False  # whether the last look said so
         self.next = time.monotonic() + self.AFTER
 
-    def stop(self) -> str:
-        """Return why to wait no longer. If it is time, look."""
+    def stop(self, last_line: str) -> str:
+        """Return why to wait no longer, also by kubectl's last line. If it is time, look."""
         reason = "interrupted" if self.work.signals.is_second() else ""
         if not reason and time.monotonic() >= self.next:
+            was_complete = self.is_complete
             reason = self.look(CACHED) and self.look({})
             self.next = time.monotonic() + self.EVERY
+            if was_complete and self.is_complete and COMPLETE.search(last_line):
+                reason = last_line
         return reason
 
     def look(self, cached: Json) -> str:
@@ -4407,6 +4416,7 @@ class Looks:
         glance = self.work.at_a_glance(cached)
         result, snapshot = glance.judge(self.attempt, NOW)
         glance.tell(result.message)
+        self.is_complete = result.outcome is Outcome.SUCCEEDED
         if is_paused(glance.obj):
             return PAUSED
         return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""
@@ -4812,6 +4822,8 @@ class Restart(Work):
             left = max(deadline - time.monotonic(), 1.0)
             code, text = self.rollout_status(ref, left, looks.stop)
             self.signals.wait(0)
+            if code is None and COMPLETE.search(text):
+                code = 0
             if code in (0, None) or is_unfinished(text) or left <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
@@ -4821,7 +4833,7 @@ class Restart(Work):
         return code, text
 
     def rollout_status(
-        self, ref: ObjectRef, seconds: float, stop: Callable[[], str]
+        self, ref: ObjectRef, seconds: float, stop: Callable[[str], str]
     ) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see run_until."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]

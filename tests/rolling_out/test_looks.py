@@ -9,7 +9,17 @@ import pytest
 from cluster.manifests import container, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CONFIRM, Terminal, a_rollout, a_workload, is_running, let_ready, messages
+from support import (
+    BOTH,
+    CONFIRM,
+    KUBECTL,
+    Terminal,
+    a_rollout,
+    a_workload,
+    is_running,
+    let_ready,
+    messages,
+)
 
 BROKEN = "docker.io/istio/proxyv2:broken"
 
@@ -28,6 +38,55 @@ def web(cluster):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     return cluster
+
+
+LINGERS = """#!/bin/sh
+[ "$3 $4" = "rollout status" ] || exec {kubectl} "$@"
+{status}
+exec sleep 600
+"""
+
+
+def a_lingering_kubectl(folder, status: str) -> str:
+    path = folder / "kubectl"
+    path.write_text(LINGERS.format(kubectl=KUBECTL, status=status))
+    path.chmod(0o755)
+    return f"--kubectl={path}"
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
+def test_a_kubectl_that_lingers_after_its_last_line_is_not_waited_for(
+    cluster, run, looking, tmp_path, kind
+):
+    cluster.create("shop", workload(kind, "main"))
+    cluster.settle()
+    lingering = a_lingering_kubectl(tmp_path, f'{KUBECTL} "$@"')
+    ended = run(cluster, CONFIRM, lingering, *BOTH)
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (0, "succeeded")
+    assert result["seconds"] < 60
+
+
+def test_one_that_says_so_too_early_is_waited_for(web, run, looking, tool, tmp_path, monkeypatch):
+    """The Pods have to agree."""
+    monkeypatch.setattr(tool, "KUBECTL_GRACE", 0.0)
+    web.kubelet.ready_after = 600
+    status = "echo 'deployment \"web\" successfully rolled out'"
+    ended = run(web, CONFIRM, a_lingering_kubectl(tmp_path, status), "--timeout=2s")
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "timed_out")
+    assert result["seconds"] >= 2
+
+
+def test_pods_that_are_ready_before_kubectl_says_so_are_no_success(
+    web, run, looking, tool, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tool, "KUBECTL_GRACE", 0.0)
+    status = "echo 'Waiting for deployment \"web\" rollout to finish: 1 old replicas are pending termination...'"
+    ended = run(web, CONFIRM, a_lingering_kubectl(tmp_path, status), "--timeout=2s")
+    (result,) = ended.of("result")
+    assert result["seconds"] >= 2
+    assert result["outcome"] in ("timed_out", "completed_late")  # the Pods are rechecked at the end
 
 
 @pytest.mark.both

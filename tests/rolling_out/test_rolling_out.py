@@ -417,7 +417,7 @@ def a_kubectl(folder, text: str) -> str:
 def rollout_status(tool, tmp_path):
     """rollout_status(script, seconds, stop): what a kubectl of our own ends with."""
 
-    def wait(text: str, seconds: float = 60.0, stop=str):
+    def wait(text: str, seconds: float = 60.0, stop=lambda _: ""):
         children: set[int] = set()
         found = tool.run_until([a_kubectl(tmp_path, text)], seconds, stop, children)
         assert children == set()
@@ -462,7 +462,7 @@ def test_a_kubectl_that_hangs_is_ended(rollout_status, tmp_path):
 
 
 def test_kubectl_is_ended_when_nobody_waits_any_more(rollout_status, tmp_path):
-    def stop() -> str:
+    def stop(_: str) -> str:
         return "interrupted" if (tmp_path / "pid").exists() else ""
 
     text = f"echo $$ > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\nexec sleep 600"
@@ -476,7 +476,7 @@ def test_the_process_is_known_until_it_has_ended(tool, tmp_path):
     children: set[int] = set()
     release = threading.Event()
 
-    def hangs() -> str:
+    def hangs(_: str) -> str:
         release.wait(20)
         return ""
 
