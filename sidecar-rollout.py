@@ -341,6 +341,11 @@ class Difference(NamedTuple):
     expected: Any
 
 
+# Paths of what is different in each new Pod: a value, or `*` for some keys of an object or elements
+# of a list, with those that are the same. See variations.
+Varying = frozenset[tuple[tuple[str, ...], frozenset[str]]]
+
+
 class LivePod(NamedTuple):
     """A Pod, reduced to what the plan, the comparison and the census need."""
 
@@ -896,40 +901,36 @@ def shortage_of(ref: ObjectRef, obj: Json) -> str:
     return f"{available} of {desired} available" if available < desired else ""
 
 
+POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
+POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 CONTROLLER_LABELS = (
     "pod-template-hash",
     "controller-revision-hash",
     "pod-template-generation",
-    "apps.kubernetes.io/pod-index",
-    "statefulset.kubernetes.io/pod-name",
+    POD_INDEX_LABEL,
+    POD_NAME_LABEL,
 )
+# Between the ordinals of a StatefulSet and those of dry runs: Pods of a scale-down still terminate
+UNUSED_ORDINALS = 100
 TOKEN_VOLUME = "kube-api-access-[a-z0-9]{5}"  # each Pod has its own name for it
-USES = ("volumeMounts", "volumeDevices")  # of volumes
+USES = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # of volumes, and where
 
 
-def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
+def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0) -> Json:
     """Return the Pod that the workload's controller would create from its template now.
 
     Injectors read more than the template: Istio takes the workload's name from generateName,
     the controller reference and the label pod-template-hash. These come from a live Pod; nothing
-    else does, because an injector skips a Pod that has its sidecar.
+    else does, because an injector skips a Pod that has its sidecar. The Pod of a StatefulSet has a
+    name, by its ordinal; `number` makes another one.
     """
     template = obj["spec"]["template"]
     live = sample["metadata"]
     spec = without(template["spec"], "nodeName")
-    if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
-        volumes = {volume["name"]: volume for volume in dig(spec, "volumes")}
-        for name in map(name_of, dig(obj, "spec.volumeClaimTemplates")):
-            claim = {"claimName": f"{name}-{live['name']}"}
-            volumes[name] = {"name": name, "persistentVolumeClaim": claim}
-        spec |= {
-            "volumes": [*volumes.values()],
-            "hostname": live["name"],
-            "subdomain": obj["spec"].get("serviceName", ""),
-        }
+    labels = dig(template, "metadata.labels") | only(dig(live, "labels"), CONTROLLER_LABELS)
     metadata = {
         **only(dig(template, "metadata"), ("annotations", "finalizers")),
-        "labels": dig(template, "metadata.labels") | only(dig(live, "labels"), CONTROLLER_LABELS),
+        "labels": labels,
         "generateName": live.get("generateName") or f"{workload.name}-",
         "ownerReferences": [
             without(reference, "blockOwnerDeletion")
@@ -937,6 +938,21 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json) -> Json:
             if reference.get("controller")
         ],
     }
+    if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
+        start = dig(obj, "spec.ordinals").get("start", 0)
+        ordinal = str(start + counts_of(workload, obj)[0] + UNUSED_ORDINALS + number)
+        pod_name = f"{workload.name}-{ordinal}"
+        metadata["name"] = pod_name
+        labels |= only({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
+        volumes = {volume["name"]: volume for volume in dig(spec, "volumes")}
+        for name in map(name_of, dig(obj, "spec.volumeClaimTemplates")):
+            claim = {"claimName": f"{name}-{pod_name}"}
+            volumes[name] = {"name": name, "persistentVolumeClaim": claim}
+        spec |= {
+            "volumes": [*volumes.values()],
+            "hostname": pod_name,
+            "subdomain": obj["spec"].get("serviceName", ""),
+        }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -959,14 +975,34 @@ def plain_json(value: Any) -> str:
     return re.sub(f'"name": "{TOKEN_VOLUME}"', '"name": "kube-api-access"', json.dumps(value))
 
 
+METADATA_FIELD = re.compile(r'"fieldPath": "metadata\.(annotations|labels)\[\'([^\']+)\'\]"')
+
+
+def with_metadata(text: str, pod: Json) -> str:
+    """Return the JSON of containers and volumes with the values of annotations and labels that they
+    refer to.
+
+    Kuma and Istio configure a sidecar like that. What a new Pod does not have, and what controllers
+    set in each Pod, stays a reference.
+    """
+
+    def with_value(found: re.Match[str]) -> str:
+        section, key = found.groups()
+        value = dig(pod, f"metadata.{section}").get(key)
+        is_config = value is not None and key not in CONTROLLER_LABELS
+        return f'"value": {json.dumps(value)}' if is_config else found[0]
+
+    return METADATA_FIELD.sub(with_value, text)
+
+
 def view_of(pod: Json, names: Names) -> bytes:
     """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
 
-    The views of two Pods are equal if and only if nothing differs. The name and UID of a
+    If the views of two Pods are equal, nothing differs. The name and UID of a
     Deployment's ReplicaSet are no difference: each rollout creates another one, and the
     OpenTelemetry operator writes both into an environment variable.
     """
-    text = plain_json(sidecar_parts(pod, names))
+    text = with_metadata(plain_json(sidecar_parts(pod, names)), pod)
     template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
     for reference in dig(pod, "metadata.ownerReferences"):
         if reference["name"].endswith(f"-{template_hash}"):
@@ -987,8 +1023,15 @@ def without_empty(fields: Json) -> Json:
 
 
 def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
-    """Return a container in which lists with keys are dicts, and equal values are equal."""
+    """Return a container in which lists with keys are dicts, and equal values are equal.
+
+    Volumes have no names: an injector may make another one for each Pod.
+    """
     form = without(container, "name")
+    by_name = {volume["name"]: normal_volume(volume) for volume in volumes}
+    uses: Json = {
+        field: {use[path]: use for use in dig(form, field)} for field, path in USES.items()
+    }
     if kind == NATIVE:  # by its restartPolicy
         del form["restartPolicy"]
     return form | {
@@ -999,8 +1042,16 @@ def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Jso
             f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without(port, "protocol")
             for port in dig(form, "ports")
         },
-        "volumeMounts": {mount["mountPath"]: mount for mount in dig(form, "volumeMounts")},
-        "volumes": {volume["name"]: normal_volume(volume) for volume in volumes},
+        **{
+            field: {path: without(use, "name", USES[field]) for path, use in by_path.items()}
+            for field, by_path in uses.items()
+        },
+        "volumes": {
+            path: by_name[use["name"]]
+            for by_path in uses.values()
+            for path, use in by_path.items()
+            if use["name"] in by_name
+        },
     }
 
 
@@ -1013,6 +1064,8 @@ def normal_variables(variables: Iterable[Json]) -> Json:
     for variable in variables:
         source = dig(variable, "valueFrom")
         value = variable.get("value", "")
+        if "value" in dig(source, "fieldRef"):  # see with_metadata
+            source, value = {}, source["fieldRef"]["value"]
         used = re.findall(r"\$\(([^)]+)\)", value)
         form = {"from": source} if source else parsed_json(value)
         earlier = [name for name in used if name in found]
@@ -1143,10 +1196,11 @@ class Today:
     """What Pods of a workload would be like if they were created now, or why it is not known."""
 
     view: bytes = b""  # the sidecars that would be injected
-    other_changes: Names = ()
+    others: bytes = b""  # the other containers
+    other_changes: Names = ()  # of these
     configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
     config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
-    ignored: frozenset[tuple[str, ...]] = frozenset()  # paths that differ in each new Pod
+    varying: Varying = frozenset()  # what is different in each new Pod
     error: ApiError | None = None
 
 
@@ -2399,14 +2453,14 @@ class Cluster:
         is_new = time_of_event(latest)[:19] >= since
         return message_text(latest.get("message", "")) if is_new else ""
 
-    def pod_today(self, ref: ObjectRef, obj: Json, sample: Json) -> Json:
+    def pod_today(self, ref: ObjectRef, obj: Json, sample: Json, number: int = 0) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
 
-        In this dry run, admission runs and nothing is stored. `sample` is a Pod of the workload.
+        In this dry run, admission runs and nothing is stored; see pod_to_create.
         """
         path = f"{CORE}/namespaces/{ref.namespace}/pods"
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
-        body = pod_to_create(ref, obj, sample)
+        body = pod_to_create(ref, obj, sample, number)
         return decode_object(self.request("POST", path, query=query, body=body))
 
     def last_change(self, config: ObjectRef) -> datetime | ApiError:
@@ -2907,35 +2961,102 @@ PUBLIC = ("image", "imagePullPolicy", "ports", "position", "resources", "securit
 def revision_of(today: Today) -> str:
     """Return 12 hex digits that identify what is injected today; empty if that is not known.
 
-    Without the values that differ in each new Pod.
+    Without what is different in each new Pod.
     """
     if not today.view:
         return ""
-    view = unpacked(today.view)
-    for *parents, last in today.ignored:
-        found = view
-        for key in parents:
-            found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            found.pop(last, None)
-    return hashlib.sha256(json.dumps(view, sort_keys=True).encode()).hexdigest()[:12]
+    text = constant_text(unpacked(today.view), dict(today.varying))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def constant_text(
+    value: Any, varying: Mapping[Names, Collection[str]] = NOTHING, path: tuple[str, ...] = ()
+) -> str:
+    """Return the JSON of what is the same in each new Pod. The order of lists does not count."""
+
+    def constant(value: Any, path: tuple[str, ...]) -> Any:
+        same = varying.get((*path, "*"))
+        if isinstance(value, dict):
+            keys = [key for key in sorted(value) if same is None or key in same]
+            return {key: constant(value[key], (*path, key)) for key in keys}
+        if isinstance(value, list):
+            texts = map(constant_text, value)
+            return sorted(text if same is None or text in same else "" for text in texts)
+        return "" if path in varying else value
+
+    return json.dumps(constant(value, path))
 
 
 def find_differences(
-    current: Any, expected: Any, path: tuple[str, ...] = ()
+    current: Any,
+    expected: Any,
+    path: tuple[str, ...] = (),
+    varying: Mapping[Names, Collection[str]] = NOTHING,
 ) -> Iterator[Difference]:
-    """Yield where two normal forms differ, as deep inside as possible."""
+    """Yield where two normal forms differ, as deep inside as possible, but for what varies."""
     if json.dumps(current) == json.dumps(expected):
         return
     if isinstance(current, dict) and isinstance(expected, dict):
-        for key in sorted(current.keys() | expected.keys()):
-            yield from find_differences(current.get(key), expected.get(key), (*path, key))
-    else:
+        for key, before, after in in_pairs([current, expected], varying.get((*path, "*"))):
+            yield from find_differences(before, after, (*path, key), varying)
+        return
+    is_same = constant_text(current, varying, path) == constant_text(expected, varying, path)
+    if not is_same or None in (current, expected):
         if len(path) == 1:  # a whole container
             current, expected = (
                 form and only(form, ("image", "position")) for form in (current, expected)
             )
         yield Difference(path, current, expected)
+
+
+def in_pairs(objects: Sequence[Json], same: Collection[str] | None) -> Iterator[list[Any]]:
+    """Yield each key of objects with its values; None is absent.
+
+    If other keys than those in `same` are different in each object, the most similar ones belong
+    together: a variable's name, or the path of a mount, may have the name of its Pod in it. They
+    are called `*`.
+    """
+    first, *others = ({**each} for each in objects)
+    same = first.keys() if same is None else set(same)
+    for key in sorted(first.keys() - same):
+        close = []
+        for each in others:
+            changing = sorted(each.keys() - same)
+            close += difflib.get_close_matches(key, changing, 1, 0)
+        if len(close) == len(others):
+            found = [each.pop(name) for each, name in zip(others, close, strict=True)]
+            yield ["*", first.pop(key), *found]
+    for key in sorted({*first, *itertools.chain(*others)}):
+        yield [key, *(each.get(key) for each in (first, *others))]
+
+
+def variations(
+    answers: Sequence[Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], frozenset[str] | None]]:
+    """Yield where the answers of an injector differ; see Varying.
+
+    None, and not what is the same: what is there is in some answers, and not in each just once.
+    Nobody can tell a value of which there are a few from an injector that is being upgraded.
+    Containers and their fields are always the same.
+    """
+    if len(set(map(constant_text, answers))) == 1:
+        return
+    is_object = all(isinstance(answer, dict) for answer in answers)
+    is_list = all(isinstance(answer, list) for answer in answers)
+    parts = [list(answer) if is_object else [constant_text(answer)] for answer in answers]
+    if is_list:
+        parts = [list(map(constant_text, answer)) for answer in answers]
+    same = frozenset(parts[0]).intersection(*parts)
+    seen = Counter(part for each in parts for part in each if part not in same)
+    if len(path) > 1 and set(seen.values()) == {1} and len(set(map(len, parts))) == 1:
+        yield (*path, "*") if is_object or is_list else path, same
+    else:
+        places = {(*path, key) if is_object else path: None for key in sorted(seen)}
+        yield from places.items()
+    for key, *values in in_pairs(answers, same) if is_object else ():
+        has_parts = key != "*" or isinstance(values[0], dict)
+        if has_parts and None not in values:
+            yield from variations(values, (*path, key))
 
 
 def without_values(difference: Difference) -> Difference:
@@ -2952,24 +3073,15 @@ def without_values(difference: Difference) -> Difference:
     return Difference(path, *shown)
 
 
-def other_containers(pod: Json, names: Names) -> Json:
-    """Return the containers that are not named, in normal form."""
-    pod = json.loads(plain_json(pod), object_hook=without_empty)
-    return {
-        container["name"]: normal_container(kind, container, [])
-        for kind, container in containers_of(pod)
-        if not matches(container["name"], names)
-    }
+def view_of_others(pod: Json, names: Names) -> bytes:
+    """Return the containers that are not named; see view_of."""
+    return view_of(pod, [name for name in container_names(pod) if not matches(name, names)])
 
 
-def other_changes(live: Json, expected: Json, names: Names) -> Names:
+def other_changes(live: bytes, expected: bytes, varying: Varying = frozenset()) -> Names:
     """Return which other containers of the Pod would differ, too."""
-    before, after = (other_containers(pod, names) for pod in (live, expected))
-    changed = [name for name in before | after if before.get(name) != after.get(name)]
-    return sorted(f"container {name}" for name in changed)
-
-
-CONSTANT = {"image", "command", "args"}  # of containers: an injector gives each Pod the same
+    found = find_differences(unpacked(live), unpacked(expected), (), dict(varying))
+    return sorted({f"container {difference.path[0]}" for difference in found})
 
 
 def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
@@ -2998,22 +3110,22 @@ CONFIG_CHANGED = "changed after Pods were created"
 
 @functools.lru_cache(maxsize=4096)
 def sidecar_differences(
-    live: bytes, expected: bytes, resized: Names, ignored: Collection[Names], with_values: bool
+    live: bytes, expected: bytes, resized: Names, varying: Varying, with_values: bool
 ) -> dict[str, Difference]:
-    """Return what differs between two views by its JSON, except values at ignored paths, and
-    resources that were changed in place.
+    """Return what differs between two views by its JSON, except what is different in each new Pod,
+    and resources that were changed in place.
 
     Cached: many workloads have the same views.
     """
     if live == expected:
         return {}
     found = {}
-    for difference in find_differences(unpacked(live), unpacked(expected)):
-        path, *values = difference
-        # At an ignored path that is in both, only the value differs.
-        is_ignored = path in ignored and None not in values
+    for difference in find_differences(unpacked(live), unpacked(expected), (), dict(varying)):
+        path, current, wanted = difference
+        # An annotation that new Pods do not have was written later, as network plugins do.
+        is_later = current is not None and METADATA_FIELD.search(json.dumps(wanted))
         is_resized = path[0] in resized and path[1:2] == ("resources",)
-        if not (is_ignored or is_resized):
+        if not (is_later or is_resized):
             shown = difference if with_values else without_values(difference)
             found[json.dumps(shown)] = shown
     return found
@@ -3028,7 +3140,7 @@ def compare_pods(
     distinct: dict[str, Difference] = {}
     for pod in sorted(pods, key=lambda pod: pod.view):
         found = sidecar_differences(
-            pod.view, today.view, pod.resized, today.ignored, options.show_values
+            pod.view, today.view, pod.resized, today.varying, options.show_values
         )
         distinct |= found
         if found:
@@ -3039,13 +3151,6 @@ def compare_pods(
             distinct[str(config)] = Difference((str(config),), None, CONFIG_CHANGED)
             drifted |= {pod.name: {found.name for found in pod.sidecars} for pod in older}
     return dict(sorted(drifted.items())), list(distinct.values())
-
-
-def differences_of(pods: Iterable[Json], today: Today, options: Options) -> Sequence[Difference]:
-    """Return how Pods differ from what would be injected today; nothing without --only-drifted."""
-    if not options.only_drifted:
-        return ()
-    return compare_pods([live_pod(pod, options) for pod in pods], today, options)[1]
 
 
 def only_images(comparison: Comparison) -> bool:
@@ -3117,10 +3222,11 @@ def compare_all(
     If the first dry runs all time out, the others are not tried.
     """
     answers: dict[Found, Today] = {}
+    answered: dict[Found, float] = {}
     timeouts = 0
     today = NOT_ASKED
     for found, today in in_parallel(everything, partial(ask_today, cluster, options)):
-        answers[found] = today
+        answers[found], answered[found] = today, time.monotonic()
         timeouts += today.error is not None and today.error.is_timeout
         progress.show(f"Comparing: {len(answers)} of {len(everything)} workloads")
         if len(answers) == timeouts == REQUESTS_AT_A_TIME:
@@ -3134,60 +3240,88 @@ def compare_all(
     for found in everything:  # those that were not asked have the last error
         changed = with_changes(answers.get(found, today), last_changes)
         compared[found] = compare(found, changed, options)
-    drifted = [found for found in everything if compared[found].differences]
-    again = partial(ask_twice, cluster, options, compared)
-    for found, today in in_parallel(drifted, again):
-        compared[found] = compare(found, today, options)
+    asked = ask_again_later(cluster, options, compared, answered, progress)
+    compared |= {found: compare(found, today, options) for found, today in asked.items()}
     return {found.ref: comparison for found, comparison in compared.items()}
 
 
-def ask_twice(
-    cluster: Cluster, options: Options, compared: Mapping[Found, Comparison], found: Found
-) -> Today:
-    """Ask again what would be created for a workload.
+ANSWERS = 4  # if they differ: a value of which there are at most three comes back
+ANSWERS_APART = 1.1  # seconds: an injector may write the time
 
-    Return also the paths that have another value in each new Pod, or why that is not known.
+
+def ask_again_later(
+    cluster: Cluster,
+    options: Options,
+    compared: Mapping[Found, Comparison],
+    answered: dict[Found, float],
+    progress: ProgressLine,
+) -> dict[Found, Today]:
+    """Ask again what would be created for the workloads that differ, and return what is known then.
+
+    They are asked once, and those with another answer until ANSWERS are known. `answered` has the
+    monotonic times of the answers.
     """
-    today = compared[found].today
-    again = ask_today(cluster, options, found, is_second=True)
-    if again.error:
-        return replace(today, error=again.error)
-    changing = find_differences(unpacked(today.view), unpacked(again.view))
-    ignored = frozenset(difference.path for difference in changing)
-    second = replace(today, view=again.view)
-    always = {difference.path for difference in compare_pods(found.pods, second, options)[1]}
-    always &= {difference.path for difference in compared[found].differences}
-    odd = [
-        f"{section_text(path[1:]) or 'container'} of {path[0]}"
-        for path in sorted(ignored)
-        if not {path, path[:1]} & always or not CONSTANT.isdisjoint(path[1:2])
-    ]
-    error = None
-    if odd:
-        text = f"the injector gave two different answers ({join_words(odd)})"
-        error = ApiError(200, f"{text}: a random value, or it is being upgraded")
-    return replace(today, ignored=ignored, error=error)
+    answers = {found: [compared[found].today] for found in answered if compared[found].differences}
+    waiting = list(answers)
+
+    def ask(found: Found) -> Today:
+        time.sleep(max(answered[found] + ANSWERS_APART - time.monotonic(), 0))
+        return ask_today(cluster, options, found, len(answers[found]))
+
+    for number in range(2, ANSWERS + 1):
+        for done, (found, today) in enumerate(in_parallel(waiting, ask), 1):
+            answers[found].append(today)
+            answered[found] = time.monotonic()
+            progress.show(f"Comparing: answer {number} of {done} of {len(waiting)} workloads")
+        waiting = [
+            found for found in waiting if known_today(found, answers[found], options).varying
+        ]
+    progress.show("")
+    return {found: known_today(found, each, options) for found, each in answers.items()}
 
 
-def ask_today(cluster: Cluster, options: Options, found: Found, is_second: bool = False) -> Today:
+def known_today(found: Found, answers: Sequence[Today], options: Options) -> Today:
+    """Return what would be created, by all answers, or why that is not known."""
+    first = answers[0]
+    errors = [answer.error for answer in answers if answer.error]
+    if errors:
+        return replace(first, error=errors[0])
+    varying, unknown = split_variations([answer.view for answer in answers])
+    if unknown:
+        places = [
+            f"{section_text(path[1:])} of {path[0]}" if path[1:] else f"container {path[0]}"
+            for path in unknown
+        ]
+        text = f"the injector gave two different answers ({join_words(places)})"
+        why = "it has a few possible values, or the injector is being upgraded"
+        return replace(first, error=ApiError(200, f"{text}: {why}"))
+    others, _ = split_variations([answer.others for answer in answers])
+    live = view_of_others(unpacked(found.sample), options.sidecars)
+    return replace(first, varying=varying, other_changes=other_changes(live, first.others, others))
+
+
+def split_variations(views: Sequence[bytes]) -> tuple[Varying, list[tuple[str, ...]]]:
+    """Return what is different in each of these views, and the paths where nobody can tell."""
+    found = list(variations(list(map(unpacked, views))))
+    known = frozenset((path, same) for path, same in found if same is not None)
+    return known, [path for path, same in found if same is None]
+
+
+def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0) -> Today:
     """Return what would be created for a workload today, or why that is not known.
 
-    Of a second answer, only the view counts. Of a StatefulSet, it is about another one of its Pods:
-    theirs alone have names and labels that an injector may write into a sidecar.
+    Of a StatefulSet, each number is about another Pod.
     """
     names = options.sidecars
     try:
         sample = unpacked(found.sample)
-        others = [pod.name for pod in found.pods if pod.name != name_of(sample)]
-        if is_second and others and found.ref.kind == "StatefulSet":
-            sample = cluster.pod_named(found.ref.namespace, others[0]) or sample
-        pod = cluster.pod_today(found.ref, with_template(cluster, found), sample)
-        if is_second:
-            return Today(view_of(pod, names))
+        pod = cluster.pod_today(found.ref, with_template(cluster, found), sample, number)
         configs = NOTHING
         if options.include_config:
             configs = configs_of(pod, found.ref.namespace, options)
-        return Today(view_of(pod, names), other_changes(sample, pod, names), configs)
+        others = view_of_others(pod, names)
+        changes = other_changes(view_of_others(sample, names), others)
+        return Today(view_of(pod, names), others, changes, configs)
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
@@ -3237,7 +3371,7 @@ def difference_text(difference: Difference) -> str:
         return f"would be {'added' if expected else 'removed'}: {sidecar_text([sidecar], True)}"
     if section == ["position"]:
         return f"{name}  changes from {POSITIONS[current]} to {POSITIONS[expected]}"
-    if REDACTED in (current, expected):
+    if REDACTED in (current, expected) or {} in (current, expected):  # a mount has only its path
         verb = "added" if current is None else "removed" if expected is None else "changed"
         return f"{name}  {section_text(section)} {verb}"
     old, new = value_text(current), value_text(expected)
@@ -3647,7 +3781,8 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
         hint = f"{CHECK_INJECTOR}, or use --only-drifted --allow-removal"
         return f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
     hint = f"not restarted without --allow-removal; {CHECK_INJECTOR}"
-    return f"would lose the sidecar; {hint}"
+    added = f" and get {join_words(draft.comparison.added)}" * bool(draft.comparison.added)
+    return f"would lose the sidecar {join_words(missing)}{added}; {hint}"
 
 
 @rule(Stage.WRITE, left="drifted")
@@ -3749,7 +3884,7 @@ def is_repair(found: Found, comparison: Comparison) -> bool:
         if pod.stuck and not today.view:
             return True
         if pod.stuck:
-            parts = (pod.view, today.view, pod.resized, today.ignored, False)
+            parts = (pod.view, today.view, pod.resized, today.varying, False)
             differences = sidecar_differences(*parts).values()
             if pod.stuck & {difference.path[0] for difference in differences}:
                 return True
@@ -4417,6 +4552,7 @@ class Looks:
         result, snapshot = glance.judge(self.attempt, NOW)
         glance.tell(result.message)
         self.is_complete = result.outcome is Outcome.SUCCEEDED
+        self.work.today = glance.today  # see wrong
         if is_paused(glance.obj):
             return PAUSED
         return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""
@@ -4468,6 +4604,7 @@ class Work:
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
+        self.asked: Json = {}  # the object of which it asked: without our own annotations
         self.wanted_before = planned.total_pods  # Pods, if the owner states no number
         self.is_begun = bool(
             earlier and earlier.is_begun
@@ -4532,6 +4669,7 @@ class Work:
 
     def ask_again(self, obj: Json, sample: Json) -> None:
         """Ask what would be created now. An answer that says nothing about the Pod is ignored."""
+        self.asked = obj
         try:
             expected = self.cluster.pod_today(self.ref, obj, sample)
         except ApiError as error:
@@ -4608,6 +4746,16 @@ class Work:
         every = set(itertools.chain(*missing.values()))
         return lacking, join_words(sorted(every), "or")
 
+    def is_reverted(self, attempt: Attempt) -> bool:
+        """Return whether somebody has removed the annotation of a restart."""
+        return attempt.stamp not in ("", *template_annotations(self.obj).values())
+
+    def differences_of(self, pods: Iterable[Json]) -> Sequence[Difference]:
+        """Return how Pods differ from today's; nothing without --only-drifted."""
+        if not self.options.only_drifted:
+            return ()
+        return compare_pods(self.live(pods), self.today, self.options)[1]
+
     def wrong(self, new: Sequence[Json]) -> Result | None:
         """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
         lacking, names = self.lacking(new)
@@ -4616,7 +4764,10 @@ class Work:
             stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
-        differences = differences_of(new, self.today, self.options)
+        differences = self.differences_of(new)
+        if differences:  # perhaps because of the name of another ReplicaSet
+            self.ask_again(self.asked or with_template(self.cluster, self.found), new[0])
+            differences = self.differences_of(new)
         if differences:
             texts = "; ".join(map(difference_text, differences))
             message = f"the new Pods still differ: {texts}"
@@ -4634,6 +4785,10 @@ class Work:
             wanted = counts_of(self.ref, self.obj)[0]
         new = list(filter(attempt.is_new, pods))
         old = list(filter(attempt.is_old, pods))
+        if old and self.options.only_drifted and self.is_reverted(attempt):
+            up_to_date = [pod for pod in old if not self.differences_of([pod])]
+            old = [pod for pod in old if pod not in up_to_date]
+            new += up_to_date
         lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
         missing = max(wanted - len(pods), 0)
@@ -4693,8 +4848,7 @@ class Work:
         """
         try:
             snapshot = self.snapshot(attempt)
-            stamps = ["", *template_annotations(self.obj).values()]
-            cause = "" if attempt.stamp in stamps else REVERTED
+            cause = REVERTED if self.is_reverted(attempt) else ""
             result = self.wrong(snapshot.new)
             result = result or Result(self.planned, *self.completeness(snapshot, since, cause))
         except ApiError as error:
@@ -5422,7 +5576,7 @@ class ImageChange(PodByPod):
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs."""
-        found = differences_of([pod], self.today, self.options)
+        found = self.differences_of([pod])
         return {difference.path[0]: difference.expected for difference in found}
 
     def is_done(self, pod: Json) -> bool:
@@ -5666,7 +5820,9 @@ class Rollout:
             before = f"(unhealthy before the rollout: {planned.problem})"
             result = replace(result, message=f"{result.message} {before}")
         seconds = seconds_since(started)
-        result = replace(result, seconds=seconds, latest=work.decision, is_begun=work.is_begun)
+        comparison = replace(work.decision.comparison, today=work.today)
+        latest = replace(work.decision, comparison=comparison)
+        result = replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
         if self.options.record_events and work.is_begun and (earlier or not result.attempt):
             self.record_event(result, work)
         return result
@@ -5907,8 +6063,9 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def difference_lines(decision: Decision) -> list[str]:
-    """Return what differs, images first."""
-    found = sorted(decision.differences, key=lambda found: found.path[1:] != ("image",))
+    """Return what differs: images, containers added or removed, where they stand, and the rest."""
+    ranks = {("image",): 0, (): 1, ("position",): 2}
+    found = sorted(decision.differences, key=lambda found: ranks.get(found.path[1:], 3))
     lines = list(map(difference_text, found))
     changes = decision.comparison.today.other_changes
     if changes:
@@ -6082,7 +6239,7 @@ class Report:
                 workload.ref,
                 verdict=workload.comparison.verdict.snake_case,
                 differences=[found._asdict() for found in workload.differences],
-                ignored=sorted(workload.comparison.today.ignored),
+                ignored=sorted(path for path, _ in workload.comparison.today.varying),
                 other_changes=workload.comparison.today.other_changes,
                 message=workload.comparison.message,
             )
@@ -6134,7 +6291,7 @@ class Report:
             texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
             for workload in group:
                 self.letters |= dict.fromkeys([workload.ref, *workload.found.subjects], letter)
-        ignored = {path for row in self.plan.compared for path in row.comparison.today.ignored}
+        ignored = {path for row in self.plan.compared for path, _ in row.comparison.today.varying}
         names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
         if texts:
             self.print("Differences between running Pods and new ones:", *texts, "")

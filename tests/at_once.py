@@ -1,4 +1,4 @@
-"""The tool as a process that does not wait until new containers have been ready for ten seconds; all options are its own."""
+"""The tool as a process that does not wait until new containers have been ready for ten seconds, or to ask an injector again."""
 
 from __future__ import annotations
 
@@ -12,5 +12,6 @@ spec = importlib.util.spec_from_file_location("sidecar_rollout", SCRIPT)
 module = importlib.util.module_from_spec(spec)
 sys.modules["sidecar_rollout"] = module
 spec.loader.exec_module(module)
+module.ANSWERS_APART = 0.0
 module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
 sys.exit(module.main(sys.argv[1:]))

@@ -165,12 +165,14 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Shared | None]:
 
 @pytest.fixture(scope="session")
 def tool(request: pytest.FixtureRequest) -> ModuleType:
-    """The script as a module, for its pure functions; for the stand-in for the kubelet, it waits less."""
+    """The script as a module, for its pure functions; for the embedded cluster, it waits less."""
     spec = importlib.util.spec_from_file_location("sidecar_rollout", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules["sidecar_rollout"] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     assert module.READY_FOR == 10
+    assert module.ANSWERS_APART == 1.1
+    module.ANSWERS_APART = 0.0  # the tests' injectors write nothing that changes each second
     if not request.config.getoption("--node"):
         module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
     return module

@@ -155,8 +155,6 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
     namespace = store.get("namespaces", "", metadata["namespace"])
     named = metadata.get("name")
     name = named or metadata["generateName"]
-    if not named:
-        metadata["name"] = metadata["generateName"] + random_suffix()
     if namespace is None:
         details = {"name": metadata["namespace"], "kind": "namespaces"}
         raise Refused(404, "NotFound", f'namespaces "{metadata["namespace"]}" not found', details)
@@ -183,6 +181,10 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
         pod["spec"]
     )  # the injector sees the service account's volume, as the ServiceAccount plugin runs first
     injector(pod, namespace, dry_run)
+    if (
+        not named
+    ):  # after mutating admission: an injector sees no name (registry/generic/registry/store.go)
+        metadata["name"] = metadata["generateName"] + random_suffix()
     mount_token(pod["spec"])
     limit_ranges = store.list("limitranges", metadata["namespace"])
     set_pod_defaults(pod["spec"], limit_ranges)

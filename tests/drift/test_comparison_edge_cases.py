@@ -94,7 +94,7 @@ def test_volumes_behind_devices_count(tool):
     sidecar = container("istio-proxy", IMAGE, **device)
     volumes = [[{"name": "disk", "persistentVolumeClaim": {"claimName": name}}] for name in "ab"]
     one, other = (view(tool, sidecar, volumes=each) for each in volumes)
-    assert found(tool, one, other) == ["istio-proxy.volumes.disk.persistentVolumeClaim.claimName"]
+    assert found(tool, one, other) == ["istio-proxy.volumes./dev/x.persistentVolumeClaim.claimName"]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_a_stateful_sets_pod_has_its_claims(tool):
     _, live = recorded("db")
     claims = [{"metadata": {"name": "data"}}]
     spec = {
+        "replicas": 3,
         "template": {"metadata": {}, "spec": {"containers": []}},
         "volumeClaimTemplates": claims,
         "serviceName": "db",
@@ -61,7 +62,7 @@ def test_a_stateful_sets_pod_has_its_claims(tool):
         tool.ObjectRef("StatefulSet", "shop", "db", "apps"), {"spec": spec}, live
     )
     assert made["spec"]["volumes"] == [
-        {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-103"}}
     ]
-    assert (made["spec"]["hostname"], made["spec"]["subdomain"]) == ("db-0", "db")
+    assert (made["spec"]["hostname"], made["spec"]["subdomain"]) == ("db-103", "db")
     assert made["metadata"]["generateName"] == "db-"

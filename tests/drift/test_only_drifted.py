@@ -138,9 +138,8 @@ def test_a_changed_volume_that_the_sidecar_mounts_is_drift(every_kind, run):
     }
     every_kind.create("shop", config("proxy-config-2"))
     ended = run(every_kind, DRIFTED, "--show-values")
-    assert (
-        "istio-proxy.volumes.proxy-config.configMap.name: proxy-config -> proxy-config-2"
-        in lines(ended, "web")
+    assert "istio-proxy.volumes./etc/proxy.configMap.name: proxy-config -> proxy-config-2" in lines(
+        ended, "web"
     )
 
 

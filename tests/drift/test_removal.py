@@ -2,7 +2,44 @@
 
 from __future__ import annotations
 
+import pytest
+from cluster.manifests import container, workload
 from support import CONFIRM, DRIFTED, TEXT, patched, verdicts
+
+
+@pytest.fixture
+def two(cluster, run):
+    """two(before, after): what the plan says of a workload with these sidecars, besides mesh-proxy."""
+
+    def plan(before: str, after: str) -> dict:
+        real = cluster.injector.inject
+
+        def inject(pod: dict) -> None:
+            real(pod)
+            names = filter(None, ["mesh-proxy", cluster.also])
+            pod["spec"]["containers"] += [container(name, f"{name}:1") for name in names]
+
+        cluster.injector.inject, cluster.also = inject, before
+        cluster.create("shop", workload("Deployment", "web"))
+        cluster.settle()
+        cluster.also = after
+        (skip,) = run(cluster, DRIFTED, "--sidecar-container-name=mesh-*").of("skip")
+        return skip
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("mesh-debug", "", "would lose the sidecar mesh-debug; not restarted"),
+        ("mesh-old", "mesh-new", "would lose the sidecar mesh-old and get mesh-new; not restarted"),
+    ],
+)
+def test_it_is_said_which_of_several_sidecars_would_go(two, before, after, what):
+    skip = two(before, after)
+    assert skip["code"] == "losing_sidecar"
+    assert what in skip["reason"]
 
 
 def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(every_kind, run):
@@ -20,7 +57,7 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     text = run(every_kind, DRIFTED, TEXT).stdout
     assert "  a  would be removed: istio-proxy 1.26.2\n" in text
     assert (
-        "  drifted, but would lose the sidecar; not restarted without --allow-removal; "
+        "  drifted, but would lose the sidecar istio-proxy; not restarted without --allow-removal; "
         "check what injects it:\n"
         "    Deployment shop/native (a), shop/web (a)\n"
     ) in text

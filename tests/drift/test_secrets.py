@@ -75,7 +75,7 @@ def test_each_difference_says_which_one_changed(tool):
         "istio-proxy  env SETTINGS changed",
         "istio-proxy  lifecycle.postStart.exec.command changed",
         "istio-proxy  livenessProbe.httpGet.httpHeaders changed",
-        "istio-proxy  volume v.csi.volumeAttributes.key changed",
+        "istio-proxy  volume /v.csi.volumeAttributes.key changed",
         "istio-proxy  workingDir changed",
     ]
 
@@ -123,7 +123,7 @@ def test_a_new_volume_is_shown_with_its_kind(tool, volume, kind):
     before = {"metadata": {}, "spec": pod_spec(plain)}
     after = {"metadata": {}, "spec": pod_spec(mounted, volumes=[{"name": "v", **volume}])}
     shown = list(map(tool.difference_text, differences(tool, before, after)))
-    assert f"istio-proxy  volume v  <none> -> {kind}" in shown
+    assert f"istio-proxy  volume /v  <none> -> {kind}" in shown
 
 
 def test_show_values_shows_all(tool):

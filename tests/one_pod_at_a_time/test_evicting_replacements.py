@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from cluster.manifests import replicated, workload
-from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, upgrade
+from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, images, upgrade
 
 pytestmark = pytest.mark.both
 
@@ -44,7 +44,25 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     }
 
 
-def test_replacements_that_still_differ_end_it(cluster, start):
+def test_replacements_that_still_differ_end_it(cluster, run, monkeypatch):
+    """Pods that are created get another image than those of dry runs."""
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    call = type(cluster.injector).__call__
+
+    def other_for_real(injector, pod: dict, namespace: dict, dry_run: bool) -> None:
+        injector.container["image"] = f"docker.io/istio/proxyv2:1.2{'7' if dry_run else '8'}.0"
+        call(injector, pod, namespace, dry_run)
+
+    monkeypatch.setattr(type(cluster.injector), "__call__", other_for_real)
+    (result,) = run(cluster, CONFIRM, "--only-drifted", *EVICT).of("result")
+    assert result["outcome"] == "still_drifted"
+    assert "1.28.0" in result["message"]
+    assert len(evictions(cluster)) == 1
+
+
+def test_replacements_that_are_what_is_injected_by_now_are_right(cluster, start):
+    """The injector is upgraded between the last dry run and the eviction."""
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
     cluster.settle()
     upgrade(cluster)
@@ -55,9 +73,8 @@ def test_replacements_that_still_differ_end_it(cluster, start):
     reached.release.set()
     ended = running.finish()
     (result,) = ended.of("result")
-    assert result["outcome"] == "still_drifted"
-    assert "1.28.0" in result["message"]
-    assert len(evictions(cluster)) == 1
+    assert result["outcome"] == "succeeded"
+    assert images(cluster, "istio-proxy") == ["docker.io/istio/proxyv2:1.28.0"] * 3
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "ReplicaSet", "CloneSet"])

@@ -8,14 +8,14 @@ from datetime import datetime, timezone
 
 import pytest
 from cluster.manifests import container, pod, pod_spec, workload
-from support import CONFIRM, DEBUG, KUBECTL, TEXT, counts, refuse, unchecked
+from support import CONFIRM, DEBUG, KUBECTL, NEW, TEXT, counts, refuse, unchecked
 
 pytestmark = pytest.mark.both
 
 
-def take_away(cluster, name: str, manager: str) -> None:
+def take_away(cluster, name: str, manager: str, kind: str = "Deployment") -> None:
     """Somebody who owns the template writes it back as it was."""
-    found = cluster.get("Deployment", "shop", name)
+    found = cluster.get(kind, "shop", name)
     template = {**found["spec"]["template"], "metadata": {"labels": {"app": name}}}
     metadata = dict(found["metadata"], generation=found["metadata"]["generation"] + 1)
     stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -27,7 +27,7 @@ def take_away(cluster, name: str, manager: str) -> None:
     }
     metadata["managedFields"] = [*found["metadata"]["managedFields"], entry]
     cluster.store.change(
-        "deployments", found, metadata=metadata, spec={**found["spec"], "template": template}
+        f"{kind.lower()}s", found, metadata=metadata, spec={**found["spec"], "template": template}
     )
 
 
@@ -48,6 +48,35 @@ def test_an_annotation_that_is_taken_away_is_told(cluster, start):
         "`kubectl rollout undo` or a GitOps tool; configure such a tool to ignore annotations of the Pod "
         "template"
     )
+
+
+@pytest.mark.embedded("managedFields cannot be written by hand")
+def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, start):
+    """A Pod that came back in the same second has neither the annotation nor a later time, but the new sidecar."""
+    cluster.create("shop", workload("DaemonSet", "log"))
+    cluster.settle()
+    total = len(cluster.pods("shop"))
+    cluster.kubelet.ready_after = 1.0
+    cluster.injector.container["image"] = NEW
+    running = start(cluster, CONFIRM, DEBUG, "--only-drifted", "--include-daemonset")
+
+    def new_pods(*besides: dict) -> list[dict]:
+        known = [pod["metadata"]["uid"] for pod in besides]
+        new = [p for p in cluster.pods("shop") if p["spec"]["containers"][-1]["image"] == NEW]
+        return [pod for pod in new if pod["metadata"]["uid"] not in known]
+
+    cluster.wait_for(new_pods)
+    before = new_pods()
+    take_away(cluster, "log", "an-operator", "DaemonSet")
+    cluster.wait_for(lambda: new_pods(*before))
+    cluster.backdate(new_pods(*before)[0], 60)
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "incomplete")
+    assert result["message"].startswith(
+        f"{total - 1} of {total} Pods not updated: the rollout annotation"
+    )
+    assert result["counts"]["updated"] == 1
 
 
 EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
