@@ -339,6 +339,7 @@ class Server(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
     lists: Lists
     webhook = 0.0  # seconds a dry-run creation takes; below 0, the injector is down
+    numbers: Iterator[int] | None = None  # it gives each Pod another one
     discovery: dict[str, bytes] = {}
 
     def handle(self) -> None:
@@ -371,9 +372,11 @@ class Server(socketserver.StreamRequestHandler):
         else:
             time.sleep(abs(self.webhook))
             if self.webhook >= 0:
-                obj["spec"]["containers"].append(
-                    {**istio_proxy(), "image": "docker.io/istio/proxyv2:1.27.0"}
-                )
+                sidecar = {**istio_proxy(), "image": "docker.io/istio/proxyv2:1.27.0"}
+                if self.numbers:
+                    number = {"name": "ISTIO_META_0", "value": str(next(self.numbers))}
+                    sidecar["env"] = [number, *sidecar["env"][1:]]
+                obj["spec"]["containers"].append(sidecar)
             obj["spec"]["volumes"] = [
                 {"name": m["name"], "emptyDir": {}} for m in istio_proxy()["volumeMounts"]
             ]
@@ -394,9 +397,10 @@ class Listener(socketserver.ThreadingTCPServer):
         pass  # a client that was measured has ended
 
 
-def serve(pods: int, webhook: float, matching: float) -> None:
+def serve(pods: int, webhook: float, matching: float, is_varying: bool) -> None:
     """Runs the server until standard input ends; prints its port."""
     Server.lists, Server.webhook = Lists(pods, matching), webhook
+    Server.numbers = itertools.count() if is_varying else None
     recorded = json.loads((HERE / "recorded" / "discovery.json").read_text())
     Server.discovery = {
         e["request"]["path"]: json.dumps(e["response"]["body"]).encode() for e in recorded
@@ -409,11 +413,11 @@ def serve(pods: int, webhook: float, matching: float) -> None:
 
 @contextlib.contextmanager
 def served(
-    pods: int, webhook: float = 0.005, matching: float = MATCHING
+    pods: int, webhook: float = 0.005, matching: float = MATCHING, is_varying: bool = False
 ) -> Iterator[dict[str, str]]:
     """A server of a process of its own; the environment in which to reach it."""
     words = [sys.executable, __file__, "--serve", str(pods), f"--webhook={webhook}"]
-    words += ["--matching", str(matching)]
+    words += ["--matching", str(matching), *(["--varying"] if is_varying else [])]
     with (
         tempfile.TemporaryDirectory() as home,
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
@@ -647,7 +651,8 @@ def asking(size: int, rounds: int) -> Iterator[Row]:
         "metadata": {"generateName": "x-", "namespace": "team-1"},
         "spec": {"containers": [a_container("x")]},
     }
-    with served(size, webhook=0.005) as environment:
+    varying = served(size, webhook=0.005, is_varying=True)
+    with served(size, webhook=0.005) as environment, varying as with_numbers:
         sequential = [
             sys.executable,
             "-c",
@@ -660,12 +665,16 @@ def asking(size: int, rounds: int) -> Iterator[Row]:
         costs = in_turns(
             rounds,
             ours=lambda: cost_of(tool("--only-drifted"), environment),
+            varying=lambda: cost_of(tool("--only-drifted"), with_numbers),
             sequential=lambda: cost_of(sequential, environment),
         )
         what = (
             f"--only-drifted, {workloads:,} workloads: wall, against as many dry-run calls in a row"
         )
-        yield Row("asking", what, costs["ours"].wall, costs["sequential"].wall, "s", 0.5)
+        ours = costs["ours"].wall
+        yield Row("asking", what, ours, costs["sequential"].wall, "s", 0.5)
+        what = "the same, with a value that is different in each new Pod: against one that is not"
+        yield Row("asking", what, costs["varying"].wall, ours, "s", 2.0)
 
 
 SHELL_LOOP = """
@@ -953,10 +962,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--webhook", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--varying", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--matching", type=float, default=MATCHING, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.webhook, options.matching)
+        serve(options.serve, options.webhook, options.matching, options.varying)
         return 0
     rows = []
     for name in options.only or MEASURES:

@@ -112,6 +112,9 @@ CHANGES = (
     "position",
     "random value",
     "value per Pod",
+    "name of the Pod",
+    "time",
+    "random order",
     "removal",
     "nothing",
 )

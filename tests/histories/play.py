@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import fnmatch
+import hashlib
 import json
 import os
 import pty
@@ -46,11 +47,13 @@ from .cases import (
 )
 
 NEVER = {"example.com/rollout": "never"}
-VARIES = ("START_TIME", "INSTANCE")  # variables whose values are different in each Pod
+VARIES = ("START_TIME", "INSTANCE", "TICK")  # variables whose values are different in each Pod
+TICK = 0.05  # seconds in which an injector writes the same time
 CONSTANTS = {  # of the tool: waits for a cluster that is slower than this one
     "SETTLE": 2.0,
     "SOAK_EVERY": 0.2,
     "READY_FOR": 0.2,
+    "ANSWERS_APART": 1.1 * TICK,
     "RESTARTS_WITHIN": 3.0,
 }
 HOLDS_PENDING = ("paused", "OnDelete", "partition")  # strategies that do not roll out a template
@@ -102,6 +105,12 @@ def next_version(version: Version, change: str) -> Version:
             variables["START_TIME"] = ""
         elif change == "value per Pod":
             variables["INSTANCE"] = ""
+        elif change == "name of the Pod":
+            variables |= {"INSTANCE": "", "ID": ""}
+        elif change == "time":
+            variables["TICK"] = ""
+        elif change == "random order":
+            one["args"] += [f"--attribute={number}" for number in range(4)]
         one["env"] = [{"name": key, "value": value} for key, value in variables.items()]
         found.append((name, position, json.dumps(one)))
     return tuple(found)
@@ -219,7 +228,13 @@ class World:
                 if variable["name"] == "START_TIME":
                     variable["value"] = str(time.time_ns())
                 if variable["name"] == "INSTANCE":
-                    variable["value"] = pod["metadata"].get("name", "?")
+                    variable["value"] = seen_name(pod)
+                if variable["name"] == "TICK":
+                    variable["value"] = str(int(time.monotonic() / TICK))
+                if variable["name"] == "ID":
+                    variable["name"] = f"ID_{hashlib.sha256(seen_name(pod).encode()).hexdigest()}"
+            if "--attribute=0" in one.get("args", ()):
+                random.shuffle(one["args"])
             asked = pod["metadata"].get("annotations", {}).get("sidecar.istio.io/nativeSidecar")
             if position == "regular" and asked != "true":
                 spec["containers"] = [*spec["containers"], one]
@@ -772,8 +787,16 @@ def is_stuck(found: dict) -> bool:
 def form(one: dict, position: str) -> tuple:
     """What counts of a sidecar."""
     variables = {v["name"]: v.get("value", "") for v in one.get("env", ())}
-    variables |= {name: "*" for name in VARIES if name in variables}
-    return position, one["image"], frozenset(variables.items()), tuple(one.get("args", ()))
+    variables = {
+        "ID" if name.startswith("ID_") else name: value for name, value in variables.items()
+    }
+    variables |= {name: "*" for name in (*VARIES, "ID") if name in variables}
+    return position, one["image"], frozenset(variables.items()), tuple(sorted(one.get("args", ())))
+
+
+def seen_name(pod: dict) -> str:
+    """What an injector knows of the name: none of a Deployment's Pod."""
+    return pod["metadata"].get("name") or pod["metadata"]["generateName"]
 
 
 def forms(pod: dict, names: list[str]) -> dict[str, tuple]:
