@@ -341,9 +341,10 @@ class Difference(NamedTuple):
     expected: Any
 
 
-# Paths of what is different in each new Pod: a value, or `*` for some keys of an object or elements
-# of a list, with those that are the same. See variations.
-Varying = frozenset[tuple[tuple[str, ...], frozenset[str]]]
+Path = tuple[str, ...]
+# Paths of what is different in each new Pod: of a value, or of the order of a list, with None; of a
+# key such as `ID_*`, or of elements of a list, `*`, with the keys or elements that are the same.
+Varying = frozenset[tuple[Path, frozenset[str] | None]]
 
 
 class LivePod(NamedTuple):
@@ -990,7 +991,7 @@ def with_metadata(text: str, pod: Json) -> str:
         section, key = found.groups()
         value = dig(pod, f"metadata.{section}").get(key)
         is_config = value is not None and key not in CONTROLLER_LABELS
-        return f'"value": {json.dumps(value)}' if is_config else found[0]
+        return found[0] + f', "value": {json.dumps(value)}' * is_config
 
     return METADATA_FIELD.sub(with_value, text)
 
@@ -1064,8 +1065,6 @@ def normal_variables(variables: Iterable[Json]) -> Json:
     for variable in variables:
         source = dig(variable, "valueFrom")
         value = variable.get("value", "")
-        if "value" in dig(source, "fieldRef"):  # see with_metadata
-            source, value = {}, source["fieldRef"]["value"]
         used = re.findall(r"\$\(([^)]+)\)", value)
         form = {"from": source} if source else parsed_json(value)
         earlier = [name for name in used if name in found]
@@ -1079,7 +1078,8 @@ def parsed_json(text: str) -> Any:
     What is very deep stays a text: nobody reads it, and it may exhaust the stack.
     """
     depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)
-    if text.strip()[:1] in ("{", "[") and max(depths) <= 32:
+    has_null = re.search(r"\bnull\b", text)  # which is not the same as nothing
+    if text.strip()[:1] in ("{", "[") and max(depths) <= 32 and not has_null:
         with suppress(ValueError):
             return json.loads(text)
     return text
@@ -2965,98 +2965,156 @@ def revision_of(today: Today) -> str:
     """
     if not today.view:
         return ""
-    text = constant_text(unpacked(today.view), dict(today.varying))
+    text = json.dumps(constant_part(unpacked(today.view), (), dict(today.varying)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def constant_text(
-    value: Any, varying: Mapping[Names, Collection[str]] = NOTHING, path: tuple[str, ...] = ()
-) -> str:
-    """Return the JSON of what is the same in each new Pod. The order of lists does not count."""
+ORDER = "(order)"  # of a list, in a path of Varying
+CHANGES = "(different in each new Pod)"
 
-    def constant(value: Any, path: tuple[str, ...]) -> Any:
-        same = varying.get((*path, "*"))
-        if isinstance(value, dict):
-            keys = [key for key in sorted(value) if same is None or key in same]
-            return {key: constant(value[key], (*path, key)) for key in keys}
-        if isinstance(value, list):
-            texts = map(constant_text, value)
-            return sorted(text if same is None or text in same else "" for text in texts)
-        return "" if path in varying else value
 
-    return json.dumps(constant(value, path))
+def constant_part(value: Any, path: Path, varying: Mapping[Path, Collection[str] | None]) -> Any:
+    """Return a value with a mark in place of what is different in each new Pod."""
+    if path in varying and (varying[path] is None or not isinstance(value, dict)):
+        return CHANGES
+    if isinstance(value, dict):
+        kept = as_pattern(value, path, varying)
+        return {key: constant_part(kept[key], (*path, key), varying) for key in sorted(kept)}
+    if not isinstance(value, list):
+        return value
+    parts = [constant_part(part, (*path, str(n)), varying) for n, part in enumerate(value)]
+    same = varying.get((*path, "*"))
+    if same is not None:
+        parts = [part if json.dumps(part) in same else CHANGES for part in parts]
+    return sorted(parts, key=json.dumps) if (*path, ORDER) in varying else parts
+
+
+def as_pattern(obj: Json, path: Path, varying: Mapping[Path, Collection[str] | None]) -> Json:
+    """Return an object in which a key that is different in each new Pod is its pattern, `ID_*`."""
+    renamed = dict(obj)
+    for (*parents, pattern), same in varying.items():
+        if tuple(parents) == path and same is not None:
+            start, _, end = pattern.partition("*")
+            found = [
+                key
+                for key in sorted(renamed.keys() - same)
+                if key.startswith(start) and key.endswith(end) and len(key) > len(start + end)
+            ]
+            if found:
+                renamed[pattern] = renamed.pop(found[0])
+    return renamed
+
+
+def as_objects(values: Sequence[Any]) -> Sequence[Any]:
+    """Return lists of objects, if they are equally long, as objects by index; or the values."""
+    are_lists = all(isinstance(value, list) for value in values)
+    if not are_lists or len(set(map(len, values))) > 1 or not values[0]:
+        return values
+    if not all(isinstance(part, dict) for value in values for part in value):
+        return values
+    return [{str(n): part for n, part in enumerate(value)} for value in values]
 
 
 def find_differences(
     current: Any,
     expected: Any,
-    path: tuple[str, ...] = (),
-    varying: Mapping[Names, Collection[str]] = NOTHING,
+    path: Path = (),
+    varying: Mapping[Path, Collection[str] | None] = NOTHING,
 ) -> Iterator[Difference]:
     """Yield where two normal forms differ, as deep inside as possible, but for what varies."""
-    if json.dumps(current) == json.dumps(expected):
+    parts = [json.dumps(constant_part(value, path, varying)) for value in (current, expected)]
+    if parts[0] == parts[1] and (current is None) == (expected is None):
         return
-    if isinstance(current, dict) and isinstance(expected, dict):
-        for key, before, after in in_pairs([current, expected], varying.get((*path, "*"))):
-            yield from find_differences(before, after, (*path, key), varying)
+    one, other = as_objects([current, expected])
+    if isinstance(one, dict) and isinstance(other, dict):
+        before, after = (as_pattern(each, path, varying) for each in (one, other))
+        for key in sorted(before.keys() | after.keys()):
+            yield from find_differences(before.get(key), after.get(key), (*path, key), varying)
         return
-    is_same = constant_text(current, varying, path) == constant_text(expected, varying, path)
-    if not is_same or None in (current, expected):
-        if len(path) == 1:  # a whole container
-            current, expected = (
-                form and only(form, ("image", "position")) for form in (current, expected)
-            )
-        yield Difference(path, current, expected)
+    if len(path) == 1:  # a whole container
+        current, expected = (
+            form and only(form, ("image", "position")) for form in (current, expected)
+        )
+    yield Difference(path, current, expected)
 
 
-def in_pairs(objects: Sequence[Json], same: Collection[str] | None) -> Iterator[list[Any]]:
-    """Yield each key of objects with its values; None is absent.
+def common_ends(texts: Sequence[str]) -> tuple[str, str]:
+    """Return what all texts begin and end with."""
+    start = os.path.commonprefix(list(texts))
+    rest = [text[len(start) :][::-1] for text in texts]
+    return start, os.path.commonprefix(rest)[::-1]
 
-    If other keys than those in `same` are different in each object, the most similar ones belong
-    together: a variable's name, or the path of a mount, may have the name of its Pod in it. They
-    are called `*`.
+
+def key_patterns(keys: Sequence[Collection[str]]) -> list[tuple[str, list[str]]]:
+    """Return the keys of several objects that belong together, such as `ID_1`, `ID_2` of `ID_*`.
+
+    They are those with the most in common at both ends: a variable's name, or the path of a mount,
+    may have the name of its Pod in it.
     """
-    first, *others = ({**each} for each in objects)
-    same = first.keys() if same is None else set(same)
-    for key in sorted(first.keys() - same):
-        close = []
+    first, *others = map(set, keys)
+    found = []
+    for key in sorted(first):
+        group = [key]
         for each in others:
-            changing = sorted(each.keys() - same)
-            close += difflib.get_close_matches(key, changing, 1, 0)
-        if len(close) == len(others):
-            found = [each.pop(name) for each, name in zip(others, close, strict=True)]
-            yield ["*", first.pop(key), *found]
-    for key in sorted({*first, *itertools.chain(*others)}):
-        yield [key, *(each.get(key) for each in (first, *others))]
+            alike = [(len("".join(common_ends([key, other]))), other) for other in each]
+            group.append(max(alike)[1])
+            each.discard(group[-1])
+        start, end = common_ends(group)  # by whole words: these have a letter in common by chance
+        pattern = f"{re.sub('[A-Za-z0-9]*$', '', start)}*{re.sub('^[A-Za-z0-9]*', '', end)}"
+        found.append((pattern, group))
+    return found
 
 
 def variations(
-    answers: Sequence[Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], frozenset[str] | None]]:
-    """Yield where the answers of an injector differ; see Varying.
+    answers: Sequence[Any], path: Path, known: dict[Path, frozenset[str] | None]
+) -> list[Path]:
+    """Find where the answers of an injector differ, and return where nobody can tell why.
 
-    None, and not what is the same: what is there is in some answers, and not in each just once.
-    Nobody can tell a value of which there are a few from an injector that is being upgraded.
-    Containers and their fields are always the same.
+    What is another one in each answer belongs to the Pod: it is added to `known`, see Varying. What
+    comes back may be one of a few possible values, or the injector is being upgraded. Containers
+    and their fields are always the same.
     """
-    if len(set(map(constant_text, answers))) == 1:
-        return
-    is_object = all(isinstance(answer, dict) for answer in answers)
-    is_list = all(isinstance(answer, list) for answer in answers)
-    parts = [list(answer) if is_object else [constant_text(answer)] for answer in answers]
-    if is_list:
-        parts = [list(map(constant_text, answer)) for answer in answers]
-    same = frozenset(parts[0]).intersection(*parts)
-    seen = Counter(part for each in parts for part in each if part not in same)
-    if len(path) > 1 and set(seen.values()) == {1} and len(set(map(len, parts))) == 1:
-        yield (*path, "*") if is_object or is_list else path, same
-    else:
-        places = {(*path, key) if is_object else path: None for key in sorted(seen)}
-        yield from places.items()
-    for key, *values in in_pairs(answers, same) if is_object else ():
-        has_parts = key != "*" or isinstance(values[0], dict)
-        if has_parts and None not in values:
-            yield from variations(values, (*path, key))
+    if len(set(map(json.dumps, answers))) == 1:
+        return []
+    answers = as_objects(answers)
+    if all(isinstance(answer, dict) for answer in answers):
+        same = frozenset(answers[0]).intersection(*answers)
+        keys = [answer.keys() - same for answer in answers]
+        if any(keys) and not (len(path) > 1 and is_each_once(keys)):
+            return [(*path, key) for key in sorted(set().union(*keys))]
+        groups = [(key, [key] * len(answers)) for key in sorted(same)] + key_patterns(keys)
+        unknown = []
+        for key, group in groups:
+            values = [answer[name] for answer, name in zip(answers, group, strict=True)]
+            if key not in same:
+                place = (*path, key)
+                known[place] = same
+            if key in same or isinstance(values[0], dict):
+                unknown += variations(values, (*path, key), known)
+        return unknown
+    if all(isinstance(answer, list) for answer in answers):
+        texts = [list(map(json.dumps, answer)) for answer in answers]
+        common = functools.reduce(lambda one, other: one & other, map(Counter, texts))
+        others = [Counter(each) - common for each in texts]
+        is_known = is_each_once(others) and not any(each.keys() & common.keys() for each in others)
+        if any(others) and not is_known:
+            return [path]
+        if any(others):
+            place = (*path, "*")
+            known[place] = frozenset(common)
+        orders = [[text if text in common else "" for text in each] for each in texts]
+        if any(order != orders[0] for order in orders):
+            place = (*path, ORDER)
+            known[place] = None
+        return []
+    known[path] = None
+    return [] if is_each_once([[json.dumps(answer)] for answer in answers]) else [path]
+
+
+def is_each_once(parts: Sequence[Collection[str]]) -> bool:
+    """Return whether all answers have equally many parts that no other answer has."""
+    seen = Counter(itertools.chain(*map(set, parts)))
+    return set(seen.values()) == {1} and len(set(map(len, parts))) == 1
 
 
 def without_values(difference: Difference) -> Difference:
@@ -3080,8 +3138,18 @@ def view_of_others(pod: Json, names: Names) -> bytes:
 
 def other_changes(live: bytes, expected: bytes, varying: Varying = frozenset()) -> Names:
     """Return which other containers of the Pod would differ, too."""
-    found = find_differences(unpacked(live), unpacked(expected), (), dict(varying))
-    return sorted({f"container {difference.path[0]}" for difference in found})
+    return sorted({f"container {found.path[0]}" for found in differing(live, expected, varying)})
+
+
+def differing(live: bytes, expected: bytes, varying: Varying) -> Iterator[Difference]:
+    """Yield what differs between two views.
+
+    An annotation that new Pods do not have was written later, as network plugins do.
+    """
+    for difference in find_differences(unpacked(live), unpacked(expected), (), dict(varying)):
+        path, current, wanted = difference
+        if not (path[-2:] == ("fieldRef", "value") and wanted is None and current is not None):
+            yield difference
 
 
 def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
@@ -3120,12 +3188,9 @@ def sidecar_differences(
     if live == expected:
         return {}
     found = {}
-    for difference in find_differences(unpacked(live), unpacked(expected), (), dict(varying)):
-        path, current, wanted = difference
-        # An annotation that new Pods do not have was written later, as network plugins do.
-        is_later = current is not None and METADATA_FIELD.search(json.dumps(wanted))
-        is_resized = path[0] in resized and path[1:2] == ("resources",)
-        if not (is_later or is_resized):
+    for difference in differing(live, expected, varying):
+        is_resized = difference.path[0] in resized and difference.path[1:2] == ("resources",)
+        if not is_resized:
             shown = difference if with_values else without_values(difference)
             found[json.dumps(shown)] = shown
     return found
@@ -3274,10 +3339,23 @@ def ask_again_later(
             answered[found] = time.monotonic()
             progress.show(f"Comparing: answer {number} of {done} of {len(waiting)} workloads")
         waiting = [
-            found for found in waiting if known_today(found, answers[found], options).varying
+            found
+            for found in waiting
+            if known_today(found, answers[found], options).varying
+            or may_be_order(found, answers[found][0])
         ]
     progress.show("")
-    return {found: known_today(found, each, options) for found, each in answers.items()}
+    asked = {found: known_today(found, each, options) for found, each in answers.items()}
+    # Two answers may have the same order by chance: what varies in one workload varies in all.
+    orders = {part for today in asked.values() for part in today.varying if part[0][-1] == ORDER}
+    return {found: replace(today, varying=today.varying | orders) for found, today in asked.items()}
+
+
+def may_be_order(found: Found, today: Today) -> bool:
+    """Return whether a Pod may differ from today's only in the order of lists."""
+    views = {pod.view for pod in found.pods if pod.view != today.view}
+    letters = Counter(json.dumps(unpacked(today.view)))
+    return any(Counter(json.dumps(unpacked(view))) == letters for view in views)
 
 
 def known_today(found: Found, answers: Sequence[Today], options: Options) -> Today:
@@ -3300,11 +3378,14 @@ def known_today(found: Found, answers: Sequence[Today], options: Options) -> Tod
     return replace(first, varying=varying, other_changes=other_changes(live, first.others, others))
 
 
-def split_variations(views: Sequence[bytes]) -> tuple[Varying, list[tuple[str, ...]]]:
+def split_variations(views: Sequence[bytes]) -> tuple[Varying, list[Path]]:
     """Return what is different in each of these views, and the paths where nobody can tell."""
-    found = list(variations(list(map(unpacked, views))))
-    known = frozenset((path, same) for path, same in found if same is not None)
-    return known, [path for path, same in found if same is None]
+    known: dict[Path, frozenset[str] | None] = {}
+    answers = list(map(unpacked, views))
+    unknown = list(dict.fromkeys(variations(answers, (), known)))
+    if not unknown and len({json.dumps(constant_part(each, (), known)) for each in answers}) > 1:
+        unknown = sorted({path[:2] for path in known})  # the parts of several keys are mixed up
+    return frozenset(known.items()), unknown
 
 
 def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0) -> Today:
@@ -3383,7 +3464,8 @@ def difference_text(difference: Difference) -> str:
 
 def section_text(section: Names) -> str:
     """Return `env X` for the path of a variable."""
-    text = re.sub("^volumeMounts", "mounts", ".".join(section))
+    path = ".".join(section).removesuffix(".from.fieldRef.value")  # see with_metadata
+    text = re.sub("^volumeMounts", "mounts", path)
     return re.sub(r"^(env|port|mount|volume)s?\.", r"\1 ", text)
 
 
@@ -4766,7 +4848,11 @@ class Work:
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
         differences = self.differences_of(new)
         if differences:  # perhaps because of the name of another ReplicaSet
-            self.ask_again(self.asked or with_template(self.cluster, self.found), new[0])
+            obj = self.asked or with_template(self.cluster, self.found)
+            expected = self.cluster.pod_today(self.ref, obj, new[0])
+            self.today = replace(
+                self.today, view=view_of(expected, self.options.sidecars), error=None
+            )
             differences = self.differences_of(new)
         if differences:
             texts = "; ".join(map(difference_text, differences))
@@ -4786,9 +4872,9 @@ class Work:
         new = list(filter(attempt.is_new, pods))
         old = list(filter(attempt.is_old, pods))
         if old and self.options.only_drifted and self.is_reverted(attempt):
-            up_to_date = [pod for pod in old if not self.differences_of([pod])]
-            old = [pod for pod in old if pod not in up_to_date]
-            new += up_to_date
+            drifted = group_by(old, lambda pod: bool(self.differences_of([pod])))
+            old = drifted[True]
+            new += drifted[False]
         lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
         missing = max(wanted - len(pods), 0)

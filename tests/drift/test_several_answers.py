@@ -165,7 +165,7 @@ def test_what_changes_below_a_path_that_varies_is_a_difference(tool):
     varying, _ = tool.split_variations(views[:4])
     live = tool.view_of(injected(["mount"], None, "000000009", {}), NAMES)
     found = tool.sidecar_differences(live, views[4], (), varying, True).values()
-    assert [d.path for d in found] == [("istio-proxy", "volumes", "*", "emptyDir")]
+    assert [d.path for d in found] == [("istio-proxy", "volumes", "/tokens/*/x", "emptyDir")]
 
 
 # With an injector, in the tool
@@ -312,9 +312,8 @@ def test_an_annotation_of_the_pod_that_a_sidecar_reads_is_its_configuration(clus
     cluster.config = "b"
     done = run(cluster, DRIFTED, CONFIRM)
     (drift,) = done.of("drift")
-    assert [d["path"] for d in drift["differences"]] == [
-        ["istio-proxy", "volumes", "/etc/mesh", "downwardAPI", "items"]
-    ]
+    items = ["istio-proxy", "volumes", "/etc/mesh", "downwardAPI", "items"]
+    assert [d["path"] for d in drift["differences"]] == [[*items, "0", "fieldRef", "value"]]
     assert done.outcomes == {"shop/web": "succeeded"}
     assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
 
@@ -327,9 +326,8 @@ def test_a_variable_that_reads_an_annotation_changes_with_it(tool):
 
     views = [tool.view_of(pod(value), NAMES) for value in ("a", 'b"\\')]
     found = tool.sidecar_differences(*views, (), frozenset(), True).values()
-    assert [(d.path, d.current, d.expected) for d in found] == [
-        (("istio-proxy", "env", "X"), "a", 'b"\\')
-    ]
+    path = ("istio-proxy", "env", "X", "from", "fieldRef", "value")
+    assert [(d.path, d.current, d.expected) for d in found] == [(path, "a", 'b"\\')]
 
 
 def test_a_label_of_a_controller_is_no_configuration(tool):
@@ -365,3 +363,138 @@ def test_images_come_first_then_containers_then_where_they_are(tool):
     assert [line.split()[0] for line in lines[:3]] == ["b", "would", "a"]
     assert lines[2].startswith("a  changes from a regular container to ")
     assert len(lines) == len(paths)
+
+
+# What is easily hidden by what varies: current, four answers, and where they really differ
+
+
+def an_env(**variables: str) -> dict:
+    return {"env": [{"name": name, "value": value} for name, value in variables.items()]}
+
+
+def mounted(**paths: str) -> dict:
+    return {"volumeMounts": [{"name": "v", "mountPath": path} for path in paths.values()]}
+
+
+def words(*texts: str) -> list[list[str]]:
+    return [[text.replace("*", word) for text in texts] for word in ("0f", "c1", "9a", "77")]
+
+
+CASES = {
+    "a fixed name becomes one of the Pod": (
+        an_env(LEVEL="info", FLAG="1"),
+        [an_env(LEVEL="info", **{f"ID_{n}": "1"}) for n in "2345"],
+        ["env.FLAG", "env.ID_*"],
+    ),
+    "a fixed path becomes one of the Pod": (
+        mounted(a="/etc/certs"),
+        [mounted(a=f"/tokens/{n}") for n in "2345"],
+        ["volumeMounts./etc/certs", "volumeMounts./tokens/*"],
+    ),
+    "a removed name that sorts before one that varies": (
+        an_env(A_OLD="1", ID_9="1"),
+        [an_env(**{f"ID_{n}": "1"}) for n in "2345"],
+        ["env.A_OLD"],
+    ),
+    "a value is removed from a list with one that varies": (
+        {"args": ["--a", "--old", "--id=0"]},
+        [{"args": ["--a", f"--id={n}"]} for n in "2345"],
+        ["args"],
+    ),
+    "the same word twice": (
+        {"args": ["--node", "00", "--cluster", "00"]},
+        [{"args": each} for each in words("--node", "*", "--cluster", "*")],
+        [],
+    ),
+    "the order of arguments": (
+        {"args": ["--log-level", "info", "--proxy-level", "debug"]},
+        [{"args": ["--log-level", "debug", "--proxy-level", "info"]}] * 4,
+        ["args"],
+    ),
+    "beside a random part of an object in a list": (
+        an_env(X='[{"id": "1", "image": "v1"}]'),
+        [an_env(X=json.dumps([{"id": f"r{n}", "image": "v2"}])) for n in "2345"],
+        ["env.X.0.image"],
+    ),
+    "null is not nothing": (an_env(X='{"a": null}'), [an_env(X="{}")] * 4, ["env.X"]),
+    "two keys that vary": (
+        mounted(a="/tokens/91", b="/certs/19"),
+        [mounted(a=f"/tokens/{x}", b=f"/certs/{y}") for x, y in ("ab", "cd", "ef", "gh")],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_easily_hidden_by_what_varies(tool, case):
+    current, answers, places = CASES[case]
+    live, *views = (
+        tool.view_of(
+            {
+                "metadata": {},
+                "spec": {"containers": [{"name": "istio-proxy", "image": "x", **one}]},
+            },
+            NAMES,
+        )
+        for one in (current, *answers)
+    )
+    varying, unknown = tool.split_variations(views)
+    assert unknown == []
+    found = tool.sidecar_differences(live, views[0], (), varying, True).values()
+    assert [".".join(d.path[1:]) for d in found] == places
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"args": ["--a", "info", "--b", level]} for level in ("info", "debug", "info", "info")],
+        [an_env(X='{"a": null}'), an_env(X='{"a": "x"}')] * 2,
+        [an_env(A="1"), an_env(), an_env(A="1"), an_env()],
+    ],
+)
+def test_a_value_that_comes_back_is_unknown_wherever_it_is(tool, answers):
+    views = [
+        tool.view_of(
+            {
+                "metadata": {},
+                "spec": {"containers": [{"name": "istio-proxy", "image": "x", **one}]},
+            },
+            NAMES,
+        )
+        for one in answers
+    ]
+    _, unknown = tool.split_variations(views)
+    assert unknown
+
+
+def test_deep_lists_take_no_exponential_time(tool):
+    deep = "[" * 31 + "1" + "]" * 31
+    views = []
+    for number in range(4):
+        pod = injected([], None, "1", an_env(X=deep, ID=str(number)))
+        views.append(tool.view_of(pod, NAMES))
+    varying, unknown = tool.split_variations(views)
+    assert (varying, unknown) == ({(("istio-proxy", "env", "ID"), None)}, [])
+
+
+def test_items_of_a_volume_are_compared_one_by_one(tool):
+    """Beside one that refers to what a controller or a network plugin sets."""
+
+    def pod(value: str, later: dict) -> dict:
+        fields = ("annotations['mesh/config']", "labels['pod-template-hash']", "annotations['net']")
+        items = [
+            {"path": field[-6:], "fieldRef": {"fieldPath": f"metadata.{field}"}} for field in fields
+        ]
+        sidecar = {"name": "istio-proxy", "image": "x", **mounted(a="/etc/mesh")}
+        volumes = [{"name": "v", "downwardAPI": {"items": items}}]
+        metadata = {
+            "annotations": {"mesh/config": value, **later},
+            "labels": {"pod-template-hash": value},
+        }
+        return {"metadata": metadata, "spec": {"containers": [sidecar], "volumes": volumes}}
+
+    live = tool.view_of(pod("a", {"net": "10.0.0.1"}), NAMES)
+    found = tool.sidecar_differences(live, tool.view_of(pod("b", {}), NAMES), (), frozenset(), True)
+    items = ("istio-proxy", "volumes", "/etc/mesh", "downwardAPI", "items")
+    assert [d.path for d in found.values()] == [(*items, "0", "fieldRef", "value")]
+    assert tool.other_changes(live, tool.view_of(pod("a", {}), NAMES)) == []
