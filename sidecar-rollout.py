@@ -232,7 +232,7 @@ class Planned(NamedTuple):
 
     uid: str
     cutoff: datetime
-    revision: str  # see revision_of
+    sidecar_hash: str  # see hash_of
     method: str
 
 
@@ -305,7 +305,7 @@ class State(Word):
     The values sort in rollout order.
     """
 
-    NOT_SERVING = "not serving"  # none of its Pods is a ready endpoint of a Service
+    NO_SERVICE = "no Service"  # none of its Pods is a ready endpoint of one
     SERVING = "serving"
     UNHEALTHY = "unhealthy"
 
@@ -1265,7 +1265,6 @@ class Decision:
     unfinished: str = ""  # what is wrong with the last rollout that this command began
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
-    left: str = "in the plan"  # why Pods are not up to date, if they are not
     planned: Decision | None = None  # of a worker's: what the plan had decided
 
     @property
@@ -1298,7 +1297,8 @@ class LeftPod(NamedTuple):
     """A Pod that is not up to date."""
 
     subject: ObjectRef
-    reason: str
+    workload: ObjectRef
+    code: str  # see left_text
     sidecars: frozenset[Sidecar]
 
 
@@ -1341,11 +1341,11 @@ FAILURES = (
 
 
 class PodCounts(NamedTuple):
-    """Counts of a workload's Pods, by the named sidecars."""
+    """Counts of a workload's Pods, by the named sidecars. It has succeeded if all are ready."""
 
-    matched: int
+    wanted: int  # to be replaced or changed, without those that are kept
     updated: int = 0
-    updated_and_ready: int = 0
+    ready: int = 0  # of the updated ones
     lost: int = 0  # Pods that have no sidecar anymore, or no longer exist
 
 
@@ -1430,7 +1430,9 @@ BOOLEAN = "(?ai)true|yes|1|false|no|0"
 
 
 def boolean(text: str) -> bool:
-    return matching(BOOLEAN, "true or false")(text).lower() in ("true", "yes", "1")
+    types = {*SHORT_NAMES, *SHORT_NAMES.values()}
+    hint = f"; did you mean {text}/NAME?" * (text.lower() in types)
+    return matching(BOOLEAN, f"true or false{hint}")(text).lower() in ("true", "yes", "1")
 
 
 WILDCARDS = "wildcards *, ? and [...] are allowed"
@@ -1504,15 +1506,19 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
                 record = json.loads(line) if line.strip() else {"record": ""}
                 if record["record"] != "plan" or not typed(record, "selected", bool):
                     continue
-                names = (*ObjectRef._fields, "uid", "revision", "method", "started_before")
-                *ref, uid, revision, method, cutoff = (typed(record, name, str) for name in names)
+                names = (*ObjectRef._fields, "uid", "sidecar_hash", "method", "started_before")
+                *ref, uid, digest, method, cutoff = (typed(record, name, str) for name in names)
                 utc = parse_time(cutoff).astimezone(timezone.utc)
-                found[ObjectRef(*ref)] = Planned(uid, utc, revision, method)
+                found[ObjectRef(*ref)] = Planned(uid, utc, digest, method)
     except OSError as error:
         raise invalid(text, f"a file that can be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         wanted = f"the output of {VERSION} or later with --log-format=json, a record per line"
-        problem = f"has no field {error}" if isinstance(error, KeyError) else "is no such record"
+        problem = "is no such record"
+        if isinstance(error, KeyError):
+            is_old = error.args[0] in Planned._fields
+            hint = ": made by an older version; repeat the dry run" * is_old
+            problem = f"has no field {error}{hint}"
         raise invalid(text, f"{wanted}; line {number} {problem}") from None
     return found
 
@@ -1914,8 +1920,11 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
         return "--confirm-each requires a terminal on standard input"
-    if given.plan and any(p.revision for p in given.plan.values()) and not given.only_drifted:
+    hashes = [bool(row.sidecar_hash) for row in (given.plan or {}).values()]
+    if any(hashes) and not given.only_drifted:
         return "--plan requires --only-drifted: its plan was made with it"
+    if given.only_drifted and not all(hashes):
+        return "--plan was made without --only-drifted: repeat the dry run"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     for option in ALL_OPTIONS:
         flag, needed = option.usage.split()[0], option.requires
@@ -1936,8 +1945,8 @@ def program_words(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def printed_command(argv: Sequence[str], options: Options, context: str, *more: str) -> str:
-    """Return the whole command that applies what this one has shown, or resumes it.
+def next_command(argv: Sequence[str], options: Options, context: str, *more: str) -> list[str]:
+    """Return the words of the command that applies what this one has shown, or resumes it.
 
     It is what was typed, and more: of an option that is given twice, the last one counts.
     """
@@ -1952,7 +1961,7 @@ def printed_command(argv: Sequence[str], options: Options, context: str, *more: 
         added.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
         added.append(f"--context={context}")
-    return shlex.join([*program_words(argv), *kept, *added])
+    return [*program_words(argv), *kept, *added]
 
 
 def namespaces_to_list(options: Options) -> list[str]:
@@ -2958,7 +2967,7 @@ def share(value: Any) -> Any:
 PUBLIC = ("image", "imagePullPolicy", "ports", "position", "resources", "securityContext", *USES)
 
 
-def revision_of(today: Today) -> str:
+def hash_of(today: Today) -> str:
     """Return 12 hex digits that identify what is injected today; empty if that is not known.
 
     Without what is different in each new Pod.
@@ -3516,21 +3525,31 @@ def rule(stage: Stage, left: str = "not checked") -> Callable[[RuleFunction], Ru
     return register
 
 
+def left_text(code: str) -> str:
+    """Return why Pods are not up to date, by the code of a rule, an outcome, or another word."""
+    return RULES[code].left if code in RULES else code.replace("_", " ")
+
+
+def by_text(counts: Mapping[str, int]) -> Counter[str]:
+    """Return numbers of Pods by what people read, of those by code."""
+    found: Counter[str] = Counter()
+    for code, count in counts.items():
+        found[left_text(code)] += count
+    return found
+
+
 CHECK_INJECTOR = "check what injects it"
 # Codes with which a plan skips a workload, and a worker fails: the plan could still do it.
 NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
 IMPOSSIBLE = ("rejected", "unknown", *NO_SIDECAR)
-# What --fail-on-drift counts: numbers of Pods, and of workloads without any
-NOT_UP_TO_DATE = (
-    "drifted",
-    "rejected",
-    "static_pod",
-    "not_checked",
-    "lost_sidecar",
-    "without_pods",
-)
+IN_THE_PLAN, DRIFTED = "in_the_plan", "drifted"  # codes of Pods besides those of rules and outcomes
 # Of these, it is not known whether they are up to date, or they do not matter to an audit.
 NOT_AUDITED = ("not selected", "excluded", "being deleted", "runs to completion")
+
+
+def is_audited(code: str) -> bool:
+    """Return whether --fail-on-drift counts Pods that are left for a reason."""
+    return left_text(code) not in NOT_AUDITED
 
 
 def decide(
@@ -3548,12 +3567,12 @@ def decide(
     draft = Decision(found, comparison, planned=planned)
     if stage >= Stage.METHOD:
         draft = draft_of(draft, options)
-    for code, (applies, needed, left) in RULES.items():
+    for code, (applies, needed, _) in RULES.items():
         if needed <= stage and not (needed is Stage.WRITE and draft.method is Method.ATTACH):
             reason = applies(draft, options)
             if reason:
                 unfinished = draft.unfinished * (needed > Stage.OBJECT)
-                return replace(draft, reason=reason, code=code, left=left, unfinished=unfinished)
+                return replace(draft, reason=reason, code=code, unfinished=unfinished)
     return draft
 
 
@@ -3579,7 +3598,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
-    state = State.SERVING if found.is_serving else State.NOT_SERVING
+    state = State.SERVING if found.is_serving else State.NO_SERVICE
     return replace(
         draft,
         method=method,
@@ -3746,7 +3765,7 @@ def restarted_meanwhile(draft: Decision, options: Options) -> str:
     return "" if is_same else "its Pod template was changed; rerun this command"
 
 
-@rule(Stage.OBJECT)
+@rule(Stage.OBJECT, left="without Pods")
 def without_pods(draft: Decision, options: Options) -> str:
     """Has no Pods since its last rollout by this command."""
     if draft.found.sample:
@@ -3927,8 +3946,7 @@ def pending_template(draft: Decision, options: Options) -> str:
 def another_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would get another sidecar than in `--plan`."""
     approved = (options.plan or {}).get(draft.ref)
-    revision = revision_of(draft.comparison.today)
-    is_same = not approved or approved.revision in ("", revision)
+    is_same = not approved or approved.sidecar_hash in ("", hash_of(draft.comparison.today))
     return "" if is_same else "new Pods would get another sidecar than in the plan"
 
 
@@ -4248,15 +4266,14 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
 
 
 def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
-    """Return the workloads in rollout order: by state, serving ones with downtime later.
+    """Return the workloads in rollout order: by state, those with downtime last.
 
     Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
     """
     turns: Counter[tuple[str, bool, str]] = Counter()
     order = {}
     for decision in sorted(decisions, key=lambda decision: (decision.total_pods, decision.ref)):
-        is_late = decision.downtime and decision.state is State.SERVING
-        rank = (decision.state.value, is_late, decision.ref.namespace)
+        rank = (decision.state.value, decision.downtime, decision.ref.namespace)
         turns[rank] += 1
         order[decision.ref] = (*rank[:2], turns[rank], decision.ref.namespace)
     return sorted(decisions, key=lambda decision: order[decision.ref])
@@ -4350,21 +4367,21 @@ def not_needed(
 
 
 def lefts_of(
-    pods: Sequence[LivePod], decision: Decision, left: str, today: Today, options: Options
+    pods: Sequence[LivePod], decision: Decision, code: str, today: Today, options: Options
 ) -> Mapping[str, tuple[str, Collection[str]]]:
-    """Return why Pods of a workload are not up to date, by name, and which of their containers."""
+    """Return why Pods of a workload are not up to date, by name: the code, and the containers."""
     if decision.code == "lost_sidecar":
-        return {pod.name: (left, pod.lost) for pod in pods if pod.lost}
+        return {pod.name: (code, pod.lost) for pod in pods if pod.lost}
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
-        found = {pod.name: left for pod in pods if left}
+        found = {pod.name: code for pod in pods if left_text(code)}
         if decision.code == "running_to_completion":  # others of the same owner may not
-            found |= {pod.name: "not checked" for pod in pods if not pod.ends}
+            found |= {pod.name: "unknown" for pod in pods if not pod.ends}
         names = {pod.name: {sidecar.name for sidecar in pod.sidecars} for pod in pods}
-        return {name: (left, names[name]) for name, left in found.items()}
-    left = left or "drifted"
-    replaced = {pod.name for pod in pods} if left != "in the plan" else set(decision.old_pods)
+        return {name: (code, names[name]) for name, code in found.items()}
+    code = code if left_text(code) else DRIFTED
+    replaced = {pod.name for pod in pods} if code != IN_THE_PLAN else set(decision.old_pods)
     drifted = compare_pods(pods, today, options)[0]
-    return {n: (left if n in replaced else "drifted", names) for n, names in drifted.items()}
+    return {n: (code if n in replaced else DRIFTED, names) for n, names in drifted.items()}
 
 
 def in_template(found: Found, options: Options) -> frozenset[Sidecar]:
@@ -4579,6 +4596,11 @@ class Gate:
         self.signals = signals
         self.status = ""  # that it is closed, and why: the last line of output
         self.valid_until = -math.inf  # monotonic
+
+    @property
+    def text(self) -> str | None:
+        """Return `open`, or `closed: ` and why; None without a gate."""
+        return (self.status.removeprefix("gate ") or "open") if self.command else None
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
@@ -4881,9 +4903,9 @@ class Work:
         lost = len(lacking) + missing
         # During a rollout there may be more Pods than are wanted: old ones that are replaced.
         kept = len(pods) - len(new) - len(old)
-        matched = max(wanted - kept - lost, len(updated))
-        counts = PodCounts(matched, len(updated), sum(map(is_ready, updated)), lost)
-        if counts.updated_and_ready:
+        wanted = max(wanted - kept - lost, len(updated)) + lost
+        counts = PodCounts(wanted, len(updated), sum(map(is_ready, updated)), lost)
+        if counts.ready:
             self.rollout.proven.set()
         return Snapshot(pods, old, new, missing, ending, counts)
 
@@ -5039,7 +5061,7 @@ class Restart(Work):
         found = {
             "timestamp": stamp,
             "reason": reason_for(self.decision, self.options),
-            "revision": revision_of(self.today) if self.options.only_drifted else "",
+            "revision": hash_of(self.today) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
         }
         parts = sorted(stored_object(self.answer).items())
@@ -5092,13 +5114,15 @@ class Restart(Work):
         if is_paused(self.obj) or error == PAUSED:
             to_recheck = None if is_paused(self.obj) else attempt
             return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, attempt=to_recheck)
-        has_failed = is_unfinished(error) and TIMEOUT_TEXT not in error
+        is_late = TIMEOUT_TEXT in error
+        has_failed = is_unfinished(error) and not is_late
+        cause = "" if is_late and result.message else error  # the outcome says that it is late
         reason = self.why_missing(self.obj, snapshot.missing)
         hint = repair_hint(self.obj, [*snapshot.new, *snapshot.old])
         return replace(
             result,
             outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
-            message="; ".join(filter(None, (error, result.message, hint, reason))),
+            message="; ".join(filter(None, (cause, result.message, hint, reason))),
             stop_reason=self.why_not_proven(snapshot.new),
             attempt=attempt,
         )
@@ -5953,6 +5977,7 @@ class Scheduler:
         self.workers = workers
         self.ask = rollout.options.confirm_each  # until the answer is "all"
         self.in_progress: dict[ObjectRef, Task] = {}
+        self.waiting: deque[Task] = deque()
         self.rechecks: deque[Task] = deque()
         self.failures = self.failures_in_a_row = 0
         self.announced = ""  # why nothing else starts
@@ -5995,6 +6020,7 @@ class Scheduler:
 
     def drain(self, waiting: deque[Task]) -> None:
         """Carry out tasks until none is left, or none may start and none is in progress."""
+        self.waiting = waiting
         while not self.signals.is_second():
             self.fill_slots(waiting)
             if not self.in_progress and (not waiting or not self.may_go_on(waiting[0])):
@@ -6109,8 +6135,9 @@ class Scheduler:
         if not task.earlier:
             self.count(news)
         if news.attempt and not task.earlier:
-            text = "rollout not complete: %s; will recheck at the end"
-            log.info(text, shorten(news.message, 80), extra=extra)
+            if self.in_progress or self.waiting or self.rechecks:  # else that is now
+                text = "rollout not complete: %s; will recheck at the end"
+                log.info(text, news.message, extra=extra)
             self.rechecks.append(Task(task.planned, news))
         else:
             self.report.finish(news)
@@ -6133,19 +6160,38 @@ class Scheduler:
 
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------
 
-NOTES = {  # of a row of the plan
-    Method.RESTART: "",
-    Method.EVICT: "its Pods will be evicted",
-    Method.IN_PLACE: "images will be changed in place",
-}
+COLORED = re.compile(r"(?<![-\w])(unhealthy|downtime|lost sidecar|rejected)\b")
+# What somebody must do comes first, then what an option includes.
+URGENT = ("lost_sidecar", "rejected", "losing_sidecar")
+OPTIONAL = ("kind_not_selected", "wrong_method", "degraded", "unhealthy", "has_downtime")
+MANY_ROWS = 20  # with more, the plan is also shown in short
+MIN_NOTES = 16  # columns of a terminal
 
 
-def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table whose columns are as wide as they need; the last is whole."""
+def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
+    """Return the lines of a table whose columns are as wide as they need; the last is whole.
+
+    With a width, that of a terminal, the last one wraps: below itself, or if there is no room,
+    below the others, as names are not to be cut.
+    """
     whole = [list(map(printable, row)) for row in rows]
-    cells = [[*(shorten(cell, 80) for cell in row[:-1]), row[-1]] for row in whole]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    *widths, last = (min(max(map(len, column)), 80) for column in zip(*whole, strict=True))
+    gaps = 2 * len(widths)
+    while width and sum(widths) + gaps > width and max(widths) > 10:
+        widths[widths.index(max(widths))] -= 1
+    indent = sum(widths) + gaps
+    is_below = bool(width) and indent + min(last, MIN_NOTES) > width
+    indent = 6 if is_below else indent
+    lines = []
+    for *row, note in whole:
+        first = "  ".join(map(str.ljust, map(shorten, row, widths), widths))
+        notes = textwrap.wrap(note, width - indent) if width else [note]
+        if is_below:
+            lines += [first.rstrip(), *(" " * indent + part for part in notes)]
+        else:
+            lines.append(f"{first}  {''.join(notes[:1])}".rstrip())
+            lines += [" " * indent + part for part in notes[1:]]
+    return lines
 
 
 def difference_lines(decision: Decision) -> list[str]:
@@ -6202,18 +6248,17 @@ class Totals:
         """Return how many skips of the plan have a code."""
         return sum(skip.code == code for skip in self.plan.skips)
 
-    def not_up_to_date(self) -> dict[str, int]:
-        """Return what --fail-on-drift counts: Pods by why they are left, and workloads without."""
-        counts = dict.fromkeys(NOT_UP_TO_DATE, 0)
-        for pod in self.leftovers:
-            reason = snake_case(pod.reason)
-            counts[reason if reason in counts else "drifted"] += 1
-        return counts | {"without_pods": self.skips("without_pods")}
+    def not_up_to_date(self) -> Counter[str]:
+        """Return what --fail-on-drift counts: Pods by the code of why they are left, and workloads
+        without any."""
+        codes = (DRIFTED if p.code == IN_THE_PLAN else p.code for p in self.leftovers)
+        counts = Counter(filter(is_audited, codes))
+        return counts + Counter(without_pods=self.skips("without_pods"))
 
     @property
     def failures(self) -> Counter[str]:
         """Return what makes the exit code 1, and how often; empty: it is 0."""
-        left = sum(self.not_up_to_date().values())
+        left = self.not_up_to_date().total()
         confirm, rows = self.options.confirm, self.options.plan or ()
         codes = [skip.code for skip in self.plan.skips if skip.subject in rows]
         more = {
@@ -6233,16 +6278,18 @@ class Report:
     """Writes text or JSON records to standard output."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
-    MAX_LEFTOVERS = 10
+    MAX_LEFTOVERS = MAX_NAMESPACES = 10
 
     def __init__(
         self,
         connection: Connection,
         options: Options,
         progress: ProgressLine,
+        gate: Gate,
         argv: Sequence[str] = (),
     ) -> None:
         self.connection = connection
+        self.gate = gate
         self.argv = argv  # for the command that is printed
         self.options = options
         self.progress = progress
@@ -6260,22 +6307,27 @@ class Report:
         self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
         self.lefts: dict[ObjectRef, str] = {}  # why Pods of the plan are not up to date by now
         self.todays: dict[ObjectRef, Today] = {}  # what was answered last
+        self.durations: list[float] = []  # seconds, of the rollouts that have ended
         self.is_done = False
         # What the printed command needs to repair what lost its sidecar
         self.needs_evict = self.needs_missing = False
-
-    def command(self, *more: str) -> str:
-        """Return what a person runs next; see printed_command."""
-        return printed_command(self.argv, self.options, self.connection.context, *more)
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if self.as_json:
             subject = ref._asdict() if ref else {}
             self.write(json.dumps({"record": record, **subject, **fields}))
 
+    @property
+    def width(self) -> int:
+        """Return how many columns a terminal has; 0: it is none."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
     def print(self, *lines: str) -> None:
         if not self.as_json:
-            self.write("\n".join(map(printable, lines)))
+            text = "\n".join(map(printable, lines))
+            if self.width and not os.environ.get("NO_COLOR"):
+                text = COLORED.sub("\033[31m\\1\033[0m", text)
+            self.write(text)
 
     def write(self, text: str) -> None:
         self.progress.erase()
@@ -6291,8 +6343,16 @@ class Report:
     def print_groups(self, title: str, skips: Iterable[Skip]) -> None:
         """Print, if there are any, the objects that have a reason, by reason."""
         lines = [f"{title}:"]
-        drifted_first = sorted(skips, key=lambda skip: (skip.subject not in self.letters, skip))
-        by_reason = group_by(drifted_first, lambda skip: skip.reason)
+        ranks = (*URGENT, *OPTIONAL)
+        in_order = sorted(
+            skips,
+            key=lambda skip: (
+                ranks.index(skip.code) if skip.code in ranks else len(ranks),
+                skip.subject not in self.letters,
+                skip,
+            ),
+        )
+        by_reason = group_by(in_order, lambda skip: skip.reason)
         for reason, found in by_reason.items():
             names = self.names_of([skip.subject for skip in found])
             lines += [f"  {reason}:", f"    {names}"] if reason else [f"  {names}"]
@@ -6332,7 +6392,7 @@ class Report:
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected
             self.places[workload.ref] = str(position) if is_selected else "-"
-            self.lefts[workload.ref] = workload.left if is_selected else Outcome.NOT_STARTED.value
+            self.lefts[workload.ref] = IN_THE_PLAN if is_selected else "not_started"
             self.record(
                 "plan",
                 workload.ref,
@@ -6340,10 +6400,12 @@ class Report:
                 selected=is_selected,
                 uid=dig(workload.found.obj, "metadata.uid") or "",
                 started_before=format_time(self.options.cutoff_of(workload.ref)),
-                revision=revision_of(workload.comparison.today),
-                pods_to_replace=len(workload.old_pods),
-                pods_replaced=workload.pods_replaced,
-                pods=workload.total_pods,
+                sidecar_hash=hash_of(workload.comparison.today),
+                pods={
+                    "total": workload.total_pods,
+                    "replaced": workload.pods_replaced,
+                    "old": len(workload.old_pods),
+                },
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.found.sidecars)],
                 oldest_pod=format_time(workload.found.oldest_pod),
                 method=workload.method.snake_case,
@@ -6357,11 +6419,33 @@ class Report:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
         self.take_census([decision.found for decision in plan.found])
-        if plan.workloads:
-            self.print(*self.table(plan.workloads), "")
+        if plan.selected:
+            more = len(plan.workloads) - plan.selected
+            left = [f"and {more} more, left by --max-rollouts"] * bool(more)
+            self.print(*self.table(plan.workloads[: plan.selected]), *left, "")
         self.print_groups("Not rolled out", plan.skips)
         self.print_census()
+        self.print_namespaces()
         self.print_totals()
+
+    def print_namespaces(self) -> None:
+        """Print a long plan in short, by namespace."""
+        rows = [["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]]
+        groups = group_by(self.plan.workloads, lambda workload: workload.ref.namespace)
+        counts = []
+        for namespace, found in groups.items():
+            pods = sum(workload.pods_replaced for workload in found)
+            late = sum(workload.downtime for workload in found)
+            counts.append((-pods, namespace, len(found), late, sum(bool(w.problem) for w in found)))
+        for pods, namespace, *numbers in sorted(counts)[: self.MAX_NAMESPACES]:
+            rows.append([namespace, str(numbers[0]), str(-pods), *map(str, numbers[1:])])
+        more = len(groups) - self.MAX_NAMESPACES
+        lines = [
+            *format_table(rows, self.width),
+            *[f"and {count_of(more, 'more namespace')}"] * (more > 0),
+        ]
+        if len(self.plan.workloads) > MANY_ROWS:
+            self.print(*lines, "")
 
     def print_differences(self) -> None:
         """Print once what differs in the same way, with the letter that stands for it."""
@@ -6373,7 +6457,8 @@ class Report:
             lines = difference_lines(group[0])
             limit = len(lines) if self.options.log_level == "debug" else self.MAX_NAMES
             more = [f"and {len(lines) - limit} more"] * (len(lines) > limit)
-            first, *rest = [*lines[:limit], *more]
+            count = count_of(len(group), "workload")
+            first, *rest = [f"{count}  {lines[0]}", *lines[1:limit], *more]
             texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
             for workload in group:
                 self.letters |= dict.fromkeys([workload.ref, *workload.found.subjects], letter)
@@ -6391,7 +6476,7 @@ class Report:
             [
                 self.places[workload.ref],
                 workload.ref.namespace,
-                f"{workload.ref.kind.lower()}/{workload.ref.name}",
+                f"{self.kind_of(workload.ref)}/{workload.ref.name}",
                 str(workload.pods_replaced),
                 str(len(workload.old_pods)),
                 sidecar_text(sorted(workload.found.sidecars), self.with_names) or "<none>",
@@ -6403,19 +6488,26 @@ class Report:
         ]
         if not self.letters:
             rows = [[*row[:7], row[8]] for row in rows]
-        return format_table(rows)
+        return format_table(rows, self.width)
+
+    def kind_of(self, ref: ObjectRef) -> str:
+        """Return a kind in lower case; on a terminal kubectl's short name, if it has one."""
+        kind = ref.kind.lower()
+        short = [name for name, long in SHORT_NAMES.items() if long == kind]
+        return short[0] if short and self.width else kind
 
     def notes(self, workload: Decision) -> str:
         """Return what is special about a workload of the plan."""
-        action = NOTES.get(workload.method)
+        action = "" if workload.method is Method.RESTART else workload.method.value
+        if not action and self.options.in_place:
+            action = "restart: more than images differ"
         if workload.method is Method.ATTACH:
             since = parse_time(last_restart(workload.found.obj, self.options))
             action = f"in progress since {since:%H:%M}Z; not restarted again"
         problem = workload.problem
         lacking = len(pods_lacking(workload.found, workload.comparison, self.options))
         texts = (
-            NOT_SELECTED * (self.places[workload.ref] == "-"),
-            State.NOT_SERVING.value * (workload.state is State.NOT_SERVING),
+            State.NO_SERVICE.value * (workload.state is State.NO_SERVICE),
             f"unhealthy: {problem}" if problem else "",
             f"{count_of(lacking, 'Pod')} without a sidecar" * bool(lacking),
             action,
@@ -6439,7 +6531,8 @@ class Report:
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
                 "--only-drifted to compare first."
             )
-        self.print(*texts, *self.left_out())
+        closed = [f"Gate {self.gate.text}."] * (self.gate.text is not None)
+        self.print(*texts, *self.left_out(), *closed)
 
     def left_out(self) -> list[str]:
         """Return a sentence about how many workloads, and Pods without one, are not rolled out."""
@@ -6463,8 +6556,13 @@ class Report:
         failures = f", {failed} failed" if failed else ""
         text = (
             f"{self.totals.outcomes.total()}/{self.plan.selected} finished{failures}, "
-            f"{human_duration(seconds_since(self.began))}, {len(in_progress)} in progress"
+            f"{human_duration(seconds_since(self.began))}, "
         )
+        if len(self.durations) >= 3 and in_progress:
+            left = self.plan.selected - self.totals.outcomes.total()
+            seconds = statistics.median(self.durations) * left / len(in_progress)
+            text += f"about {human_duration(seconds)} left, "
+        text += f"{len(in_progress)} in progress"
         if in_progress:
             longest = min(in_progress, key=lambda task: task.started)
             ref = longest.planned.ref
@@ -6481,8 +6579,8 @@ class Report:
         today = (result.latest or planned).comparison.today
         self.todays[planned.ref] = today
         self.totals.count(result)
-        self.lefts[planned.ref] = "drifted" if outcome in SUCCESSES else outcome.value
-        counts = result.counts._asdict() if result.counts else None
+        self.durations += [result.seconds] * (outcome not in LISTED_BY_REASON)
+        self.lefts[planned.ref] = DRIFTED if outcome in SUCCESSES else outcome.snake_case
         is_lost = outcome is Outcome.LOST_SIDECAR
         self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)
         self.needs_missing |= is_lost and not (
@@ -6500,18 +6598,18 @@ class Report:
             "result",
             planned.ref,
             outcome=outcome.snake_case,
+            code=result.code,
             method=planned.method.snake_case,
             time=format_time(datetime.now(timezone.utc)),
             seconds=result.seconds,
             message=result.message,
-            counts=counts,
-            revision=revision_of(today),
+            pods=result.counts._asdict() if result.counts else None,
+            unhealthy_before=planned.problem,
+            sidecar_hash=hash_of(today),
         )
-        text = described(result)
-        message = result.message
-        if outcome in FAILURES:  # the whole message stands in the summary
-            message = shorten(message, 80)
-        text += f": {message}" if message else ""
+        text = described(result) + f": {result.message}" * bool(result.message)
+        if self.progress.on_terminal:  # the whole message stands in the summary
+            text = shorten(text, 120)
         log.log(level, "%s", text, extra={"workload": str(planned.ref)})
 
     # The census
@@ -6530,15 +6628,15 @@ class Report:
             fixed = in_template(known.found, self.options) if known else ()
             found: Mapping[str, tuple[str, Collection[str]]] = {}
             if known and self.options.only_drifted:
-                left = self.lefts.get(known.ref, known.left)
+                code = self.lefts.get(known.ref, known.code)
                 today = self.todays.get(known.ref, known.comparison.today)
-                found = lefts_of(workload.pods, known, left, today, self.options)
+                found = lefts_of(workload.pods, known, code, today, self.options)
             for pod in workload.pods:
                 # What is not known was created, or scaled up from 0, since; or it lost its owner.
                 is_old = self.options.only_drifted and pod.created < self.options.cutoff
                 is_lost = is_old and pod.sidecars and not known
-                unknown = "not checked", {sidecar.name for sidecar in pod.sidecars}
-                left, names = found.get(pod.name, unknown if is_lost else ("", set()))
+                unknown = "unknown", {sidecar.name for sidecar in pod.sidecars}
+                code, names = found.get(pod.name, unknown if is_lost else ("", set()))
                 having = {sidecar.name for sidecar in pod.sidecars}
                 sidecars = {
                     *pod.sidecars,
@@ -6546,18 +6644,20 @@ class Report:
                 }
                 for sidecar in sidecars:
                     is_fixed = sidecar in fixed
-                    reason = left if sidecar.name in names and not is_fixed else ""
-                    self.census[sidecar.name, sidecar.image, is_fixed][reason] += 1
-                if left and left not in NOT_AUDITED:
+                    left = code if sidecar.name in names and not is_fixed else ""
+                    self.census[sidecar.name, sidecar.image, is_fixed][left] += 1
+                if code and (is_audited(code) or (self.options.plan and pod.sidecars)):
                     ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
-                    self.totals.leftovers.append(LeftPod(ref, left, pod.sidecars))
+                    owner = known.ref if known else workload.ref
+                    owner = owner if owner.kind and owner.kind != "Node" else ref
+                    self.totals.leftovers.append(LeftPod(ref, owner, code, pod.sidecars))
 
     def print_census(self) -> None:
         """Print how many sidecars are up to date, to be replaced, and left, and why."""
         rows = [["SIDECAR", "VERSION", "PODS", "UP TO DATE", "OLD", "LEFT"]]
         by_name = sorted(self.census.items(), key=lambda row: (row[0][0], not row[0][1], row[0]))
         for (name, image, is_fixed), reasons in by_name:
-            lefts = Counter({reason: n for reason, n in reasons.items() if reason})
+            lefts = by_text({code: count for code, count in reasons.items() if code})
             old = lefts.pop("in the plan", 0)
             left = str(lefts.total()) + f" ({left_words(lefts)})" * bool(lefts)
             version = image_version(image) if image else "<none>"
@@ -6566,15 +6666,33 @@ class Report:
             rows.append([name, version, *counts])
         if not self.options.only_drifted:  # nothing is known but how many there are
             rows = [row[:3] for row in rows]
-        lines = format_table(rows) if self.census else []
+        lines = format_table(rows, self.width) if self.census else []
         if self.is_done:
-            leftovers = sorted(self.totals.leftovers)
-            lines += ["", "Pods that are not up to date:"] * bool(leftovers)
-            lines += [f"  {pod.subject}: {pod.reason}" for pod in leftovers[: self.MAX_LEFTOVERS]]
-            more = len(leftovers) - self.MAX_LEFTOVERS
-            lines += [f"  and {more} more"] * (more > 0)
+            lines += self.leftover_lines()
         if lines:
             self.print(*lines, "")
+
+    def leftover_lines(self) -> list[str]:
+        """Return the Pods that are not up to date after a run, by workload, the worst first."""
+        worst = [outcome.snake_case for outcome in FAILURES]
+
+        def rank(pod: LeftPod) -> tuple[int, ObjectRef, str]:
+            place = worst.index(pod.code) if pod.code in worst else len(worst)
+            return place, pod.workload, pod.code
+
+        groups = group_by(sorted(self.totals.leftovers, key=lambda pod: (rank(pod), pod)), rank)
+        lines = []
+        for (_, workload, code), pods in groups.items():
+            names = [pod.subject.name for pod in pods[: self.MAX_NAMES]]
+            more = f" and {len(pods) - self.MAX_NAMES} more" * (len(pods) > self.MAX_NAMES)
+            names = [] if workload.kind == "Pod" else names
+            lines.append(
+                f"  {workload}: {left_text(code)}" + f" ({', '.join(names)}{more})" * bool(names)
+            )
+        left = len(lines) - self.MAX_LEFTOVERS
+        rest = [f"  and {count_of(left, 'more workload')}"] * (left > 0)
+        title = ["", "Pods that are not up to date:"] * bool(lines)
+        return [*title, *lines[: self.MAX_LEFTOVERS], *rest]
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
@@ -6584,9 +6702,9 @@ class Report:
                 "image": image,
                 "in_template": in_template,
                 "pods": lefts.total(),
-                "not_up_to_date": {
-                    snake_case(left): count for left, count in sorted(lefts.items()) if left
-                },
+                "up_to_date": lefts[""],
+                "old": lefts[IN_THE_PLAN],
+                "left": without(dict(sorted(lefts.items())), "", IN_THE_PLAN),
             }
             for (name, image, in_template), lefts in sorted(self.census.items())
         ]
@@ -6597,11 +6715,13 @@ class Report:
             {
                 "namespace": pod.subject.namespace,
                 "name": pod.subject.name,
-                "reason": snake_case(pod.reason),
+                "workload": pod.workload._asdict(),
+                "code": pod.code,
+                "reason": left_text(pod.code),
                 "sidecars": [only(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)],
             }
             for pod in sorted(self.totals.leftovers)
-            if pod.reason != "in the plan"
+            if pod.code != IN_THE_PLAN
         ]
 
     # The summary
@@ -6619,21 +6739,27 @@ class Report:
         if options.confirm:
             self.print_unsuccessful()
             self.print_counts(seconds)
-            self.print("")
             self.is_done = True
-            self.print_census()
+            if plan.workloads:
+                self.print("")
+                self.print_census()
+            elif self.totals.leftovers:  # the table was shown
+                self.print(*self.leftover_lines(), "")
         else:
             self.print("", "This was a dry run; nothing was changed.")
             verb = "apply" if plan.workloads or self.needs_evict else ""
-        if lost:
-            title = f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
-            self.print(title, f"  {self.command(*more)}")
-        elif verb:
-            self.print(f"To {verb}, run:", f"  {self.command(*more)}")
+        command: list[str] = []
+        if lost or verb:
+            command = next_command(self.argv, options, self.connection.context, *more)
+            title = f"To {verb}, run:"
+            if lost:
+                title = (
+                    f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
+                )
+            self.print(title, f"  {shlex.join(command)}")
         if exit_code == 1:
-            left = self.totals.not_up_to_date()
-            counts = {name.replace("_", " "): count for name, count in left.items()}
-            details = f" ({count_words(counts)})" * options.fail_on_drift
+            counts = by_text(self.totals.not_up_to_date())
+            details = f" ({left_words(counts)})" * options.fail_on_drift
             self.print(f"Failed: {count_words(self.totals.failures)}{details}.")
         self.record(
             "summary",
@@ -6651,6 +6777,8 @@ class Report:
             planned=len(plan.workloads),
             not_up_to_date=self.totals.not_up_to_date() if options.only_drifted else {},
             seconds=seconds,
+            command=command,
+            gate=self.gate.text,
             exit_code=exit_code,
             failed={snake_case(reason): count for reason, count in self.totals.failures.items()},
         )
@@ -6660,7 +6788,7 @@ class Report:
         self.print("")
         command = self.connection.kubectl_command
         for outcome in Outcome:
-            results = self.unsuccessful[outcome]
+            results = [r for r in self.unsuccessful[outcome] if r.message != NOT_SELECTED]
             if outcome in LISTED_BY_REASON:
                 skips = [
                     Skip(result.planned.ref, result.message, outcome.value) for result in results
@@ -6676,20 +6804,22 @@ class Report:
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.totals.outcomes[outcome] for outcome in Outcome}
-        total = count_of(self.totals.outcomes.total(), "workload")
-        texts = [f"{total} in {human_duration(seconds)}: {count_words(counts)}."]
+        left = len(self.plan.workloads) - self.plan.selected
+        counts[Outcome.NOT_STARTED.value] -= left
+        total = count_of(sum(counts.values()), "workload")
+        more = f"; {left} left by --max-rollouts" * bool(left)
+        texts = [f"{total} in {human_duration(seconds)}: {count_words(counts)}{more}."]
         self.print(*texts * any(counts.values()), *self.left_out())
         pods = self.totals.pods
-        ready = pods["updated_and_ready"]
+        wanted, ready, lost = pods["wanted"], pods["ready"], pods["lost"]
         missing = {
-            "not updated": pods["matched"] - pods["updated"],
-            "lost": pods["lost"],
+            "not updated": wanted - pods["updated"] - lost,
+            "lost": lost,
             "not ready": pods["updated"] - ready,
         }
-        matched = ready + sum(missing.values())
-        if matched:
-            note = f" ({count_words(missing)})" if matched > ready else ""
-            self.print(f"Pods: {ready} of {matched} updated and ready{note}.")
+        if wanted:
+            note = f" ({count_words(missing)})" if wanted > ready else ""
+            self.print(f"Pods: {ready} of {wanted} updated and ready{note}.")
 
 
 # 17. Main: the stages in their order --------------------------------------------------------------
@@ -6721,6 +6851,8 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     rollout.cluster.absent = (404,)
     rollout.cluster.open_connections(2 * workers)  # with looks
     max_failures = max(int(limit.of(total)), 1) if limit else 0
+    if options.soak:
+        log.info("each rollout is watched for %s (--soak)", human_duration(options.soak))
     Scheduler(rollout, report, workers, max_failures).run(plan.workloads[: plan.selected])
     for workload in plan.workloads[plan.selected :]:
         report.finish(Result(workload, Outcome.NOT_STARTED, NOT_SELECTED))
@@ -6812,14 +6944,17 @@ def main(argv: Sequence[str]) -> int:
         if options.confirm:
             check_kubectl(kubectl, connection)
 
-        report = Report(connection, options, progress, argv)
+        gate = Gate(options.gate, signals)
+        report = Report(connection, options, progress, gate, argv)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
         check_names(options, plan)
+        if not options.confirm:
+            gate.is_open()  # to show whether it is
         report.show_plan(plan)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
-            rollout = Rollout(cluster, command, signals, Gate(options.gate, signals), options)
+            rollout = Rollout(cluster, command, signals, gate, options)
             has_begun = True
             roll_out(plan, rollout, report)
             count_again(cluster, report, signals)

@@ -32,6 +32,7 @@ from support import (
     a_workload,
     command,
     config,
+    no_signals,
     options_of,
     run_here,
 )
@@ -352,7 +353,8 @@ def a_report(tool):
 
     def make(*options: str):
         connection = tool.Connection(SimpleNamespace(host="https://x"), context="prod")
-        report = tool.Report(connection, options_of(tool, *options), Line())
+        gate = tool.Gate([], no_signals(tool))
+        report = tool.Report(connection, options_of(tool, *options), Line(), gate)
         report.plan = tool.Plan([a_workload(tool)] * 10, selected=10)
         return report
 

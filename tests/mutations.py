@@ -572,7 +572,7 @@ MUTATIONS = (
     Mutation(
         "--plan: another sidecar is rolled out",
         "plan_file",
-        'is_same = not approved or approved.revision in ("", revision)',
+        'is_same = not approved or approved.sidecar_hash in ("", hash_of(draft.comparison.today))',
         "is_same = True",
     ),
     Mutation(
@@ -616,8 +616,8 @@ MUTATIONS = (
     Mutation(
         "census: an audit passes with Pods that were not checked",
         "census",
-        "if left and left not in NOT_AUDITED:",
-        'if left and left not in (*NOT_AUDITED, "static Pod"):',
+        "    return left_text(code) not in NOT_AUDITED\n",
+        '    return left_text(code) not in (*NOT_AUDITED, "static Pod")\n',
     ),
     Mutation(
         "census: it is not taken again after a run",
@@ -899,8 +899,8 @@ MUTATIONS = (
     Mutation(
         "order: downtime says nothing",
         "order downtime",
-        "is_late = decision.downtime and decision.state is State.SERVING",
-        "is_late = False",
+        "rank = (decision.state.value, decision.downtime, decision.ref.namespace)",
+        "rank = (decision.state.value, False, decision.ref.namespace)",
     ),
     Mutation(
         "rules: what is not ready without its sidecar is left",
@@ -974,32 +974,38 @@ MUTATIONS = (
     Mutation(
         "numbers: what a success leaves is not said",
         "numbers census",
-        'self.lefts[planned.ref] = "drifted" if outcome in SUCCESSES else outcome.value',
-        'self.lefts[planned.ref] = "excluded" if outcome in SUCCESSES else outcome.value',
+        "self.lefts[planned.ref] = DRIFTED if outcome in SUCCESSES else",
+        'self.lefts[planned.ref] = "excluded" if outcome in SUCCESSES else',
     ),
     Mutation(
         "numbers: surge Pods are counted",
         "numbers",
-        "matched = max(wanted - kept - lost, len(updated))",
-        "matched = len(pods) - kept",
+        "wanted = max(wanted - kept - lost, len(updated)) + lost",
+        "wanted = len(pods) - kept + lost",
     ),
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
         "numbers",
-        '(left if n in replaced else "drifted", names)',
-        "(left, names)",
+        "(code if n in replaced else DRIFTED, names)",
+        "(code, names)",
     ),
     Mutation(
         "numbers: all containers of a drifted Pod are in the plan",
         "several_injectors",
-        'reason = left if sidecar.name in names and not is_fixed else ""',
-        'reason = left if not is_fixed else ""',
+        'left = code if sidecar.name in names and not is_fixed else ""',
+        'left = code if not is_fixed else ""',
     ),
     Mutation(
         "numbers: Pods that the options do not select are left",
         "numbers census",
-        "if left and left not in NOT_AUDITED:",
-        "if left:",
+        "if code and (is_audited(code) or (self.options.plan and pod.sidecars)):",
+        "if code:",
+    ),
+    Mutation(
+        "numbers: what --plan leaves has no team",
+        "plan_file",
+        "(is_audited(code) or (self.options.plan and pod.sidecars))",
+        "is_audited(code)",
     ),
     Mutation(
         "numbers: --include-annotation does not exclude from the count",

@@ -313,12 +313,12 @@ def cutoff() -> str:
     return f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def counts(matched: int, updated: int, updated_and_ready: int, lost: int = 0) -> dict:
+def counts(matched: int, updated: int, ready: int, lost: int = 0) -> dict:
     """The Pods of a summary."""
     return {
-        "matched": matched,
+        "wanted": matched + lost,
         "updated": updated,
-        "updated_and_ready": updated_and_ready,
+        "ready": ready,
         "lost": lost,
     }
 
@@ -340,7 +340,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
     found = make(tool.Found, ref=ref, owners=(ref,))
     today = make(tool.Today)
     comparison = make(tool.Comparison, today=today)
-    for field, value in {"state": tool.State.NOT_SERVING, "total_pods": 1}.items():
+    for field, value in {"state": tool.State.NO_SERVICE, "total_pods": 1}.items():
         fields.setdefault(field, value)
     fields.setdefault("old_pods", (f"{name}-0",))
     decision = make(tool.Decision, found=found, comparison=comparison)

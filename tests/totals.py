@@ -11,7 +11,7 @@ TO_ROLL_OUT = (
     r"To roll out: (\d+)(?: of (\d+))? workloads?(?: \(--max-rollouts\))?"
     r" with (\d+) Pods?, (\d+) of them old"
 )
-DONE = r"^(\d+) workloads? in [^:]+: (.*)\.$"
+DONE = r"^(\d+) workloads? in [^:]+: ([^;]*)(?:; (\d+) left by --max-rollouts)?\.$"
 FAILED = r"^Failed: ([^(]*?)(?: \(.*\))?\.$"
 DETAILS = r"^Failed: [^(]*\((.*)\)\.$"  # of what is not up to date
 
@@ -32,12 +32,12 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
     if summary["exit_code"] == 1 and numbers(text, FAILED) != failed:
         yield f"text: failed: {numbers(text, FAILED)}, records: {failed}"
     counted = summary["not_up_to_date"]
-    left = {word.replace("_", " "): count for word, count in counted.items() if count}
-    details = numbers(text, DETAILS)
-    if details and details != left:
-        yield f"text: not up to date: {details}, records: {left}"
-    if bool(counted) != compares or sum(counted.values()) < len(summary["leftovers"]):
-        yield f"not up to date: {counted}, leftovers: {len(summary['leftovers'])}"
+    details = numbers(text, DETAILS)  # several codes may have one word
+    if details and details.total() != sum(counted.values()):
+        yield f"text: not up to date: {details}, records: {counted}"
+    listed = [pod for pod in summary["leftovers"] if pod["code"] in counted]
+    if (counted and not compares) or sum(counted.values()) < len(listed):
+        yield f"not up to date: {counted}, leftovers: {len(listed)}"
 
 
 def of(records: list[dict], kind: str) -> list[dict]:
@@ -62,8 +62,8 @@ def wrong_plan(text: str, plan: list[dict]) -> Iterator[str]:
     expected = [
         len(selected),
         len(plan),
-        sum(record["pods_replaced"] for record in selected),
-        sum(record["pods_to_replace"] for record in selected),
+        sum(record["pods"]["replaced"] for record in selected),
+        sum(record["pods"]["old"] for record in selected),
     ]
     found = re.search(TO_ROLL_OUT, text)
     if found:
@@ -76,8 +76,9 @@ def wrong_plan(text: str, plan: list[dict]) -> Iterator[str]:
             rf"^(\S+) +{namespace} +{kind.lower()}/{re.escape(name)} +(\d+) +(\d+) ", text, re.M
         )
         place = str(record["position"]) if record["selected"] else "-"
-        wanted = (place, str(record["pods_replaced"]), str(record["pods_to_replace"]))
-        if rows != [wanted]:
+        wanted = [(place, str(record["pods"]["replaced"]), str(record["pods"]["old"]))]
+        wanted *= record["selected"]  # the others are a number
+        if rows != wanted:
             yield f"text: rows {rows} of {name}, records: {wanted}"
 
 
@@ -85,10 +86,8 @@ def wrong_table(table: str, sidecars: list[dict], compares: bool) -> Iterator[st
     """The table of sidecars: each row adds up, and says what the records say."""
     rows = []
     for found in sidecars:
-        lefts = dict(found["not_up_to_date"])
-        current = found["pods"] - sum(lefts.values())
-        old = lefts.pop("in_the_plan", 0)
-        rows.append((found["name"], found["pods"], current, old, sum(lefts.values())))
+        left = sum(found["left"].values())
+        rows.append((found["name"], found["pods"], found["up_to_date"], found["old"], left))
     shown = []
     for name, *counts, note in re.findall(ROW, table, re.MULTILINE):
         pods, current, old, left = map(int, counts)
@@ -119,13 +118,17 @@ def wrong_results(text: str, records: list[dict]) -> Iterator[str]:
     if planned != ended:
         yield f"planned {planned}, results {ended}"
     wanted = Counter({outcome.replace("_", " "): count for outcome, count in outcomes.items()})
-    shown = numbers(text, DONE.replace(r"(\d+)", r"\d+"))
+    left = sum(not record["selected"] for record in of(records, "plan"))
+    wanted["not started"] -= left
     total = re.search(DONE, text, re.MULTILINE)
+    shown = numbers(f"x {total[2]}" if total else "", r"x (.*)")
+    if total and int(total[3] or 0) != left:
+        yield f"text: {total[0]}, records: {left} not selected"
     if shown != +wanted or (total and int(total[1]) != wanted.total()):
         yield f"text: {total and total[0]}, records: {wanted}"
     pods = summary["pods"]
     found = re.search(r"^Pods: (\d+) of \d+ updated and ready", text, re.MULTILINE)
-    if found and int(found[1]) != pods["updated_and_ready"]:
+    if found and int(found[1]) != pods["ready"]:
         yield f"text: {found[0]}, records: {pods}"
-    if not pods["updated_and_ready"] <= pods["updated"] <= pods["matched"]:
+    if not pods["ready"] <= pods["updated"] <= pods["wanted"]:
         yield f"counts: {pods}"

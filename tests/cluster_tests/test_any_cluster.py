@@ -99,4 +99,4 @@ def test_a_rollout_that_never_gets_ready_times_out(anywhere, run):
     ended = run(anywhere.kubeconfig, *options(anywhere), CONFIRM, "--timeout=2s")
     assert ended.code == 1
     assert ended.summary["outcomes"] == {"timed_out": 1}
-    assert "error: timed out waiting for the condition" in ended.of("result")[0]["message"]
+    assert "Pods not ready" in ended.of("result")[0]["message"]

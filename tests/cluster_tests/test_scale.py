@@ -31,7 +31,7 @@ def test_the_benchmark_works_at_a_small_size():
         "parsing",
         *["dry-run"] * 3,
         *["growth"] * 2,
-        "asking",
+        *["asking"] * 2,
         "drift-growth",
         *["injector-down"] * 2,
         *["missing"] * 2,

@@ -52,7 +52,7 @@ def test_they_are_drifted_without_any_option(damaged, run):
         "shop/well": "up_to_date",
     }
     assert lines(ended, "web")[0].startswith("istio-proxy: None -> {")
-    assert {r["name"]: r["pods_to_replace"] for r in ended.of("plan")} == {"db": 1, "web": 1}
+    assert {r["name"]: r["pods"]["old"] for r in ended.of("plan")} == {"db": 1, "web": 1}
     assert "; 1 Pod without a sidecar\n" in run(damaged, DRIFTED, *BOTH, TEXT).stdout
     done = run(damaged, DRIFTED, *BOTH, CONFIRM)
     assert done.outcomes == {"shop/db": "succeeded", "shop/web": "succeeded"}
@@ -69,7 +69,7 @@ def test_they_are_replaced_whatever_their_age(damaged, run):
     )
     assert run(damaged, an_hour_ago).planned == []
     (plan,) = run(damaged, an_hour_ago, DRIFTED).of("plan")
-    assert (plan["name"], plan["pods_to_replace"], plan["pods"]) == ("web", 1, 2)
+    assert (plan["name"], plan["pods"]["old"], plan["pods"]["total"]) == ("web", 1, 2)
     assert run(damaged, an_hour_ago, DRIFTED, CONFIRM).outcomes == {"shop/web": "succeeded"}
     assert sidecars(damaged, "web") == [2, 2]
 

@@ -116,7 +116,7 @@ def test_pods_of_one_workload_may_differ_from_each_other(every_kind, run):
     every_kind.settle()
     ended = run(every_kind, DRIFTED)
     (plan,) = [r for r in ended.of("plan") if r["name"] == "web"]
-    assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
+    assert (plan["pods"]["old"], plan["pods"]["total"]) == (2, 3)
 
 
 def test_what_else_changes_is_told_and_is_no_drift_by_itself(every_kind, run):
@@ -171,7 +171,7 @@ def test_resources_of_another_container_changed_in_place_excuse_nothing(every_ki
     }
     ended = run(every_kind, DRIFTED)
     (plan,) = [record for record in ended.of("plan") if record["name"] == "web"]
-    assert plan["pods_to_replace"] == 3
+    assert plan["pods"]["old"] == 3
     assert lines(ended, "web") == ["istio-proxy.resources.requests.cpu: 1 -> 4"]
 
 

@@ -55,7 +55,7 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     assert dry.of("drift")[0]["differences"][0]["path"] == ["istio-proxy"]
     assert dry.of("drift")[0]["differences"][0]["expected"] is None
     text = run(every_kind, DRIFTED, TEXT).stdout
-    assert "  a  would be removed: istio-proxy 1.26.2\n" in text
+    assert "  a  4 workloads  would be removed: istio-proxy 1.26.2\n" in text
     assert (
         "  drifted, but would lose the sidecar istio-proxy; not restarted without --allow-removal; "
         "check what injects it:\n"

@@ -110,7 +110,7 @@ def test_what_a_mixture_is_called_is_the_same_in_each_run(tool, parts, words, ch
     for order, more in ((words, {}), (words[::-1], {}), (words, CHANGES[change][1])):
         views = [tool.view_of(injected(parts, None, word, more), NAMES) for word in order[:4]]
         varying, _ = tool.split_variations(views)
-        hashes.append(tool.revision_of(tool.Today(views[0], varying=varying)))
+        hashes.append(tool.hash_of(tool.Today(views[0], varying=varying)))
     assert hashes[0] == hashes[1]
     assert (hashes[0] == hashes[2]) == (change == "none")
 

@@ -92,8 +92,8 @@ def test_only_the_containers_that_differ_are_in_the_plan(agents, run):
 
     agents.injector.inject = inject
     sidecars = {r["name"]: r for r in run(agents, DRIFTED, AGENTS).summary["sidecars"]}
-    assert sidecars["otel-agent"]["not_up_to_date"] == {"in_the_plan": 6}
-    assert (sidecars["vault-agent"]["pods"], sidecars["vault-agent"]["not_up_to_date"]) == (6, {})
+    assert (sidecars["otel-agent"]["old"], sidecars["otel-agent"]["left"]) == (6, {})
+    assert (sidecars["vault-agent"]["pods"], sidecars["vault-agent"]["left"]) == (6, {})
 
 
 def test_a_container_of_the_application_is_none(agents, run):

@@ -17,6 +17,7 @@ from .cases import SECRETS, SETUPS, App
 from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
+NOT_AUDITED = ("not_named", "excluded", "not_included", "being_deleted", "running_to_completion")
 UP_TO_DATE = ("up_to_date", "nothing_to_replace")  # codes of a row of --plan that needs no rollout
 ASKED_FOR = ("interrupted", "quit", "not selected by --max-rollouts")  # what is not started
 LATE = 0.5  # seconds until a signal is heeded: requests may be under way
@@ -470,8 +471,9 @@ class Oracle:
             ]
         if "cannot list Pods again" in run.finished.stderr:
             reasons.append("list of Pods")
-        planned = sum(r["pods_to_replace"] for r in run.of("plan") if not run.confirm)
-        left = planned or summary["leftovers"] or "without_pods" in codes
+        planned = sum(r["pods"]["old"] for r in run.of("plan") if not run.confirm)
+        audited = [p for p in summary["leftovers"] if p["code"] not in NOT_AUDITED]
+        left = planned or audited or "without_pods" in codes
         if options.has("--fail-on-drift") and left:
             reasons.append("drift")
         if code != bool(reasons):
@@ -561,9 +563,9 @@ class Oracle:
             if method == "attach" and not stamp_of(template):
                 self.say(2, f"plan: {app.key} has no rollout of an earlier run")
             if record:
-                if record["pods_to_replace"] != old:
+                if record["pods"]["old"] != old:
                     self.say(2, f"plan: {app.key}: {record['pods_to_replace']} Pods, in fact {old}")
-                if record["pods"] < len(found):
+                if record["pods"]["total"] < len(found):
                     self.say(2, f"plan: {app.key} has {record['pods']} Pods, in fact {len(found)}")
                 shown = {(s["name"], s["image"]) for s in record["sidecars"]}
                 real = {
@@ -656,7 +658,7 @@ class Oracle:
         if shown != census:
             self.say(2, f"census: {dict(shown)}, in fact {dict(census)}")
         for found in summary["sidecars"]:
-            if sum(found["not_up_to_date"].values()) > found["pods"]:
+            if found["up_to_date"] + found["old"] + sum(found["left"].values()) != found["pods"]:
                 self.say(2, f"census: {found}")
         if not self.options.has("--only-drifted"):
             return
@@ -671,7 +673,7 @@ class Oracle:
         summary, names = run.summary, self.options.names
         scene = {**entry.scene, **{("pods", *place(p).split("/")): p for p in pods}}
         shown = {
-            f"{left['namespace']}/{left['name']}": left["reason"] for left in summary["leftovers"]
+            f"{left['namespace']}/{left['name']}": left["code"] for left in summary["leftovers"]
         }
         touched = self.touched(run)
         planned = {f"{r['namespace']}/{r['name']}" for r in run.of("plan") if not run.confirm}
@@ -699,7 +701,8 @@ class Oracle:
                         f"leftovers: {key} ({verdict}) is not up to date, and not listed: {sorted(have)}, {sorted(would)}",
                     )
                 # What had no Pods at first was not compared, and is listed as that.
-                is_unknown = verdict is None and shown.get(key) == "not checked"
+                # Neither is what --plan does not select.
+                is_unknown = verdict is None and shown.get(key) in ("unknown", *NOT_AUDITED)
                 if key in shown and not differs and not is_unknown:
                     self.say(2, f"leftovers: {key} is listed as {shown[key]}, and is up to date")
 
@@ -794,12 +797,12 @@ class Oracle:
         if "undone" in self.touched(run, entry).get(app.key, set()):
             return  # new Pods without the stamp are told apart by their time, in whole seconds
         numbers = [self.numbers(app, stamps, scene) for scene in scenes]
-        shown = tuple(counts[n] for n in ("matched", "updated", "updated_and_ready", "lost"))
+        shown = tuple(counts[n] for n in ("wanted", "updated", "ready", "lost"))
         if shown not in numbers:
             self.say(2, f"{app.key} {entry.data['outcome']} with {counts}, in fact {numbers}")
 
     def numbers(self, app: App, stamps: set[str], scene: Scene) -> tuple[int, ...] | None:
-        """Matched, updated, updated and ready, lost: of the Pods that a restart replaces."""
+        """Wanted, updated, of these ready, lost: of the Pods that a restart replaces."""
         obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
         if not obj:
             return None
@@ -811,13 +814,8 @@ class Oracle:
         kept = len(pods) - len(new) - len(old)
         counted = old[: max(wanted - kept - len(new), 0)]
         ready = [p for p in updated if is_ready(p)]
-        missing = max(wanted - len(pods), 0)
-        return (
-            len(updated) + len(counted),
-            len(updated),
-            len(ready),
-            len(new) - len(updated) + missing,
-        )
+        lost = len(new) - len(updated) + max(wanted - len(pods), 0)
+        return len(updated) + len(counted) + lost, len(updated), len(ready), lost
 
     def check_counts(self, run: Run, entry: Entry, app: App, scenes: list[Scene]) -> None:
         """A success counts all Pods of its workload, except below a partition, as updated and ready."""
@@ -837,8 +835,8 @@ class Oracle:
         if record["method"] == "in_place" or "terminating" in app.pods:  # it came back, updated
             numbers |= {len(pods_of(scene, app)) for scene in scenes}
         if record["method"] != "restart":
-            numbers = set(range(record["pods_to_replace"], max(numbers) + 1))
-        shown = {counts[name] for name in ("matched", "updated", "updated_and_ready")}
+            numbers = set(range(record["pods"]["old"], max(numbers) + 1))
+        shown = {counts[name] for name in ("wanted", "updated", "ready")}
         if len(shown) > 1 or not shown & numbers or counts["lost"]:
             self.say(2, f"{app.key} succeeded with {counts}, in fact {numbers} Pods")
 

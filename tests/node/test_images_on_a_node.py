@@ -79,7 +79,7 @@ def test_the_next_pod_is_changed_once_the_last_one_has_stayed_ready(
     assert apart >= int(tool.READY_FOR)  # whole seconds
     if on_node:
         assert apart >= 10 + 4
-    assert ended.summary["pods"]["updated_and_ready"] == 2
+    assert ended.summary["pods"]["ready"] == 2
 
 
 def test_a_native_sidecar_whose_image_cannot_be_pulled_is_told_from_events(cluster, run):

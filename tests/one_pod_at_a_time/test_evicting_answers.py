@@ -151,6 +151,6 @@ def test_an_eviction_that_took_place_despite_its_answer_is_waited_for(
     cluster.server.chaos = chaos
     ended = run(cluster, CONFIRM, *EVICT)
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
-    assert ended.summary["pods"]["updated_and_ready"] == 1
+    assert ended.summary["pods"]["ready"] == 1
     (found,) = cluster.pods("shop")
     assert found["metadata"]["name"] != seen[0]

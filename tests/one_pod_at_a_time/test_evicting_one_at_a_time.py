@@ -192,4 +192,4 @@ def test_only_outdated_pods_are_evicted(cluster, run):
     cluster.settle()
     ended = run(cluster, CONFIRM, "--only-drifted", *EVICT)
     (plan,) = ended.of("plan")
-    assert (plan["pods_to_replace"], plan["pods"], evictions(cluster)) == (1, 3, [first])
+    assert (plan["pods"]["old"], plan["pods"]["total"], evictions(cluster)) == (1, 3, [first])

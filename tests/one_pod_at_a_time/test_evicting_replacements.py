@@ -37,9 +37,9 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     )
     assert len(evictions(cluster)) == 2
     assert ended.summary["pods"] == {
-        "matched": 2,
+        "wanted": 3,
         "updated": 1,
-        "updated_and_ready": 1,
+        "ready": 1,
         "lost": 1,
     }
 

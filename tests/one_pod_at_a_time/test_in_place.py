@@ -62,7 +62,7 @@ def test_images_are_changed_and_no_pod_is_replaced(shop, run):
     assert set(images(shop)) == {NEW}
     statuses = [s for p in shop.pods("shop") for s in p["status"]["containerStatuses"]]
     assert {(s["name"], s["restartCount"]) for s in statuses} == {("app", 0), ("istio-proxy", 1)}
-    assert ended.summary["pods"]["updated_and_ready"] == 8
+    assert ended.summary["pods"]["ready"] == 8
     again = run(shop, *IN_PLACE, *BOTH)
     assert set(verdicts(again).values()) == {"up_to_date"}
 
@@ -78,7 +78,7 @@ def test_the_plan_shows_which_is_which(shop, run):
         "late": "restart",
     }
     text = run(shop, *IN_PLACE, TEXT).stdout
-    assert text.count("; images will be changed in place") == 1
+    assert text.count("; in place") == 1
     assert "\nTo roll out: 2 workloads with 4 Pods, 4 of them old.\n" in text
     before = {p["metadata"]["uid"] for p in shop.pods("shop", "web")}
     ended = run(shop, *IN_PLACE, CONFIRM)
@@ -97,7 +97,7 @@ def test_other_changes_wait_for_the_next_restart(shop, run):
     shop.injector.also = {"initContainers": [container("setup", "x:1")]}
     text = run(shop, *IN_PLACE, TEXT).stdout
     assert "Other changes to the Pod: container setup\n" in text
-    assert re.search(r"; images will be changed in place\n", text)
+    assert re.search(r"; in place\n", text)
     run(shop, *IN_PLACE, CONFIRM)
     assert set(images(shop, "web")) == {NEW}
     assert not any(p["spec"].get("initContainers") for p in shop.pods("shop"))
@@ -394,7 +394,7 @@ def test_pods_below_a_partition(shop, run):
     partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
     shop.change("StatefulSet", "shop", "db", {"spec": {"updateStrategy": partition}})
     ended = run(shop, *IN_PLACE, "sts/db", CONFIRM)
-    assert (ended.of("plan")[0]["pods_to_replace"], ended.outcomes) == (1, {"shop/db": "succeeded"})
+    assert (ended.of("plan")[0]["pods"]["old"], ended.outcomes) == (1, {"shop/db": "succeeded"})
     assert message_of(ended, "db") == "partition 1 keeps 1 old Pod"
     assert sorted(images(shop, "db")) == [OLD, NEW]
 

@@ -44,16 +44,16 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         f"Context embedded ({cluster.url}) as admin",
         "",
         "#  NAMESPACE  WORKLOAD        PODS  OLD  SIDECAR  AGE  NOTES",
-        "1  shop       deployment/api  1     1    1.26.2   3d   not serving; downtime",
-        "2  shop       deployment/web  3     3    1.26.2   3d   not serving",
+        "1  shop       deployment/web  3     3    1.26.2   3d   no Service",
+        "2  shop       deployment/api  1     1    1.26.2   3d   no Service; downtime",
         "",
         "Not rolled out:",
+        "  not selected; add --include-statefulset:",
+        "    StatefulSet shop/db",
         "  paused; run `kubectl rollout resume` first, or use --evict:",
         "    Deployment shop/paused",
         "  not managed by a controller; delete and recreate it manually:",
         "    Pod shop/shell, shop/shell-2",
-        "  not selected; add --include-statefulset:",
-        "    StatefulSet shop/db",
         "",
         "SIDECAR      VERSION  PODS",
         "istio-proxy  1.26.2   8",
@@ -109,13 +109,13 @@ def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     monkeypatch.setattr(tool.sys, "orig_argv", ["python3", "x.py", *words])
     cutoff = "--only-started-before=2026-05-01T13:00:00Z"
     options = options_of(tool, cutoff=moment, confirm_each=given_options == "--confirm-each")
-    found = tool.printed_command(words, options, "test")
-    assert found == f"python3 x.py {applied} {cutoff} --context=test"
+    found = tool.next_command(words, options, "test")
+    assert " ".join(found) == f"python3 x.py {applied} {cutoff} --context=test"
     fixed = [*words, "--only-started-before", "2026-01-01", "--context", "x"]
-    found = tool.printed_command(fixed, options, "test")
+    found = tool.next_command(fixed, options, "test")
     assert cutoff not in found
     assert "--context=test" not in found
-    in_cluster = tool.printed_command(words, options, "")
+    in_cluster = tool.next_command(words, options, "")
     assert "--context" not in in_cluster
 
 
@@ -155,8 +155,8 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
         ((3, 3, 3), "Pods: 3 of 3 updated and ready."),
         ((3, 2, 2), "Pods: 2 of 3 updated and ready (1 not updated)."),
         ((3, 3, 1), "Pods: 1 of 3 updated and ready (2 not ready)."),
-        ((0, 0, 0, 3), "Pods: 0 of 3 updated and ready (3 lost)."),
-        ((2, 2, 1, 1), "Pods: 1 of 3 updated and ready (1 lost, 1 not ready)."),
+        ((3, 0, 0, 3), "Pods: 0 of 3 updated and ready (3 lost)."),
+        ((3, 2, 1, 1), "Pods: 1 of 3 updated and ready (1 lost, 1 not ready)."),
         ((9, 9, 9), "Pods: 9 of 9 updated and ready."),  # it was scaled up
     ],
 )
@@ -195,10 +195,8 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "group": "apps",
         "uid": cluster.get("Deployment", "shop", "web")["metadata"]["uid"],
         "started_before": summary["started_before"],
-        "revision": "",
-        "pods_to_replace": 1,
-        "pods_replaced": 1,
-        "pods": 1,
+        "sidecar_hash": "",
+        "pods": {"total": 1, "replaced": 1, "old": 1},
         "differences": [],
         "sidecars": [
             {
@@ -209,7 +207,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
             }
         ],
         "oldest_pod": plan["oldest_pod"],
-        "state": "not_serving",
+        "state": "no_service",
         "unhealthy_reason": "",
         "downtime": False,
         "method": "restart",
@@ -231,14 +229,16 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "name": "web",
         "group": "apps",
         "outcome": "succeeded",
+        "code": "",
         "method": "restart",
         "time": result["time"],
         "seconds": result["seconds"],
         "message": "",
-        "counts": counts(1, 1, 1),
-        "revision": result["revision"],
+        "pods": counts(1, 1, 1),
+        "unhealthy_before": "",
+        "sidecar_hash": result["sidecar_hash"],
     }
-    assert re.fullmatch(r"[0-9a-f]{12}", result["revision"])  # its Pods are created with it
+    assert re.fullmatch(r"[0-9a-f]{12}", result["sidecar_hash"])  # its Pods are created with it
     assert summary == {
         "record": "summary",
         "version": tool.VERSION,
@@ -256,13 +256,17 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
                 "image": "docker.io/istio/proxyv2:1.26.2",
                 "in_template": False,
                 "pods": 2,
-                "not_up_to_date": {},
+                "up_to_date": 2,
+                "old": 0,
+                "left": {},
             }
         ],
         "leftovers": [],
         "planned": 1,
         "not_up_to_date": {},
         "seconds": summary["seconds"],
+        "command": [],
+        "gate": None,
         "exit_code": 0,
         "failed": {},
     }

@@ -66,8 +66,8 @@ def check(tool, monkeypatch, cluster, *options):
     assert counted == (census(cluster, options) if CONFIRM in options else before)
     if DRIFTED in options:
         # Old is what the plan replaces: Pods that have an outdated sidecar, or lack it.
-        planned = sum(r["pods_to_replace"] for r in of(records, "plan") if r["selected"])
-        old = [row["not_up_to_date"].get("in_the_plan", 0) for row in summary["sidecars"]]
+        planned = sum(r["pods"]["old"] for r in of(records, "plan") if r["selected"])
+        old = [row["old"] for row in summary["sidecars"]]
         assert CONFIRM in options or ISTIO in options or sum(old) == planned
     failed = dict(summary["failed"])
     left = failed.pop("not_up_to_date", 0)

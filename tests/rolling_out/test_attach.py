@@ -67,7 +67,7 @@ def test_it_is_in_the_plan_and_counts_like_any_other(begun, run, start):
     assert f"in progress since {since[11:16]}Z; not restarted again\n" in shown.stdout
     assert "\nTo roll out: 1 workload with 3 Pods, 3 of them old.\n" in shown.stdout
     (row,) = run(cluster, DRIFTED).of("plan")
-    assert (row["name"], row["method"], row["pods_to_replace"]) == ("web", "attach", 3)
+    assert (row["name"], row["method"], row["pods"]["old"]) == ("web", "attach", 3)
     assert row["unhealthy_reason"] == ""
     failed = run(cluster, CONFIRM, DRIFTED, "--timeout=2s")
     assert (failed.code, failed.outcomes) == (1, {"shop/web": "timed_out"})
@@ -80,14 +80,14 @@ def test_it_is_in_the_plan_and_counts_like_any_other(begun, run, start):
     release.set()
     done = running.finish()
     assert (done.code, done.outcomes) == (0, {"shop/web": "succeeded"})
-    assert done.summary["pods"]["updated_and_ready"] == 3
+    assert done.summary["pods"]["ready"] == 3
     assert generation(cluster, "web") == 2
     assert run(cluster, DRIFTED).planned == []
 
 
 def test_without_a_comparison_old_pods_are_those_of_before_the_rollout(begun, run):
     (row,) = run(begun).of("plan")
-    assert (row["method"], row["pods_to_replace"], row["pods"]) == ("attach", 3, 4)
+    assert (row["method"], row["pods"]["old"], row["pods"]["total"]) == ("attach", 3, 4)
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])

@@ -39,14 +39,14 @@ def test_what_cannot_be_rolled_out_is_listed_and_no_failure(fleet, run):
     assert "Deployment shop/paused" in ended.skipped
     assert (ended.code, ended.summary["exit_code"]) == (1, 1)
     assert ended.summary["failed"] == {"timed_out": 1}  # although it was broken before
-    left = {r["reason"] for r in ended.summary["leftovers"]}
-    assert left == {"timed_out", "drifted", "rejected", "not_checked"}
+    left = {r["code"] for r in ended.summary["leftovers"]}
+    assert left == {"timed_out", "wrong_method", "rejected", "unknown"}
 
 
 @pytest.mark.embedded("it has a CloneSet")
 def test_with_fail_on_drift_a_run_fails_for_whatever_is_left(fleet, run):
     ended = run(fleet, *AUDIT, CONFIRM, "--timeout=1s", TEXT)
-    counts = "1 not checked, 1 rejected, 2 drifted"
+    counts = "1 drifted, 1 not checked, 1 rejected, 1 timed out"
     assert ended.code == 1
     assert sorted(last_line(ended).removesuffix(").").partition(" (")[2].split(", ")) == (
         counts.split(", ")
@@ -68,7 +68,7 @@ def test_what_max_rollouts_leaves_out_counts_and_what_is_excluded_does_not(clust
     upgrade(cluster)
     options = (*AUDIT, CONFIRM, "--exclude-annotation=team/no", "--max-rollouts=1")
     first = run(cluster, *options, TEXT)
-    assert (first.code, last_line(first)) == (1, "Failed: 1 not up to date (1 drifted).")
+    assert (first.code, last_line(first)) == (1, "Failed: 1 not up to date (1 not started).")
     second = run(cluster, *options)
     assert (second.code, second.outcomes) == (0, {"shop/b": "succeeded"})
 
@@ -121,7 +121,7 @@ def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(cluster, run)
         )
     )
     ended = run(cluster, *AUDIT, TEXT)
-    assert (ended.code, last_line(ended)) == (1, "Failed: 2 not up to date (2 without pods).")
+    assert (ended.code, last_line(ended)) == (1, "Failed: 2 not up to date (2 without Pods).")
     for name in ("istio-*", "*"):
         audit = run(cluster, *AUDIT, f"--sidecar-container-name={name}")
         counts = audit.summary["not_up_to_date"]

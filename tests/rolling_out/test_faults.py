@@ -212,7 +212,7 @@ def test_a_list_that_expires_ends_the_plan_with_what_to_do(cluster, run, tool):
     assert ended.code == 3
     text = "410 the list expired while it was being read; rerun this command (nothing"
     assert text in ended.stderr
-    assert run(cluster).of("plan")[0]["pods_to_replace"] == tool.PAGE + 10
+    assert run(cluster).of("plan")[0]["pods"]["old"] == tool.PAGE + 10
 
 
 def test_long_lists_are_requested_compressed(cluster, run):
@@ -220,7 +220,7 @@ def test_long_lists_are_requested_compressed(cluster, run):
     cluster.create("shop", workload("Deployment", "web", replicas=200))
     cluster.settle(60)
     sent = cluster.server.compressed
-    assert run(cluster).of("plan")[0]["pods_to_replace"] == 200
+    assert run(cluster).of("plan")[0]["pods"]["old"] == 200
     assert sent == ["/api/v1/pods"]
 
 

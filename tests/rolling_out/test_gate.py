@@ -78,9 +78,13 @@ def interrupt_when_closed(running: Running, reason: str) -> Finished:
     return running.finish()
 
 
-def test_a_dry_run_does_not_run_it(deployments_a_to_c, run, script, tmp_path):
-    ended = run(deployments_a_to_c, f"--gate={script('exit 1')}")
-    assert (ended.code, len(ended.planned), runs(tmp_path)) == (0, 3, 0)
+def test_a_dry_run_runs_it_once_and_shows_its_answer(deployments_a_to_c, run, script, tmp_path):
+    gate = f"--gate={script('echo it is late; exit 1')}"
+    ended = run(deployments_a_to_c, gate)
+    assert (ended.code, len(ended.planned), runs(tmp_path)) == (0, 3, 1)
+    assert ended.summary["gate"] == "closed: it is late"
+    assert "\nGate closed: it is late.\n" in run(deployments_a_to_c, gate, TEXT).stdout
+    assert run(deployments_a_to_c, f"--gate={script('exit 0')}").summary["gate"] == "open"
 
 
 def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(

@@ -102,7 +102,7 @@ def lost(cluster, run):
 def test_one_of_which_no_pod_has_it_is_repaired_and_counted(lost, run, options):
     heal(lost)
     (row,) = run(lost, *options, "--only-started-before=2020-01-01").of("plan")
-    assert (row["name"], row["pods_to_replace"]) == ("web", 1)
+    assert (row["name"], row["pods"]["old"]) == ("web", 1)
     audit = run(lost, DRIFTED, "--fail-on-drift")
     assert (audit.code, sum(audit.summary["not_up_to_date"].values())) == (1, 1)
     assert run(lost, *options, CONFIRM).outcomes == {"shop/web": "succeeded"}

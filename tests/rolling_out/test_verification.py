@@ -76,7 +76,7 @@ def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, st
     assert result["message"].startswith(
         f"{total - 1} of {total} Pods not updated: the rollout annotation"
     )
-    assert result["counts"]["updated"] == 1
+    assert result["pods"]["updated"] == 1
 
 
 EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
@@ -136,7 +136,7 @@ def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, 
     cluster.settle()
     ended = run(cluster, CONFIRM)
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
-    assert ended.summary["pods"]["matched"] == 1
+    assert ended.summary["pods"]["wanted"] == 1
 
 
 @pytest.mark.embedded("managedFields cannot be written by hand")

@@ -115,7 +115,7 @@ def test_of_serving_workloads_those_with_downtime_go_last(cluster, run):
     )
     ended = run(cluster)
     assert [(r["name"], r["state"], r["downtime"]) for r in ended.of("plan")] == [
-        ("c", "not_serving", True),
+        ("c", "no_service", True),
         ("b", "serving", False),
         ("a", "serving", True),
         ("d", "unhealthy", False),

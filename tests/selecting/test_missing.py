@@ -43,7 +43,7 @@ def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_not(late, ru
     assert ended.summary["verdicts"] == {"missing": 3, "up_to_date": 1, "not_injected": 1}
     assert (ended.code, ended.skipped) == (0, {})
     (plan,) = [r for r in ended.of("plan") if r["name"] == "web"]
-    assert (plan["pods_to_replace"], plan["pods"], plan["sidecars"]) == (3, 3, [])
+    assert (plan["pods"]["old"], plan["pods"]["total"], plan["sidecars"]) == (3, 3, [])
     (drift,) = [r for r in ended.of("drift") if r["name"] == "web"]
     (difference,) = drift["differences"]
     assert (difference["path"], difference["current"]) == (["istio-proxy"], None)
@@ -53,7 +53,7 @@ def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_not(late, ru
 def test_text_shows_them_like_drift(late, run):
     text = run(late, *MISSING, *BOTH, TEXT).stdout
     head, _, table = text.partition("#  ")
-    assert head.endswith("new ones:\n  a  would be added: istio-proxy 1.26.2\n\n")
+    assert head.endswith("new ones:\n  a  3 workloads  would be added: istio-proxy 1.26.2\n\n")
     row = "late       deployment/web   3     3    <none>   "
     assert row in table
     assert "\nTo roll out: 3 workloads with 8 Pods, 8 of them old.\n" in text
@@ -69,7 +69,7 @@ def test_they_are_rolled_out_and_a_second_run_finds_nothing(late, run, options):
     ended = run(late, *MISSING, *options, CONFIRM, "--parallel-rollouts=3")
     assert set(ended.outcomes.values()) == {"succeeded"}
     assert ended.code == 0
-    assert ended.summary["pods"]["updated_and_ready"] == (8 if options else 3)
+    assert ended.summary["pods"]["ready"] == (8 if options else 3)
     again = run(late, *MISSING, *options)
     left = set() if options else {"late/agent", "late/db"}
     assert {name for name, verdict in verdicts(again).items() if verdict == "missing"} == left
@@ -92,7 +92,7 @@ def test_a_workload_with_and_without_is_one_row(late, run):
     skipped = {"late/agent": "missing", "late/db": "missing", "plain/plain": "not_injected"}
     assert verdicts(ended) == skipped | {"late/web": "drifted", "shop/cart": "up_to_date"}
     (plan,) = ended.of("plan")
-    assert (plan["pods_to_replace"], plan["pods"]) == (2, 3)
+    assert (plan["pods"]["old"], plan["pods"]["total"]) == (2, 3)
     assert [s["image"] for s in plan["sidecars"]] == [IMAGE]
     done = run(late, *MISSING, CONFIRM)
     assert done.outcomes == {"late/web": "succeeded"}
@@ -117,14 +117,14 @@ def test_an_init_container_that_is_missing(late, run, name):
     late.injector.init = True
     given = f"--sidecar-container-name={name}"
     text = run(late, *MISSING, given, TEXT, "-n=late").stdout
-    assert f"\n  a  would be added: {name} 2.1 (init)\n" in text
+    assert f"  would be added: {name} 2.1 (init)\n" in text
     assert run(late, *MISSING, given, CONFIRM, "-n=late").outcomes == {"late/web": "succeeded"}
     assert run(late, *MISSING, given, "-n=late").planned == []
 
 
 def test_nobody_has_it_yet(late, run):
     ended = run(late, *MISSING, "-n=late", TEXT)
-    assert "\n  a  would be added: istio-proxy 1.26.2\n" in ended.stdout
+    assert "\n  a  3 workloads  would be added: istio-proxy 1.26.2\n" in ended.stdout
     assert "WARNING" not in ended.stderr
     ended = run(late, *MISSING, "-n=plain", TEXT)
     assert "no Pods have a container named istio-proxy (1 checked)" in ended.stderr

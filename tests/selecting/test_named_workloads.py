@@ -33,7 +33,7 @@ def shop(cluster):
         (["deploy/web"], ["other/web", "shop/web"]),
         (["deployments.apps/web*", "-n", "shop"], ["shop/web", "shop/web-admin"]),
         (["Deployment.apps/[ac]*"], ["shop/cart"]),
-        (["sts/db", "ds/*"], ["shop/db", "shop/agent"]),
+        (["sts/db", "ds/*"], ["shop/agent", "shop/db"]),
         (["statefulsets/*"], ["shop/db"]),
         (["sts/*", "--include-daemonset"], ["shop/db"]),
         (["sts/*", "--exclude-deployment"], ["shop/db"]),

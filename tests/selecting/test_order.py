@@ -13,8 +13,8 @@ pytestmark = pytest.mark.both
 
 def test_the_order_is_least_risky_first(tool, planned):
     wanted = [
-        planned("not serving", 3, "a", "x"),
-        planned("not serving", 1, "b", "x"),
+        planned("no Service", 3, "a", "x"),
+        planned("no Service", 1, "b", "x"),
         planned("serving", 1, "a", "m"),
         planned("serving", 1, "b", "a"),  # the namespaces take turns ...
         planned("serving", 1, "a", "n"),
@@ -23,6 +23,7 @@ def test_the_order_is_least_risky_first(tool, planned):
         planned("serving", 1, "a", "p"),
         planned("serving", 2, "a", "a"),
         planned("serving", 1, "b", "y", downtime=True),
+        planned("unhealthy", 2, "z", "y"),
         planned("unhealthy", 1, "z", "z", downtime=True),
     ]
     assert tool.in_rollout_order(wanted[::-1]) == wanted
@@ -31,7 +32,7 @@ def test_the_order_is_least_risky_first(tool, planned):
 WORDS = st.text("ab", min_size=1, max_size=2)
 
 
-STATES = st.sampled_from(["not serving", "serving", "unhealthy"])
+STATES = st.sampled_from(["no Service", "serving", "unhealthy"])
 
 
 @given(
@@ -54,7 +55,7 @@ def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     assert ordered == tool.in_rollout_order(mixed)
     assert sorted(map(id, ordered)) == sorted(map(id, plan))
     states = list(tool.State)
-    ranks = [(states.index(w.state), w.downtime and w.state is tool.State.SERVING) for w in ordered]
+    ranks = [(states.index(w.state), w.downtime) for w in ordered]
     assert ranks == sorted(ranks)
     for rank in set(ranks):
         found = [one for one, its in zip(ordered, ranks, strict=True) if its == rank]
@@ -84,14 +85,14 @@ def test_an_inactive_half_goes_before_its_active_one(cluster, run):
     )
     ended = run(cluster)
     assert [(r["name"], r["state"]) for r in ended.of("plan")] == [
-        ("green", "not_serving"),
+        ("green", "no_service"),
         ("blue", "serving"),
         ("z-broken", "unhealthy"),
     ]
     table = run(cluster, TEXT).stdout.splitlines()
     assert [row[table[2].index("NOTES") :] for row in table[2:6]] == [
         "NOTES",
-        "not serving",
+        "no Service",
         "",
         "unhealthy: ImagePullBackOff",
     ]
@@ -116,8 +117,8 @@ def test_without_the_permission_to_endpoint_slices_all_count_as_serving(deployme
         ({"ready": True}, "serving"),
         ({"ready": False, "serving": True, "terminating": True}, "serving"),
         ({}, "serving"),
-        ({"ready": False}, "not_serving"),
-        ({"ready": False, "serving": False}, "not_serving"),
+        ({"ready": False}, "no_service"),
+        ({"ready": False, "serving": False}, "no_service"),
     ],
 )
 def test_a_ready_or_serving_endpoint_makes_it_serving(deployments_a_to_f, run, conditions, state):
@@ -134,4 +135,4 @@ def test_a_ready_or_serving_endpoint_makes_it_serving(deployments_a_to_f, run, c
         },
     )
     states = {r["name"]: r["state"] for r in run(deployments_a_to_f).of("plan")}
-    assert states == dict.fromkeys("abcdef", "not_serving") | {"a": state}
+    assert states == dict.fromkeys("abcdef", "no_service") | {"a": state}

@@ -238,7 +238,7 @@ def test_an_argo_rollout_beside_a_deployment_of_its_name(cluster, run):
     cluster.create("shop", rollout)
     cluster.settle()
     ended = run(cluster, "--evict")
-    assert {(r["kind"], r["pods_to_replace"]) for r in ended.of("plan")} == {
+    assert {(r["kind"], r["pods"]["old"]) for r in ended.of("plan")} == {
         ("Deployment", 2),
         ("Rollout", 1),
     }
@@ -259,7 +259,7 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     ended = run(cluster, *BOTH)
     assert ended.code == 0
     found = [
-        (r["namespace"], r["kind"], r["name"], r["pods_to_replace"], r["pods"])
+        (r["namespace"], r["kind"], r["name"], r["pods"]["old"], r["pods"]["total"])
         for r in ended.of("plan")
     ]
     assert found == [
@@ -397,7 +397,7 @@ def test_pods_that_are_ending_or_have_ended_do_not_count(cluster, run):
         )
     )
     ended = run(cluster)
-    assert [(r["name"], r["pods_to_replace"]) for r in ended.of("plan")] == [("web", 2)]
+    assert [(r["name"], r["pods"]["old"]) for r in ended.of("plan")] == [("web", 2)]
     assert ended.skipped == {}
 
 
@@ -408,7 +408,7 @@ def test_only_pods_that_were_created_before_the_cutoff(cluster, run):
     cluster.backdate(cluster.pods("shop", "old")[0], 7200)
     cut_off = datetime.fromtimestamp(datetime.now().timestamp() - 3600, timezone.utc)
     ended = run(cluster, f"--only-started-before={cut_off:%Y-%m-%d %H:%M:%S}")
-    assert [(r["name"], r["pods_to_replace"], r["pods"]) for r in ended.of("plan")] == [
+    assert [(r["name"], r["pods"]["old"], r["pods"]["total"]) for r in ended.of("plan")] == [
         ("old", 1, 2)
     ]
     assert f'"scanning for Pods created before {cut_off:%Y-%m-%dT%H:%M:%SZ}"' in ended.stderr
@@ -537,7 +537,7 @@ def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
     lists = [r for r in cluster.server.requests if r.path == "/api/v1/pods"]
     assert len(lists) == 2
     assert "continue" in lists[1].query
-    assert ended.of("plan")[0]["pods_to_replace"] == tool.PAGE + 20
+    assert ended.of("plan")[0]["pods"]["old"] == tool.PAGE + 20
 
 
 @pytest.mark.embedded("the audit log has no headers")

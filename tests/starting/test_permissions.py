@@ -117,7 +117,7 @@ def what_works(cluster: EmbeddedCluster, run, rules: list[dict], *only: str) -> 
 BROKEN = "no Pods since its last rollout"
 
 
-PLANNED = [("daemonset", "not_serving"), ("deployment", "serving"), ("statefulset", "not_serving")]
+PLANNED = [("daemonset", "no_service"), ("deployment", "serving"), ("statefulset", "no_service")]
 
 
 EVERYTHING = {
