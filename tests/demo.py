@@ -287,6 +287,11 @@ def parse_args(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="N",
         help="let the injector, whose webhook has failurePolicy: Ignore, fail after N Pods",
     )
+    parser.add_argument(
+        "--repair-injector",
+        action="store_true",
+        help="then repair the injector, and run the tool again with the same options",
+    )
     own, options = parser.parse_known_args(argv)
     if not any(option.startswith("--sidecar-container-name") for option in options):
         options.insert(0, "--sidecar-container-name=istio-proxy")
@@ -315,6 +320,10 @@ def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
     if own.break_injector_after is not None:
         cluster.injector.breaks_after = own.break_injector_after
     code = run(cluster, options)
+    if own.repair_injector:
+        cluster.injector.breaks_after, cluster.injector.state = None, "works"
+        print("tests/demo.py: the injector is repaired; the same command again:", file=sys.stderr)
+        code = run(cluster, options)
     if own.keep:
         # Its network is that of this process
         enter = f"nsenter --net=/proc/{os.getpid()}/ns/net env " if own.node else ""

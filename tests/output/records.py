@@ -1,0 +1,79 @@
+"""The JSON records of the tool and their fields: one list, from which the README has its table.
+
+python tests/output/records.py   # prints the table
+"""
+
+from __future__ import annotations
+
+WORKLOAD = {"kind, namespace, name, group": "the workload, or the Pod if it has none"}
+RECORDS = {
+    "drift": {
+        "verdict": "`up_to_date`, `drifted`, `missing`, `not_injected`, `rejected` or `unknown`",
+        "differences": "each with `path`, `current` and `expected`",
+        "ignored": "paths of what is different in each new Pod",
+        "other_changes": "other containers that would differ",
+        "message": "why it is rejected or unknown",
+    },
+    "plan": {
+        "position": "in rollout order, from 1",
+        "selected": "false: left by `--max-rollouts`",
+        "uid": "of the workload",
+        "started_before": "only Pods created before it are old",
+        "sidecar_hash": "of what new Pods would get, as in the annotation `*.rollout.revision`",
+        "pods": "`total`, `replaced` (column PODS), `old` (column OLD)",
+        "sidecars": "that run: `name`, `image`, `native`, `init`",
+        "oldest_pod": "when it was created",
+        "method": "`restart`, `attach` (wait for an earlier rollout), `evict` or `in_place`",
+        "state": "`no_service`, `serving` or `unhealthy`",
+        "unhealthy_reason": "empty: it is healthy",
+        "downtime": "whether all its Pods may be away at once",
+        "controlled_by": "its owner, such as a Prometheus",
+        "differences": "as in `drift`",
+    },
+    "skip": {"code": "see below", "reason": "text for people"},
+    "result": {
+        "outcome": "see above",
+        "code": "of a workload that was skipped",
+        "method": "as in `plan`",
+        "time": "when it ended",
+        "seconds": "how long it took",
+        "message": "text for people",
+        "pods": "`wanted` (to replace or change), `updated`, `ready` (of these), `lost`; success is `ready` = `wanted`; null: not verified",
+        "unhealthy_before": "as `unhealthy_reason` in `plan`",
+        "sidecar_hash": "of what new Pods got",
+    },
+    "summary": {
+        "version": "of the tool",
+        "context": "of the kubeconfig",
+        "user": "who ran it",
+        "server": "the API server",
+        "dry_run": "true without `--confirm`",
+        "started_before": "the cutoff",
+        "outcomes": "numbers of workloads by outcome",
+        "verdicts": "numbers of workloads by verdict",
+        "pods": "sums of those of the results",
+        "sidecars": "the table of sidecars: `name`, `image`, `in_template`, `pods`, `up_to_date`, `old`, and `left` by code",
+        "leftovers": "Pods that are not up to date, without those of the plan: `namespace`, `name`, `workload`, `code`, `reason`, `sidecars`; with `--plan` also those that were not compared",
+        "planned": "number of workloads",
+        "not_up_to_date": "what `--fail-on-drift` counts: Pods by code, and workloads `without_pods`",
+        "seconds": "of the run",
+        "command": "the words of the printed command; empty: none",
+        "gate": "`open`, or `closed:` and why; null without `--gate`",
+        "exit_code": "of the run",
+        "failed": "what makes it 1, with numbers",
+    },
+}
+
+
+def table() -> list[str]:
+    """The lines of the README's table."""
+    lines = ["| record | field | meaning |", "| --- | --- | --- |"]
+    for record, fields in {"all but `summary`": WORKLOAD, **RECORDS}.items():
+        for field, meaning in fields.items():
+            lines.append(f"| {record} | `{field}` | {meaning} |")
+            record = ""
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

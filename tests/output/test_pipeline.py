@@ -1,0 +1,127 @@
+"""A pipeline can decide by JSON and exit codes alone: tests/output/pipeline.py, in eight situations."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from cluster.manifests import container, pod_spec, workload
+from support import command, upgrade
+
+PIPELINE = Path(__file__).with_name("pipeline.py")
+NAMES = ("api", "shop", "web")
+REMOVE, KEEP = "remove the old control plane", "keep the old control plane"
+REPAIR, UNKNOWN = "repair, then repeat it", "could not check"
+
+
+@pytest.fixture
+def fleet(cluster):
+    """Three Deployments; the injector has a newer sidecar."""
+    for name in NAMES:
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    return cluster
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    """pipeline(kubeconfig): run it to its end; its exit code and its line."""
+
+    def begin(kubeconfig: str) -> subprocess.Popen:
+        words, environment = command(kubeconfig, "--timeout=3s")
+        words = [word for word in words if not word.startswith("--log-format")]
+        line = [sys.executable, str(PIPELINE), str(tmp_path / "plan.jsonl"), *words]
+        return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def run(kubeconfig: str) -> tuple[int, str, list[str], list[str]]:
+        return ended(begin(kubeconfig))
+
+    run.begin = begin
+    return run
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str, list[str], list[str]]:
+    found = json.loads(process.communicate(timeout=120)[0])
+    return process.returncode, found["decision"], found["reasons"], found["left"]
+
+
+def test_all_is_well(fleet, pipeline):
+    assert pipeline(fleet.kubeconfig) == (0, REMOVE, [], [])
+
+
+def test_there_is_nothing_to_do(fleet, pipeline):
+    assert pipeline(fleet.kubeconfig)[0] == 0
+    generations = [fleet.get("Deployment", "shop", n)["metadata"]["generation"] for n in NAMES]
+    assert pipeline(fleet.kubeconfig) == (0, REMOVE, [], [])
+    after = [fleet.get("Deployment", "shop", n)["metadata"]["generation"] for n in NAMES]
+    assert after == generations
+
+
+def test_the_injector_denies(fleet, pipeline):
+    fleet.injector.state = "denies"
+    left = ["shop/api", "shop/shop", "shop/web"]
+    assert pipeline(fleet.kubeconfig) == (1, KEEP, ["rejected"], left)
+
+
+def test_the_injector_fails(fleet, pipeline):
+    fleet.injector.state = "fails"
+    assert pipeline(fleet.kubeconfig)[:3] == (1, UNKNOWN, ["unknown"])
+
+
+def test_the_injector_becomes_silent_in_the_middle(fleet, pipeline):
+    fleet.injector.breaks_after = 1
+    code, decision, reasons, left = pipeline(fleet.kubeconfig)
+    assert (code, decision, reasons) == (1, REPAIR, ["lost_sidecar"])
+    assert "shop/api" in left
+
+
+def test_one_is_rejected(fleet, pipeline):
+    fleet.create("shop", {"kind": "ServiceAccount", "metadata": {"name": "gone"}})
+    fleet.create("shop", workload("Deployment", "old", pod_spec(serviceAccountName="gone")))
+    fleet.settle()
+    fleet.delete("ServiceAccount", "shop", "gone")
+    fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    assert pipeline(fleet.kubeconfig) == (1, KEEP, ["rejected"], ["shop/old"])
+
+
+def test_one_was_unhealthy_before(fleet, pipeline):
+    spec = pod_spec(container("app", "app:crashing"))
+    fleet.create("shop", workload("Deployment", "sick", spec))
+    fleet.wait_for(lambda: fleet.pods("shop", "sick"))
+    fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    code, decision, reasons, left = pipeline(fleet.kubeconfig)
+    assert (code, decision, reasons) == (1, REPAIR, ["timed_out"])
+
+
+def test_it_is_interrupted(fleet, pipeline):
+    held = fleet.fault(method="PATCH", path="/deployments/", release=threading.Event())
+    process = pipeline.begin(fleet.kubeconfig)
+    assert held.reached.wait(60)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (tool,) = map(int, children)
+    os.kill(tool, signal.SIGTERM)
+    held.release.set()
+    code, decision, reasons, left = ended(process)
+    assert (code, decision, reasons) == (1, "interrupted: repeat it", [])
+    assert len(left) == 2
+    assert pipeline(fleet.kubeconfig) == (0, REMOVE, [], [])
+
+
+def test_the_api_server_is_away(fleet, pipeline):
+    config = Path(fleet.kubeconfig).read_text().replace(f":{fleet.port}", ":1")
+    path = Path(fleet.kubeconfig).with_name("away")
+    path.write_text(config)
+    code, decision, reasons, left = pipeline(str(path))
+    assert (code, decision, left) == (1, UNKNOWN, [])
+    assert len(reasons) == 1
+
+
+def test_it_is_at_most_60_lines():
+    assert len(PIPELINE.read_text().splitlines()) <= 60

@@ -1,0 +1,30 @@
+"""Fields of JSON records keep their names: the whole list, and the README's table of it."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.manifests import pod, pod_spec, workload
+from records import RECORDS, table
+from support import CONFIRM, DRIFTED, TOP, upgrade
+
+SUBJECT = {"kind", "namespace", "name", "group"}
+
+
+@pytest.fixture
+def records(cluster, run) -> list[dict]:
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", pod("shell", pod_spec(), None))
+    cluster.settle()
+    upgrade(cluster)
+    return run(cluster, DRIFTED, CONFIRM).records
+
+
+def test_each_record_has_just_these_fields(records):
+    assert {record["record"] for record in records} == RECORDS.keys()
+    for record in records:
+        subject = SUBJECT if record["record"] != "summary" else set()
+        assert record.keys() == {"record", *subject, *RECORDS[record["record"]]}, record["record"]
+
+
+def test_the_readme_has_them():
+    assert "\n".join(table()) in (TOP / "README.md").read_text()
