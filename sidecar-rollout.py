@@ -3361,10 +3361,14 @@ def ask_again_later(
 
 
 def may_be_order(found: Found, today: Today) -> bool:
-    """Return whether a Pod may differ from today's only in the order of lists."""
-    views = {pod.view for pod in found.pods if pod.view != today.view}
-    letters = Counter(json.dumps(unpacked(today.view)))
-    return any(Counter(json.dumps(unpacked(view))) == letters for view in views)
+    """Return whether a list of a Pod differs from today's in nothing but its order."""
+    for view in {pod.view for pod in found.pods if pod.view != today.view}:
+        for _, *lists in find_differences(unpacked(view), unpacked(today.view)):
+            if all(isinstance(each, list) for each in lists):
+                one, other = (Counter(map(json.dumps, each)) for each in lists)
+                if one == other:
+                    return True
+    return False
 
 
 def known_today(found: Found, answers: Sequence[Today], options: Options) -> Today:
@@ -6194,6 +6198,12 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     return lines
 
 
+def at_most(limit: int, lines: Sequence[str], noun: str) -> list[str]:
+    """Return lines, and how many more there are."""
+    more = len(lines) - limit
+    return [*lines[:limit], *[f"and {count_of(more, f'more {noun}')}"] * (more > 0)]
+
+
 def difference_lines(decision: Decision) -> list[str]:
     """Return what differs: images, containers added or removed, where they stand, and the rest."""
     ranks = {("image",): 0, (): 1, ("position",): 2}
@@ -6425,27 +6435,20 @@ class Report:
             self.print(*self.table(plan.workloads[: plan.selected]), *left, "")
         self.print_groups("Not rolled out", plan.skips)
         self.print_census()
-        self.print_namespaces()
+        if len(plan.workloads) > MANY_ROWS:
+            self.print_namespaces()
         self.print_totals()
 
     def print_namespaces(self) -> None:
-        """Print a long plan in short, by namespace."""
-        rows = [["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]]
-        groups = group_by(self.plan.workloads, lambda workload: workload.ref.namespace)
-        counts = []
-        for namespace, found in groups.items():
-            pods = sum(workload.pods_replaced for workload in found)
-            late = sum(workload.downtime for workload in found)
-            counts.append((-pods, namespace, len(found), late, sum(bool(w.problem) for w in found)))
-        for pods, namespace, *numbers in sorted(counts)[: self.MAX_NAMESPACES]:
-            rows.append([namespace, str(numbers[0]), str(-pods), *map(str, numbers[1:])])
-        more = len(groups) - self.MAX_NAMESPACES
-        lines = [
-            *format_table(rows, self.width),
-            *[f"and {count_of(more, 'more namespace')}"] * (more > 0),
-        ]
-        if len(self.plan.workloads) > MANY_ROWS:
-            self.print(*lines, "")
+        """Print a long plan in short, by namespace, those with the most Pods first."""
+        rows = []
+        for name, found in group_by(self.plan.workloads, lambda row: row.ref.namespace).items():
+            each = [(1, row.pods_replaced, row.downtime, bool(row.problem)) for row in found]
+            counts = list(map(sum, zip(*each, strict=True)))
+            rows.append((-counts[1], [name, *map(str, counts)]))
+        columns = ["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]
+        table = format_table([columns, *(row for _, row in sorted(rows))], self.width)
+        self.print(*at_most(self.MAX_NAMESPACES + 1, table, "namespace"), "")
 
     def print_differences(self) -> None:
         """Print once what differs in the same way, with the letter that stands for it."""
@@ -6674,25 +6677,15 @@ class Report:
 
     def leftover_lines(self) -> list[str]:
         """Return the Pods that are not up to date after a run, by workload, the worst first."""
+        groups = group_by(self.totals.leftovers, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
-
-        def rank(pod: LeftPod) -> tuple[int, ObjectRef, str]:
-            place = worst.index(pod.code) if pod.code in worst else len(worst)
-            return place, pod.workload, pod.code
-
-        groups = group_by(sorted(self.totals.leftovers, key=lambda pod: (rank(pod), pod)), rank)
         lines = []
-        for (_, workload, code), pods in groups.items():
-            names = [pod.subject.name for pod in pods[: self.MAX_NAMES]]
-            more = f" and {len(pods) - self.MAX_NAMES} more" * (len(pods) > self.MAX_NAMES)
-            names = [] if workload.kind == "Pod" else names
-            lines.append(
-                f"  {workload}: {left_text(code)}" + f" ({', '.join(names)}{more})" * bool(names)
-            )
-        left = len(lines) - self.MAX_LEFTOVERS
-        rest = [f"  and {count_of(left, 'more workload')}"] * (left > 0)
+        for ref, code in sorted(groups, key=lambda row: ([*worst, row[1]].index(row[1]), row)):
+            pods = sorted(pod.subject for pod in groups[ref, code])
+            names = f": {self.names_of(pods)}" * (pods != [ref])
+            lines.append(f"  {ref}: {left_text(code)}{names}")
         title = ["", "Pods that are not up to date:"] * bool(lines)
-        return [*title, *lines[: self.MAX_LEFTOVERS], *rest]
+        return [*title, *at_most(self.MAX_LEFTOVERS, lines, "workload")]
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
@@ -6957,7 +6950,8 @@ def main(argv: Sequence[str]) -> int:
             rollout = Rollout(cluster, command, signals, gate, options)
             has_begun = True
             roll_out(plan, rollout, report)
-            count_again(cluster, report, signals)
+            if plan.workloads:
+                count_again(cluster, report, signals)
         exit_code = signals.exit_code or report.totals.exit_code
         report.show_summary(exit_code)
         return exit_code or report.totals.exit_code  # the summary may not have been written

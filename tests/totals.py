@@ -11,7 +11,7 @@ TO_ROLL_OUT = (
     r"To roll out: (\d+)(?: of (\d+))? workloads?(?: \(--max-rollouts\))?"
     r" with (\d+) Pods?, (\d+) of them old"
 )
-DONE = r"^(\d+) workloads? in [^:]+: ([^;]*)(?:; (\d+) left by --max-rollouts)?\.$"
+DONE = r"^(\d+) workloads? in [^:]+: ([^;\n]*?)(?:; (\d+) left by --max-rollouts)?\.$"
 FAILED = r"^Failed: ([^(]*?)(?: \(.*\))?\.$"
 DETAILS = r"^Failed: [^(]*\((.*)\)\.$"  # of what is not up to date
 

@@ -74,7 +74,7 @@ def test_each_difference_says_which_one_changed(tool):
         "istio-proxy  env PROXY_CONFIG.outer.0.inner changed",
         "istio-proxy  env SETTINGS changed",
         "istio-proxy  lifecycle.postStart.exec.command changed",
-        "istio-proxy  livenessProbe.httpGet.httpHeaders changed",
+        "istio-proxy  livenessProbe.httpGet.httpHeaders.0.value changed",
         "istio-proxy  volume /v.csi.volumeAttributes.key changed",
         "istio-proxy  workingDir changed",
     ]
