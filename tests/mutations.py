@@ -622,8 +622,8 @@ MUTATIONS = (
     Mutation(
         "census: it is not taken again after a run",
         "census",
-        "            count_again(cluster, report, signals)\n",
-        "",
+        "                count_again(cluster, report, signals)\n",
+        "                pass\n",
     ),
     Mutation(
         "census: other kinds are not compared",
