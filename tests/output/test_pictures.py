@@ -11,4 +11,4 @@ def test_the_text_of_a_picture_is_todays(name):
     today = pictures.picture(name, pictures.shown(pictures.PICTURES[name]))
     text = pictures.text_of(today)
     assert len(text) > 500
-    assert pictures.text_of(pictures.path_of(name).read_text()) == text
+    assert pictures.text_of(pictures.path_of(name).read_text()) == text, "run tests/pictures.py"
