@@ -34,6 +34,7 @@ SAME = (
     (r"/\S*/python\S* \S*/sidecar-rollout\.py", "sidecar-rollout.py"),
     (r" --kubectl \S+ --kubeconfig=\S+", ""),
     (r"\S*/embedded-cluster-[^/]+/config", "~/.kube/config"),
+    (r"\bErrImagePull\b", "ImagePullBackOff"),  # they take turns
     (r"\b(in|finished,) [\dms.]+", r"\1 20s"),
     (r"-[0-9a-f]{8,10}-[a-z0-9]{5}\b", "-6f7884cc9d-x2x4z"),
     (r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b", "-x2x4z"),
