@@ -3336,6 +3336,7 @@ def ask_again_later(
     monotonic times of the answers.
     """
     answers = {found: [compared[found].today] for found in answered if compared[found].differences}
+    asked: dict[Found, Today] = {}
     waiting = list(answers)
 
     def ask(found: Found) -> Today:
@@ -3347,27 +3348,36 @@ def ask_again_later(
             answers[found].append(today)
             answered[found] = time.monotonic()
             progress.show(f"Comparing: answer {number} of {done} of {len(waiting)} workloads")
+        asked |= {found: known_today(found, answers[found], options) for found in waiting}
         waiting = [
             found
             for found in waiting
-            if known_today(found, answers[found], options).varying
-            or may_be_order(found, answers[found][0])
+            if not asked[found].error
+            and (
+                asked[found].varying
+                or any(differ_in_order(pod.view, asked[found].view) for pod in found.pods)
+            )
         ]
     progress.show("")
-    asked = {found: known_today(found, each, options) for found, each in answers.items()}
     # Two answers may have the same order by chance: what varies in one workload varies in all.
     orders = {part for today in asked.values() for part in today.varying if part[0][-1] == ORDER}
-    return {found: replace(today, varying=today.varying | orders) for found, today in asked.items()}
+    return {
+        found: today if today.error else replace(today, varying=today.varying | orders)
+        for found, today in asked.items()
+    }
 
 
-def may_be_order(found: Found, today: Today) -> bool:
-    """Return whether a list of a Pod differs from today's in nothing but its order."""
-    for view in {pod.view for pod in found.pods if pod.view != today.view}:
-        for _, *lists in find_differences(unpacked(view), unpacked(today.view)):
-            if all(isinstance(each, list) for each in lists):
-                one, other = (Counter(map(json.dumps, each)) for each in lists)
-                if one == other:
-                    return True
+@functools.lru_cache(maxsize=4096)
+def differ_in_order(live: bytes, expected: bytes) -> bool:
+    """Return whether a list differs between two views in nothing but its order.
+
+    Cached: many workloads have the same views.
+    """
+    for _, *lists in find_differences(unpacked(live), unpacked(expected)):
+        if all(isinstance(each, list) for each in lists):
+            one, other = (Counter(map(json.dumps, each)) for each in lists)
+            if one == other:
+                return True
     return False
 
 

@@ -244,6 +244,32 @@ def test_a_value_of_which_there_are_two_is_unknown_as_soon_as_answers_differ(
     assert "Ignored" not in run(cluster, DRIFTED, TEXT, "deployment/a").stdout
 
 
+def test_what_is_unknown_has_nothing_that_is_ignored(cluster, injecting, run):
+    """Although the order of its arguments is random, too, as in the others."""
+    cluster.turn = 0
+
+    def change(sidecar: dict) -> None:
+        sidecar["args"] = random.sample([f"--attribute={number}" for number in range(6)], 6)
+
+    injecting(change)
+    ordered = cluster.injector.inject
+
+    def inject(pod: dict) -> None:
+        ordered(pod)
+        if pod["metadata"]["labels"]["app"] == "a":
+            cluster.turn += 1
+            pod["spec"]["containers"][-1]["env"] = [
+                {"name": "ZONE", "value": "ab"[cluster.turn % 2]}
+            ]
+
+    cluster.injector.inject = inject
+    ended = run(cluster, DRIFTED)
+    ignored = {r["name"]: (r["verdict"], r["ignored"]) for r in ended.of("drift")}
+    order = [["istio-proxy", "args", "(order)"]]
+    assert ignored["a"] == ("unknown", [])
+    assert [ignored[name] for name in "bcd"] == [("up_to_date", order)] * 3
+
+
 def test_who_answers_the_same_twice_is_asked_twice(cluster, injecting, run):
     injecting(lambda sidecar: None)
     cluster.injector.container["image"] = NEW
