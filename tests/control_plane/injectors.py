@@ -7,7 +7,9 @@ the administrator's kubeconfig, and the webhook's Service is replaced by the pro
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -21,6 +23,7 @@ import yaml
 from . import HERE, module_folder
 from .api import Api, ApiError
 
+RUN = 'while :; do "$@" </dev/null; sleep 0.5; done & read -r _; kill -9 0'  # 0: its session
 APPLY = {"kind": "application/apply-patch+yaml", "fieldManager": "tests", "force": "true"}
 GROUPS = {
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
@@ -74,18 +77,27 @@ def is_served(api: Api, group: str, version: str, plural: str) -> bool:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
+    """Return a port that stays free between two starts: none of those that the system gives to connections.
+
+    A connection that has one, even a closed one that the system still remembers, makes a start there fail.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20000, 30000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Process:
-    """A program that runs until `stop`, or until this process ends, however it ends: then a pipe is closed."""
+    """A program that runs until `stop`, or until this process ends, however it ends: then a pipe is closed.
+
+    One that ends by itself is started again, as a kubelet does.
+    """
 
     def __init__(self, folder: Path, *command: str, **environment: str) -> None:
         self.log = folder / f"{Path(command[0]).name}.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", '"$@" & read -r _; kill -9 $!; wait', "sh", *command],
+                ["sh", "-c", RUN, "sh", *command],
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -62,7 +62,8 @@ def configure(operator: OpenTelemetry, real_cluster: RemoteCluster, **spec) -> N
     def is_created(namespace: str, kind: str, spec: dict) -> bool:
         try:
             operator.create(real_cluster.names.real(namespace), kind, spec)
-        except ApiError:
+        except ApiError as refused:
+            print(refused)  # why the wait was in vain
             return False
         return True
 
