@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import control_plane
 import pytest
-from cluster import Cluster, EmbeddedCluster
-from cluster.manifests import container, pod_spec, workload
-from control_plane import image
-from control_plane.api import Api
-from control_plane.injectors import INJECTORS
-from control_plane.node import Node, NodeCluster, the_node
-from control_plane.remote import RemoteCluster, Shared, create_nodes
+from clusters import control_plane
+from clusters.control_plane import image
+from clusters.control_plane.api import Api
+from clusters.control_plane.node import Node, NodeCluster, the_node
+from clusters.control_plane.remote import RemoteCluster, Shared, create_nodes
+from clusters.embedded import Cluster, EmbeddedCluster
+from clusters.embedded.manifests import container, pod_spec, workload
+from clusters.injectors import INJECTORS
 from hypothesis import HealthCheck, settings
 from support import (
     NEW,

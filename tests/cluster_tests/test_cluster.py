@@ -1,4 +1,4 @@
-"""The embedded cluster, tested against recordings of a real API server and a real kubectl (tests/recorded/)."""
+"""The embedded cluster, tested against recordings of a real API server and a real kubectl (tests/clusters/recorded/)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import urllib.parse
 
 import pytest
 import urllib3
-from cluster import EmbeddedCluster
-from cluster.manifests import container, pod, pod_spec, workload
-from support import KUBECTL, TOP, exchanges, let_ready
+from clusters.embedded import EmbeddedCluster
+from clusters.embedded.manifests import container, pod, pod_spec, workload
+from support import KUBECTL, RECORDED, exchanges, let_ready
 
 PROXY = container(
     "mesh-proxy",
@@ -299,10 +299,9 @@ def test_an_expired_continue_token(recorded_cluster, client):
 
 
 def test_every_recording_is_described():
-    folder = TOP / "tests" / "recorded"
-    rows = re.findall(r"(?m)^\| (`.*?`) \|", (folder / "README.md").read_text())
+    rows = re.findall(r"(?m)^\| (`.*?`) \|", (RECORDED / "README.md").read_text())
     names = re.findall(r"`([\w-]+)`", " ".join(rows).replace("`-", "`dry-run-pod-"))
-    assert sorted(names) == sorted(path.stem for path in folder.glob("*.json"))
+    assert sorted(names) == sorted(path.stem for path in RECORDED.glob("*.json"))
 
 
 def test_it_starts_in_under_a_second():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import demo
 import pytest
-from cluster import EmbeddedCluster
+from clusters.embedded import EmbeddedCluster
 from support import KUBECTL
 
 DEMO = Path(demo.__file__)

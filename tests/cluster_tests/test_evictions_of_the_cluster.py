@@ -6,8 +6,8 @@ import json
 
 import pytest
 import urllib3
-from cluster import EmbeddedCluster, eviction
-from cluster.manifests import budget, container, pod, pod_spec, replicated, workload
+from clusters.embedded import EmbeddedCluster, eviction
+from clusters.embedded.manifests import budget, container, pod, pod_spec, replicated, workload
 from support import exchanges
 
 ON_DELETE = {"updateStrategy": {"type": "OnDelete"}}

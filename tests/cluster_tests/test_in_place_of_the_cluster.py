@@ -1,4 +1,4 @@
-"""The embedded cluster's answers to changes of a live Pod's image, held to tests/recorded/in-place.json."""
+"""The embedded cluster's answers to changes of a live Pod's image, held to tests/clusters/recorded/in-place.json."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import ssl
 import subprocess
 
 import pytest
-from cluster import ADMIN, admission, is_ready
-from cluster.manifests import container, native, pod, pod_spec, workload
+from clusters.embedded import ADMIN, admission, is_ready
+from clusters.embedded.manifests import container, native, pod, pod_spec, workload
 from support import KUBECTL, in_place_answer, in_place_exchanges
 
 OLD, NEW = "registry.example/mesh-proxy:1.0.0", "registry.example/mesh-proxy:1.1.0"

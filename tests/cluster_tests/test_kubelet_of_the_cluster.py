@@ -1,16 +1,14 @@
-"""The stand-in for the kubelet goes through the same states as a real one, which are recorded in tests/recorded/node."""
+"""The stand-in for the kubelet goes through the same states as a real one, which are recorded in tests/clusters/recorded/node."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from cluster.manifests import container, native, pod, pod_spec
+from clusters.embedded.manifests import container, native, pod, pod_spec
+from support import RECORDED
 
-RECORDED = json.loads(
-    (Path(__file__).parent.parent / "recorded" / "node" / "states.json").read_text()
-)
+STATES = json.loads((RECORDED / "node" / "states.json").read_text())
 READINESS = {"readinessProbe": {"httpGet": {"path": "/ready", "port": 15021}}}
 STARTUP = {"startupProbe": {"httpGet": {"path": "/ready", "port": 15021}}}
 BOTH = {**READINESS, **STARTUP}
@@ -111,7 +109,7 @@ def test_a_new_image(web, situation):
     watched = Watched(web)
     create(web, make, probes, "1.26.2")
     web.wait_for(lambda: RUNNING in watched.states)
-    recorded = left(RECORDED[situation]["states"])
+    recorded = left(STATES[situation]["states"])
     expected = recorded[recorded.index(RUNNING) :]
     set_image(web, make, tag)
     if situation in RESTORED:
@@ -136,7 +134,7 @@ def after(watched: Watched) -> list[str]:
 def test_a_new_pod(web, situation):
     watched = Watched(web)
     create(web, *NEW[situation])
-    expected = left(RECORDED[situation]["states"])
+    expected = left(STATES[situation]["states"])
     web.wait_for(lambda: len(watched.known()) >= len(expected))
     assert watched.known()[: len(expected)] == expected
 
@@ -154,6 +152,6 @@ def test_a_pod_that_is_deleted(web, situation, image):
     web.delete("Pod", "plain", "web")
     web.wait_for(lambda: not web.get("Pod", "plain", "web"))
     recorded = [
-        s for s in RECORDED[situation]["states"] if s.startswith(("Running Ready", "Succ", "Fail"))
+        s for s in STATES[situation]["states"] if s.startswith(("Running Ready", "Succ", "Fail"))
     ]
     assert watched.states[watched.states.index(RUNNING) :] == recorded

@@ -1,10 +1,10 @@
-"""tests/mutations.py: each mutation fits the script and changes it into another program that can be compiled."""
+"""tests/tools/mutations.py: each mutation fits the script and changes it into another program that can be compiled."""
 
 from __future__ import annotations
 
-import mutations
 import pytest
 from support import SCRIPT, TOP
+from tools import mutations
 
 
 @pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda mutation: mutation.name)

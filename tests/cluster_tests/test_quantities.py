@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
-from cluster.quantities import canonical
+from clusters.embedded.manifests import container, pod_spec, workload
+from clusters.embedded.quantities import canonical
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
-from support import TOP
+from support import RECORDED
 
-RECORDED = TOP / "tests" / "recorded"
 WRITTEN = {  # what a manifest has, and what the API server makes of it
     "1000m": "1",
     "0.1": "100m",

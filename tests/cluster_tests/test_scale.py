@@ -1,6 +1,6 @@
 """A long run: memory, file descriptors and threads stay flat, and the benchmark works.
 
-In full, 48 minutes on 2 cores (the embedded cluster takes most of them): pytest tests/test_scale.py --workloads 5000
+In full, 48 minutes on 2 cores (the embedded cluster takes most of them): pytest tests/cluster_tests/test_scale.py --workloads 5000
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import TOP
 
-BENCHMARK = TOP / "tests" / "benchmark.py"
+BENCHMARK = TOP / "tests" / "tools" / "benchmark.py"
 
 
 @pytest.mark.timeout(600)

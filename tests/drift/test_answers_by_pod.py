@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, lines, verdicts
 
 

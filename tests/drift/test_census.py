@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import BOTH, CONFIRM, DRIFTED, NEW, TEXT, sidecar_table, upgrade
 
 pytestmark = pytest.mark.both

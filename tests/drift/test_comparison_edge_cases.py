@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, NEW, verdicts
 
 MESH = ["istio-proxy"]

@@ -8,7 +8,7 @@ import subprocess
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import (
     BOTH,
     CONFIRM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, workload
+from clusters.embedded.manifests import container, pod, pod_spec, workload
 from support import BOTH, CONFIRM, DRIFTED, PROXY, TEXT, VOLUME, config, lines, patched, verdicts
 
 pytestmark = pytest.mark.both

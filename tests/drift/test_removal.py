@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.manifests import container, workload
+from clusters.embedded.manifests import container, workload
 from support import CONFIRM, DRIFTED, TEXT, patched, verdicts
 
 

@@ -9,7 +9,7 @@ import string
 import time
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, options_of

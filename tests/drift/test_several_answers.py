@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, NEW, TEXT, a_workload, verdicts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, messages, patched, verdicts
 
 AGENTS = "--sidecar-container-name=*-agent"

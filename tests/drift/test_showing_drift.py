@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import BOTH, DRIFTED, TEXT
 
 pytestmark = pytest.mark.both

@@ -8,7 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, TEXT, config, exchanges, patched, verdicts
 
 

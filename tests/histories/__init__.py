@@ -22,8 +22,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from cluster import EmbeddedCluster
-from control_plane.remote import RemoteCluster, Shared
+from clusters.control_plane.remote import RemoteCluster, Shared
+from clusters.embedded import EmbeddedCluster
 
 from .cases import History, a_history, records_of_plan, shorter
 from .oracle import Oracle, Violation

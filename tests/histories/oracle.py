@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cluster import is_counted, is_ready
+from clusters.embedded import is_counted, is_ready
 from totals import wrong_numbers
 
 from .cases import SECRETS, SETUPS, App

@@ -23,12 +23,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import ModuleType
 
-from cluster import PLURALS_OF_WORKLOADS, Cluster, is_ready, is_terminating
-from cluster.admission import Refused
-from cluster.eviction import evict
-from cluster.manifests import budget, container, pod, pod_spec, replicated, service, workload
-from cluster.server import Request
-from cluster.store import PLURALS, controller_of
+from clusters.embedded import PLURALS_OF_WORKLOADS, Cluster, is_ready, is_terminating
+from clusters.embedded.admission import Refused
+from clusters.embedded.eviction import evict
+from clusters.embedded.manifests import (
+    budget,
+    container,
+    pod,
+    pod_spec,
+    replicated,
+    service,
+    workload,
+)
+from clusters.embedded.server import Request
+from clusters.embedded.store import PLURALS, controller_of
 from support import KUBECTL, SCRIPT, Finished, run_here
 
 from .cases import (

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import urllib3
-from cluster import PLURALS_OF_WORKLOADS
-from cluster.server import Request
-from control_plane.api import path_of
+from clusters.control_plane.api import path_of
+from clusters.embedded import PLURALS_OF_WORKLOADS
+from clusters.embedded.server import Request
 
 from .cases import API_EVENTS, History
 from .play import Scene, World

@@ -1,6 +1,6 @@
 """Random histories: nothing that the tool says is untrue, and nothing that it writes is wrong.
 
-More of them: pytest tests/histories --histories=2000, or tests/histories.py, which shows what they covered.
+More of them: pytest tests/histories --histories=2000, or python -m histories, which shows what they covered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from support import SCRIPT
 
 from histories import a_history, play, served, shorten
-from histories.mutations import SEEN
+from histories.broken import SEEN
 
 DEFAULT = 40  # none on a real control plane, where each takes half a minute
 

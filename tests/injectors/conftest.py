@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from cluster.manifests import pod_spec
-from control_plane.api import ApiError, path_of
-from control_plane.remote import RemoteCluster, Shared
+from clusters.control_plane.api import ApiError, path_of
+from clusters.control_plane.remote import RemoteCluster, Shared
+from clusters.embedded.manifests import pod_spec
 
 
 @pytest.fixture

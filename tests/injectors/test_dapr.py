@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cluster.manifests import workload
-from control_plane.injectors import Dapr
-from control_plane.remote import Shared
+from clusters.control_plane.remote import Shared
+from clusters.embedded.manifests import workload
+from clusters.injectors import Dapr
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
 from workloads_of_every_kind import stay_up_to_date
 

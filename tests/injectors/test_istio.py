@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from cluster.manifests import workload
-from control_plane.injectors import Istio
-from control_plane.remote import RemoteCluster, Shared
+from clusters.control_plane.remote import RemoteCluster, Shared
+from clusters.embedded.manifests import workload
+from clusters.injectors import Istio
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
 from workloads_of_every_kind import create_company
 

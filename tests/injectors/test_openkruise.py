@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from cluster.manifests import workload
-from control_plane.api import ApiError
-from control_plane.injectors import OpenKruise
-from control_plane.remote import Shared
+from clusters.control_plane.api import ApiError
+from clusters.control_plane.remote import Shared
+from clusters.embedded.manifests import workload
+from clusters.injectors import OpenKruise
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
 from workloads_of_every_kind import stay_up_to_date
 

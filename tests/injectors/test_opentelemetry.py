@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from control_plane.api import ApiError
-from control_plane.injectors import OpenTelemetry
-from control_plane.remote import RemoteCluster, Shared
+from clusters.control_plane.api import ApiError
+from clusters.control_plane.remote import RemoteCluster, Shared
+from clusters.injectors import OpenTelemetry
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
 from workloads_of_every_kind import create_company
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from control_plane.injectors import Vault
-from control_plane.remote import Shared
+from clusters.control_plane.remote import Shared
+from clusters.injectors import Vault
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
 from workloads_of_every_kind import stay_up_to_date
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.manifests import container, native, pod_spec, workload
-from control_plane.remote import RemoteCluster
+from clusters.control_plane.remote import RemoteCluster
+from clusters.embedded.manifests import container, native, pod_spec, workload
 from support import verdicts
 
 PROBES = {

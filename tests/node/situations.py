@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster import Cluster, is_ready
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded import Cluster, is_ready
+from clusters.embedded.manifests import container, pod_spec, workload
 
 PROXY = "docker.io/istio/proxyv2:"
 OLD = f"{PROXY}1.26.2"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster import is_ready
+from clusters.embedded import is_ready
 from situations import IN_PLACE, create, images, inject
 
 pytestmark = pytest.mark.timeout(400)

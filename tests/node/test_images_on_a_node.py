@@ -6,7 +6,7 @@ import subprocess
 from datetime import datetime
 
 import pytest
-from cluster import is_ready
+from clusters.embedded import is_ready
 from situations import (
     IN_PLACE,
     OLD,

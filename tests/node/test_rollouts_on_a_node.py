@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 import pytest
-from cluster import is_ready
+from clusters.embedded import is_ready
 from situations import create, images, inject, ready_probe, sidecar_of, startup_probe
 from support import CONFIRM, DRIFTED
 

@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from cluster import is_ready
-from cluster.manifests import replicated
+from clusters.embedded import is_ready
+from clusters.embedded.manifests import replicated
 from support import APP, CONFIRM, EVICT, evictions, messages, set_ready
 
 BUSY = {"kind": "Status", "message": "forbidden: RBAC: clusterrole not found", "code": 403}

@@ -6,8 +6,8 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
-from cluster import server
-from cluster.manifests import budget, replicated
+from clusters.embedded import server
+from clusters.embedded.manifests import budget, replicated
 from support import APP, CONFIRM, EVICT, OWNERS, evictions
 
 
@@ -83,7 +83,7 @@ def test_a_pod_that_is_gone_or_another_one_was_replaced_by_others(cluster, run, 
         if method == "POST" and "/eviction" in target and not done.is_set():
             done.set()
             cluster.delete("Pod", "shop", first)
-            from cluster.server import Fault
+            from clusters.embedded.server import Fault
 
             return Fault(status=status, body={"kind": "Status", "message": "gone", "code": status})
         return inner(method, target, agent)

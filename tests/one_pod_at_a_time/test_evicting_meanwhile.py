@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from cluster import is_ready
-from cluster.manifests import budget, container, pod, pod_spec, replicated, workload
+from clusters.embedded import is_ready
+from clusters.embedded.manifests import budget, container, pod, pod_spec, replicated, workload
 from support import (
     APP,
     CONFIRM,

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
-from cluster import is_ready
-from cluster.manifests import pod, replicated, workload
+from clusters.embedded import is_ready
+from clusters.embedded.manifests import pod, replicated, workload
 from support import (
     APP,
     CONFIRM,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cluster import is_ready
-from cluster.manifests import workload
+from clusters.embedded import is_ready
+from clusters.embedded.manifests import workload
 from support import (
     APP,
     CONFIRM,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import (
     APP,
     CONFIRM,

@@ -6,7 +6,7 @@ import re
 import threading
 
 import pytest
-from cluster.manifests import replicated, workload
+from clusters.embedded.manifests import replicated, workload
 from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, images, upgrade
 
 pytestmark = pytest.mark.both

@@ -7,8 +7,8 @@ import signal
 import threading
 
 import pytest
-from cluster.kubelet import READY_AFTER
-from cluster.manifests import budget, replicated, workload
+from clusters.embedded.kubelet import READY_AFTER
+from clusters.embedded.manifests import budget, replicated, workload
 from support import APP, CONFIRM, EVICT, evictions, let_ready
 
 

@@ -10,7 +10,7 @@ import math
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import container, pod_spec
+from clusters.embedded.manifests import container, pod_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from support import a_rollout, a_workload, in_place_answer, no_signals

@@ -10,8 +10,8 @@ import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster import admission, is_ready, server
-from cluster.manifests import container, pod_spec, replicated, workload
+from clusters.embedded import admission, is_ready, server
+from clusters.embedded.manifests import container, pod_spec, replicated, workload
 from support import BOTH, CONFIRM, TEXT, verdicts
 
 pytestmark = pytest.mark.both

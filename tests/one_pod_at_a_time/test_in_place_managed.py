@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cluster.manifests import container, workload
+from clusters.embedded.manifests import container, workload
 from support import CONFIRM, DRIFTED, messages
 
 pytestmark = pytest.mark.both

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.manifests import budget, replicated, workload
+from clusters.embedded.manifests import budget, replicated, workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import (

@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from cluster.manifests import replicated, workload
+from clusters.embedded.manifests import replicated, workload
 from support import (
     APP,
     CONFIRM,

@@ -10,7 +10,7 @@ import subprocess
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, workload
+from clusters.embedded.manifests import container, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import (

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import command, upgrade
 
 PIPELINE = Path(__file__).with_name("pipeline.py")

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from cluster.manifests import replicated, workload
+from clusters.embedded.manifests import replicated, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, a_workload, command, options_of, upgrade

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.manifests import pod, pod_spec, workload
+from clusters.embedded.manifests import pod, pod_spec, workload
 from records import RECORDS, table
 from support import CONFIRM, DRIFTED, TOP, upgrade
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import demo
 import pytest
-from cluster import EmbeddedCluster, is_counted
+from clusters.embedded import EmbeddedCluster, is_counted
 from support import BOTH, CONFIRM, DRIFTED, TEXT, command, run_here
 from totals import of, wrong_numbers
 

@@ -8,7 +8,7 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, cutoff, let_ready, make_old, upgrade
 
 SLOW = 600  # seconds until a Pod is ready: never, for a test

@@ -6,7 +6,7 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, TEXT, patched, printed_command
 
 pytestmark = pytest.mark.both

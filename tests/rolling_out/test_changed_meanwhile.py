@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, a_workload, messages, unchecked
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, unchecked, upgrade
 
 pytestmark = pytest.mark.both

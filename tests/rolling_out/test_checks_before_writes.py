@@ -7,7 +7,7 @@ import subprocess
 import threading
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, TEXT, command, patched
 
 pytestmark = pytest.mark.both

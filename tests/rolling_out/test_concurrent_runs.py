@@ -7,7 +7,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, NEW, a_workload, make_old, messages, options_of, patched
 
 WAIT = "; wait, or run `kubectl rollout status`"

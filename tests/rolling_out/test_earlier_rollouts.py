@@ -6,7 +6,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, TEXT, let_ready, patched, upgrade
 
 

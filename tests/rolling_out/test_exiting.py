@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, SCRIPT, command
 
 LAST_WORKER = f"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked
 
 

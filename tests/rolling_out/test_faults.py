@@ -15,9 +15,9 @@ import time
 from datetime import datetime, timezone
 
 import pytest
-from cluster import EmbeddedCluster
-from cluster.manifests import workload
-from cluster.server import Fault
+from clusters.embedded import EmbeddedCluster
+from clusters.embedded.manifests import workload
+from clusters.embedded.server import Fault
 from support import CONFIRM, TEXT, command
 
 ALL = ("--include-statefulset", "--include-daemonset")

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import (
     CONFIRM,
     SCRIPT,

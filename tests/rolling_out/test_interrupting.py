@@ -11,8 +11,8 @@ import threading
 from datetime import datetime, timezone
 
 import pytest
-from cluster.kubelet import READY_AFTER
-from cluster.manifests import workload
+from clusters.embedded.kubelet import READY_AFTER
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DEBUG, is_running, no_signals
 
 

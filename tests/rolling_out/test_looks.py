@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, workload
+from clusters.embedded.manifests import container, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import (

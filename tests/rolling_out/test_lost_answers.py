@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
-from cluster.manifests import container, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod_spec, replicated, workload
 from support import APP, CONFIRM, EVICT, a_rollout, a_workload, messages, patched
 
 PATCH = {"method": "PATCH", "path": "deployments/web"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from cluster.manifests import container, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod_spec, replicated, workload
 from support import (
     CONFIRM,
     DRIFTED,

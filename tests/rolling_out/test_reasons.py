@@ -6,8 +6,8 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from cluster.kubelet import READY_AFTER
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.kubelet import READY_AFTER
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, a_workload, unchecked
 
 ALL = ("--include-statefulset", "--include-daemonset")

@@ -10,8 +10,8 @@ import time
 from datetime import datetime, timezone
 
 import pytest
-from cluster.kubelet import READY_AFTER
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.kubelet import READY_AFTER
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, KUBECTL, let_ready, unchecked
 
 pytestmark = pytest.mark.both

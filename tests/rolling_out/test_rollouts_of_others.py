@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 import pytest
-from cluster import is_ready
-from cluster.manifests import workload
+from clusters.embedded import is_ready
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, make_old, patched, upgrade
 
 SLOW = 600  # seconds until a Pod is ready: never, for a test

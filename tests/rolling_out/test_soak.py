@@ -7,7 +7,7 @@ import signal
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import CONFIRM, TEXT, a_rollout, a_workload, let_ready
 
 

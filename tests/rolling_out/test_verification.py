@@ -7,7 +7,7 @@ import subprocess
 from datetime import datetime, timezone
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, workload
+from clusters.embedded.manifests import container, pod, pod_spec, workload
 from support import CONFIRM, DEBUG, KUBECTL, NEW, TEXT, counts, refuse, unchecked
 
 pytestmark = pytest.mark.both

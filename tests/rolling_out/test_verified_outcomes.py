@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from cluster import server
-from cluster.manifests import replicated, workload
+from clusters.embedded import server
+from clusters.embedded.manifests import replicated, workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
 
 pytestmark = pytest.mark.both

@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, TEXT, cutoff, let_ready, make_old, messages, patched, upgrade
 
 SLOW = 600

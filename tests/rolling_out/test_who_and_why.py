@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from cluster.manifests import replicated, workload
+from clusters.embedded.manifests import replicated, workload
 from support import CONFIRM, DRIFTED, KUBECTL, upgrade
 
 PREFIX = "sidecarRollout.rollout."

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from cluster.manifests import replicated, workload
+from clusters.embedded.manifests import replicated, workload
 from support import CONFIRM, evictions, let_ready, options_of, patched, printed_command
 
 WINDOW = ("--max-duration=1h", "--timeout=2h")

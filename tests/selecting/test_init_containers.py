@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, lines, verdicts
 
 pytestmark = pytest.mark.both

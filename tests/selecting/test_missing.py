@@ -6,7 +6,7 @@ import dataclasses
 import threading
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import BOTH, CONFIRM, TEXT, options_of, sidecar_table, verdicts
 
 MISSING = ("--only-drifted", "--include-missing")

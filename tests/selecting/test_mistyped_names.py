@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, TEXT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from cluster.manifests import container, pod, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, options_of, printed_command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.manifests import container, pod_spec, service, workload
+from clusters.embedded.manifests import container, pod_spec, service, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import TEXT, a_workload

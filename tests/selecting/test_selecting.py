@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 
 import pytest
-from cluster.manifests import container, native, pod, pod_spec, workload
+from clusters.embedded.manifests import container, native, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import BOTH, CONFIRM, argo, exchanges, options_of, printed_command
@@ -420,7 +420,7 @@ def test_only_pods_that_were_created_before_the_cutoff(cluster, run):
 @pytest.mark.parametrize("ahead", [300, -300])
 def test_the_cutoff_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahead):
     """With a local clock that is ahead, the next run would restart once more what this one has restarted."""
-    from cluster.server import Handler
+    from clusters.embedded.server import Handler
 
     there = datetime.now(timezone.utc) - timedelta(seconds=ahead)
     monkeypatch.setattr(

@@ -7,7 +7,7 @@ import time
 import types
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, TEXT
 
 

@@ -12,7 +12,7 @@ import sys
 import demo
 import pytest
 import yaml
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DEPLOY, KUBECTL, TOP, arguments, documents, let_ready, upgrade
 
 

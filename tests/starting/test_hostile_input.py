@@ -8,7 +8,7 @@ import json
 import re
 
 import pytest
-from cluster.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, SCRIPT, TEXT

@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DEPLOY, SCRIPT, TOP
 
 

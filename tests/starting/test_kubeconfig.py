@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import CONFIRM, KUBECTL
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import yaml
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import DEPLOY, KUBECTL, SCRIPT, TEXT, TOP, printed_command
 
 if sys.version_info >= (3, 11):

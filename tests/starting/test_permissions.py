@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from cluster import EmbeddedCluster
-from cluster.manifests import pod_spec, replicated, service, workload
+from clusters.embedded import EmbeddedCluster
+from clusters.embedded.manifests import pod_spec, replicated, service, workload
 from support import BOTH, CONFIRM, DEPLOY, arguments, documents
 
 

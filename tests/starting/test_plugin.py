@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import KUBECTL, SCRIPT, TEXT, TOP, Finished, printed_command
 
 NAME = "--sidecar-container-name=istio-proxy"

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import urllib3
-from cluster.manifests import container, pod_spec, replicated, workload
-from cluster.server import STRATEGIC
-from control_plane.api import path_of
+from clusters.control_plane.api import path_of
+from clusters.embedded.manifests import container, pod_spec, replicated, workload
+from clusters.embedded.server import STRATEGIC
 from support import (
     CONFIRM,
     DRIFTED,

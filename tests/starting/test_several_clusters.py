@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from cluster import EmbeddedCluster
-from cluster.manifests import workload
+from clusters.embedded import EmbeddedCluster
+from clusters.embedded.manifests import workload
 from support import KUBECTL, TOP, patched
 
 

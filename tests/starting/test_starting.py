@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cluster.manifests import workload
+from clusters.embedded.manifests import workload
 from support import BOTH, CONFIRM, KUBECTL, SCRIPT, TEXT, patched
 
 

@@ -1,0 +1,106 @@
+"""Faults of the script that histories notice by themselves, at least two for each of the seven points."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    point: int  # the one that a history violates
+    name: str
+    old: str  # occurs once in the script
+    new: str
+
+
+SEEN = (
+    Seen(
+        1,
+        "new Pods that still differ are a success",
+        "        differences = self.differences_of(new)\n        if differences:  # perhaps",
+        "        differences = ()\n        if differences:  # perhaps",
+    ),
+    Seen(
+        1,
+        "what kubectl says is not compared with the Pods",
+        "        if code == 0:\n            return self.verify(attempt)\n",
+        "        if code is not None:\n            return Result(self.planned, Outcome.SUCCEEDED)\n",
+    ),
+    Seen(
+        2,
+        "Pods below a partition count as to be replaced",
+        "    return [name for name in old if name not in kept], kept\n",
+        "    return old, kept\n",
+    ),
+    Seen(
+        2,
+        "the last count is that of the plan",
+        "            report.take_census(owners)\n",
+        "            report.take_census(report.plan.found)\n",
+    ),
+    Seen(
+        3,
+        "what failed does not change the exit code",
+        "        if outcome in FAILURES or result.stop_reason:\n            self.failed",
+        "        if result.stop_reason:\n            self.failed",
+    ),
+    Seen(
+        3,
+        "--fail-on-drift does not count Pods",
+        '            "not up to date": left * self.options.fail_on_drift,\n',
+        "",
+    ),
+    Seen(
+        4,
+        "evictions have no UID",
+        '            "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},\n',
+        '            "deleteOptions": {},\n',
+    ),
+    Seen(
+        4,
+        "pending changes of a template are rolled out",
+        '    return f"{text}; {hint}" if is_pending and draft.method is Method.EVICT else ""\n',
+        '    return ""\n',
+    ),
+    Seen(
+        4,
+        "one rollout more than --parallel-rollouts",
+        "    rollout.cluster.open_connections(2 * workers)  # with looks\n",
+        "    rollout.cluster.open_connections(2 * workers)\n    workers += 1\n",
+    ),
+    Seen(
+        5,
+        "workers are not told to end",
+        "        for _ in range(self.workers):\n            self.tasks.put(None)\n",
+        "        pass\n",
+    ),
+    Seen(
+        5,
+        "a Deployment whose status has no replicas is an error",
+        "    return [dig(obj, path) or 0 for path in paths]\n",
+        "    return [int(dig(obj, path)) for path in paths]\n",
+    ),
+    Seen(
+        6,
+        "the printed command has no --evict",
+        '        is_switch = re.fullmatch("--|--confirm(-each)?(=.*)?", word)\n',
+        '        is_switch = re.fullmatch("--|--evict|--confirm(-each)?(=.*)?", word)\n',
+    ),
+    Seen(
+        6,
+        "each run restarts everything again",
+        "            and pod.created < cutoff\n",
+        "",
+    ),
+    Seen(
+        7,
+        "values that may be secret are shown",
+        "    if not path[1:] or path[1] in PUBLIC:\n",
+        "    if True:\n",
+    ),
+    Seen(
+        7,
+        "the password of a URL is shown",
+        '    (r"(://[^\\s/:@]*:)\\S{1,500}@(?!sha256:)", rf"\\1{REDACTED}@"),  # the password of a URL\n',
+        "",
+    ),
+)

@@ -1,0 +1,1328 @@
+"""Break the script in meaningful ways, one at a time, and list what no test notices.
+
+    .venv/bin/python tests/tools/mutations.py             # all: about 12 minutes on 2 cores
+    .venv/bin/python tests/tools/mutations.py evict       # those with this word in their name
+    .venv/bin/python tests/tools/mutations.py evict --control-plane  # on a real control plane, where the tests run on both
+    .venv/bin/python tests/tools/mutations.py --list
+
+Each mutation is made in a copy of the repository, and only the tests that are specified for it run. It survives if they
+pass. Exit code 0: none survived, 1: at least one did, 2: one no longer fits the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+TOP = Path(__file__).parents[2]
+SCRIPT = "sidecar-rollout.py"
+
+
+class Mutation(NamedTuple):
+    name: str
+    tests: str  # files in a folder of tests/, without test_ and .py
+    old: str  # occurs once in the script
+    new: str
+
+
+MUTATIONS = (
+    # Looks, and the first one alone
+    Mutation(
+        "looks: an application's own problems end the waiting",
+        "looks",
+        "        if matches(found.name, options.sidecars)\n    }",
+        "        if found.name\n    }",
+    ),
+    Mutation(
+        "looks: what the cache says is final",
+        "looks",
+        "reason = self.look(CACHED) and self.look({})",
+        "reason = self.look(CACHED)",
+    ),
+    Mutation(
+        "looks: a paused rollout is waited for",
+        "looks",
+        "        if is_paused(glance.obj):\n            return PAUSED\n",
+        "",
+    ),
+    Mutation(
+        "looks: a sidecar that does not start is waited for",
+        "looks",
+        'return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""',
+        'return ""',
+    ),
+    Mutation(
+        "looks: a sidecar that did not start is not rechecked",
+        "looks",
+        "(TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START)",
+        "(TIMEOUT_TEXT, DEADLINE_TEXT)",
+    ),
+    Mutation(
+        "first: all begin at once",
+        "looks",
+        "is_alone = not (task.is_only_waiting or self.rollout.proven.is_set())",
+        "is_alone = False",
+    ),
+    Mutation(
+        "first: one that does not start stops nothing",
+        "looks",
+        "is_first = is_unready and not self.rollout.proven.is_set()",
+        "is_first = False",
+    ),
+    Mutation(
+        "reasons: a node that is down is not named",
+        "reasons",
+        '    if statuses and all(status.get("ready") for status in statuses):\n',
+        "    if False:\n",
+    ),
+    Mutation(
+        "reasons: no event tells why containers are not created",
+        "rollouts_on_a_node",
+        "        if is_not_created(pod):\n            with",
+        "        if False:\n            with",
+    ),
+    Mutation(
+        "reasons: a container that is not restarted is in a crash loop",
+        "reasons",
+        'return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)',
+        'return kind != INIT or ended.get("exitCode") != 0',
+    ),
+    Mutation(
+        "reasons: an init container that is done is in a crash loop",
+        "reasons",
+        'return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)',
+        'return policy == "Always"',
+    ),
+    Mutation(
+        "reasons: a container that has ended once is in a crash loop",
+        "reasons",
+        '    if not ended or not status.get("restartCount"):\n',
+        "    if not ended:\n",
+    ),
+    Mutation(
+        "looks: a crash loop is `waiting` alone",
+        "rollouts_on_a_node",
+        "        if reason == CRASH_LOOP or is_in_crash_loop(pod, status):\n",
+        "        if reason == CRASH_LOOP:\n",
+    ),
+    Mutation(
+        "first: one whose sidecar is not ready stops nothing",
+        "rollouts_on_a_node",
+        '        and not status.get("ready")\n        and "waiting" not in dig(status, "state")\n',
+        "        and False\n",
+    ),
+    Mutation(
+        "first: one that does not start stops all, whatever others have shown",
+        "looks",
+        "is_first = is_unready and not self.rollout.proven.is_set()",
+        "is_first = is_unready",
+    ),
+    # Limits
+    Mutation(
+        "limits: one more rollout at a time",
+        "scheduler",
+        "if len(self.in_progress) >= (1 if is_alone else self.workers):",
+        "if len(self.in_progress) > (1 if is_alone else self.workers):",
+    ),
+    Mutation(
+        "limits: --parallel-rollouts as a percentage is rounded up",
+        "canary",
+        "workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)",
+        "workers = max(min(math.ceil(options.parallel_rollouts.of(total)), plan.selected), 1)",
+    ),
+    Mutation(
+        "limits: --max-rollouts as a percentage is rounded down",
+        "canary",
+        "attached + min(math.ceil(options.max_rollouts.of(others)), others)",
+        "attached + min(int(options.max_rollouts.of(others)), others)",
+    ),
+    Mutation(
+        "limits: one failure more than --max-failures",
+        "failure_limits scheduler",
+        "self.failures >= limit",
+        "self.failures > limit",
+    ),
+    Mutation(
+        "limits: six failures in a row",
+        "scheduler failure_limits",
+        "TOO_MANY_IN_A_ROW = 5",
+        "TOO_MANY_IN_A_ROW = 6",
+    ),
+    Mutation(
+        "limits: --max-duration reached too late",
+        "windows",
+        "report.began + (options.max_duration or math.inf)",
+        "report.began + 100 * (options.max_duration or math.inf)",
+    ),
+    Mutation(
+        "limits: a closed gate does not hold rollouts",
+        "gate",
+        "return not self.status\n",
+        "return True\n",
+    ),
+    # Rollouts of earlier runs
+    Mutation(
+        "attach: a template that somebody changed since is waited for",
+        "attach",
+        '    return max(changes, default=("", False))\n',
+        '    return max(changes, default=("", False))[0], True\n',
+    ),
+    Mutation(
+        "attach: a sidecar that is stuck is waited for",
+        "attach",
+        "if not (stamp and is_possible) or is_repair(found, comparison):",
+        "if not (stamp and is_possible):",
+    ),
+    Mutation(
+        "attach: it is restarted again",
+        "attach",
+        "    Method.ATTACH: Attach,\n",
+        "    Method.ATTACH: Restart,\n",
+    ),
+    Mutation(
+        "attach: it does not count as a failure",
+        "attach",
+        'problem="" if stamp else problem,',
+        "problem=problem,",
+    ),
+    Mutation(
+        "attach: the template is not looked at again",
+        "attach",
+        "    is_same = before == now and last_change(obj)[1]\n",
+        "    is_same = True\n",
+    ),
+    Mutation(
+        "attach: its new Pods count as old ones",
+        "attach",
+        "        old = [name for name in old if name in before]\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "attach: only what still has old Pods is waited for",
+        "attach",
+        'return stamp if why_incomplete(found) or is_young else ""',
+        'return stamp if why_incomplete(found) else ""',
+    ),
+    # Order
+    Mutation(
+        "order: the state does not count",
+        "order",
+        "rank = (decision.state.value, ",
+        'rank = ("", ',
+    ),
+    Mutation(
+        "order: most Pods first",
+        "order",
+        "key=lambda decision: (decision.total_pods, decision.ref)",
+        "key=lambda decision: (-decision.total_pods, decision.ref)",
+    ),
+    Mutation(
+        "order: namespaces do not alternate",
+        "order",
+        "        turns[rank] += 1\n",
+        "",
+    ),
+    # Selection
+    Mutation(
+        "selection: Pods created after the cutoff are included",
+        "selecting",
+        "            and pod.created < cutoff\n",
+        "",
+    ),
+    Mutation(
+        "selection: the first owner reference counts",
+        "selecting",
+        'if reference.get("controller"):',
+        "if True:",
+    ),
+    Mutation(
+        "selection: terminating Pods count",
+        "selecting",
+        'return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))',
+        "return has_ended(pod)",
+    ),
+    Mutation(
+        "selection: an included namespace cannot be excluded",
+        "selecting",
+        'return matches(namespace, included or ["*"]) and not matches(namespace, excluded)',
+        'return matches(namespace, included or ["*"])',
+    ),
+    Mutation(
+        "selection: a namespace cannot opt out",
+        "opt_out",
+        "is_excluded = has_any(unwanted, annotations_of(draft.found.namespace))",
+        "is_excluded = False",
+    ),
+    Mutation(
+        "selection: paused Deployments are restarted",
+        "selecting",
+        "is_stopped = is_paused(obj)\n    if",
+        "is_stopped = False\n    if",
+    ),
+    Mutation(
+        "selection: all workloads are named",
+        "named_workloads",
+        'return "" if is_named(draft.ref, options) else "not selected by TYPE/NAME or --plan"',
+        'return ""',
+    ),
+    Mutation(
+        "selection: -A does not select all namespaces",
+        "plugin",
+        "    if given.all_namespaces:\n        given.include_namespace = []\n",
+        "",
+    ),
+    # Comparison
+    Mutation(
+        "comparison: volumes behind mounts do not count",
+        "only_drifted",
+        '            if use["name"] in by_name\n',
+        "            if False\n",
+    ),
+    Mutation(
+        "comparison: resources that were changed in place are drift",
+        "differences",
+        "is_resized = difference.path[0] in resized and",
+        "is_resized = False and",
+    ),
+    Mutation(
+        "numbers: Pods of a custom resource count only with the sidecar",
+        "numbers",
+        ' or "." in owner.group:',
+        ":",
+    ),
+    Mutation(
+        "numbers: a rollout that timed out is counted as it was then",
+        "numbers",
+        "            attempt=attempt,\n        )",
+        "            attempt=None,\n        )",
+    ),
+    Mutation(
+        "signals: one in the end of an object shows a traceback",
+        "interrupting",
+        "error.exc_type is Interrupted or show(error)",
+        "show(error)",
+    ),
+    Mutation(
+        "comparison: changed configuration is no drift",
+        "configuration",
+        "older = [pod for pod in pods if pod.created < changed and pod.sidecars]",
+        "older: list[LivePod] = []",
+    ),
+    Mutation(
+        "comparison: every error of a dry run is a rejection",
+        "verdicts",
+        "return Verdict.REJECTED if is_denied or is_invalid else Verdict.UNKNOWN",
+        "return Verdict.REJECTED",
+    ),
+    Mutation(
+        "comparison: sidecars are removed without --allow-removal",
+        "removal",
+        "missing = missing_sidecars(draft.planned or draft, unpacked(view), options)",
+        "missing = missing_sidecars(draft.planned, unpacked(view), options) if draft.planned else []",
+    ),
+    Mutation(
+        "comparison: workloads that would not get the sidecar are missing it",
+        "missing",
+        "Verdict.UP_TO_DATE if found.sidecars else Verdict.NOT_INJECTED",
+        "Verdict.UP_TO_DATE if found.sidecars else Verdict.MISSING",
+    ),
+    # Writes
+    Mutation(
+        "writes: a patch does not include the resourceVersion",
+        "concurrent_runs",
+        '            "metadata": {"resourceVersion": version},\n',
+        "",
+    ),
+    Mutation(
+        "writes: what another run has restarted is restarted again",
+        "concurrent_runs",
+        'return "already restarted by another run" if now - before else ""',
+        'return ""',
+    ),
+    Mutation(
+        "writes: no dry run decides right before the patch",
+        "check_before_rollout",
+        "            self.ask_again(obj, unpacked(self.found.sample))\n            pods = self.live",
+        "            pods = self.live",
+    ),
+    # Verification
+    Mutation(
+        "verification: old Pods do not matter",
+        "verification",
+        "        old = list(filter(attempt.is_old, pods))\n",
+        "        old: list[Json] = []\n",
+    ),
+    Mutation(
+        "verification: a lost sidecar does not stop the run",
+        "lost_sidecars",
+        'stop_reason = f"new Pods of {self.ref} have no sidecar {names}"',
+        'stop_reason = ""',
+    ),
+    Mutation(
+        "verification: Pods that still differ are a success",
+        "drifted_rollouts",
+        "        differences = self.differences_of(new)\n        if differences:  # perhaps",
+        "        differences = ()\n        if differences:  # perhaps",
+    ),
+    Mutation(
+        "verification: rollouts that timed out are not rechecked",
+        "rolling_out",
+        "        if news.attempt and not task.earlier:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "verification: a crash during the soak is a success",
+        "soak",
+        "restart = restart_of(first_seen, pod)",
+        'restart = ""',
+    ),
+    Mutation(
+        "verification: an API server that stays away prolongs the soak",
+        "soak",
+        "is_soaking = before and left > 0",
+        "is_soaking = before",
+    ),
+    # Signals
+    Mutation(
+        "signals: the first one stops waiting",
+        "interrupting",
+        "        return len(self.received) > 1\n",
+        "        return len(self.received) > 0\n",
+    ),
+    Mutation(
+        "signals: the second one is ignored",
+        "interrupting",
+        "        return len(self.received) > 1\n",
+        "        return False\n",
+    ),
+    Mutation(
+        "signals: Ctrl-C reaches kubectl",
+        "interrupting",
+        "start_new_session=True,",
+        "start_new_session=False,",
+    ),
+    # Eviction
+    Mutation(
+        "evict: the UID is no precondition",
+        "evicting_one_at_a_time",
+        '            "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},\n',
+        "",
+    ),
+    Mutation(
+        "evict: ready Pods first",
+        "evicting_one_at_a_time",
+        "return ready, number if is_upwards else -number, name_of(pod)",
+        "return not ready, number if is_upwards else -number, name_of(pod)",
+    ),
+    Mutation(
+        "evict: the replacement need not be ready",
+        "evicting evicting_one_at_a_time",
+        '        return f"waiting for {self.awaited(waiting)}" if waiting else ""\n\n    def give_up',
+        '        return ""\n\n    def give_up',
+    ),
+    Mutation(
+        "evict: a budget that allows nothing is a failure",
+        "evicting_answers",
+        "if error.status == 429 or self.cluster.pod(pod):",
+        "if error.status != 429 and self.cluster.pod(pod):",
+    ),
+    Mutation(
+        "evict: a pending template is rolled out",
+        "evicting_pending",
+        'if is_pending and draft.method is Method.EVICT else ""',
+        'if False else ""',
+    ),
+    Mutation(
+        "decide: the method changes in the middle of an eviction",
+        "evicting_meanwhile",
+        "        method = draft.planned.method\n",
+        "        method = method_for(found, comparison, options)\n",
+    ),
+    Mutation(
+        "evict: Pods that others have replaced meanwhile are evicted",
+        "evicting_meanwhile in_place image_changes",
+        "            if self.outdated([pod]):\n                return pod\n",
+        "            return pod\n",
+    ),
+    Mutation(
+        "evict: a spec that was changed is taken for the Pods' own",
+        "evicting_pending",
+        'is_pending = dig(obj, "metadata.generation") != 1',
+        "is_pending = False",
+    ),
+    Mutation(
+        "evict: the revisions in the status are compared",
+        "evicting_pending",
+        "is_pending = updated < live or not is_observed(obj)",
+        'is_pending = dig(obj, "status.currentRevision") != dig(obj, "status.updateRevision")',
+    ),
+    Mutation(
+        "evict: a signal does not stop between two Pods",
+        "evicting_stops",
+        "        if self.signals.reason_to_stop():\n            raise UnsuccessfulError(",
+        "        if False:\n            raise UnsuccessfulError(",
+    ),
+    Mutation(
+        "evict: one that took place despite its answer is not waited for",
+        "evicting_answers",
+        "if error.status == 429 or self.cluster.pod(pod):",
+        "if True:",
+    ),
+    # In place
+    Mutation(
+        "in place: the old image is not restored",
+        "in_place image_changes",
+        "            changed = self.cluster.change_images(pod, old)\n",
+        "            changed = pod\n",
+    ),
+    Mutation(
+        "in place: a ready Pod does not wait for the others",
+        "in_place image_changes",
+        'return "waiting for the Pod before" if self.batch else super().obstacle(pod)',
+        'return "waiting for the Pod before" if self.batch else ""',
+    ),
+    Mutation(
+        "in place: a container need not be restarted",
+        "image_changes",
+        '        and status.get("containerID") != old.get(status["name"])\n',
+        "",
+    ),
+    Mutation(
+        "in place: other differences are ignored",
+        "in_place",
+        'difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT',
+        "True",
+    ),
+    # Secrets
+    Mutation(
+        "secrets: values of settings are shown",
+        "secrets",
+        "if not path[1:] or path[1] in PUBLIC:",
+        "if True:",
+    ),
+    # Exit
+    Mutation(
+        "exit: the last worker frees the connections",
+        "exiting",
+        "        KEPT.append(cluster)\n",
+        "",
+    ),
+    Mutation(
+        "exit codes: a failed rollout is a success",
+        "rolling_out",
+        "if outcome in FAILURES or result.stop_reason:\n            self.failed",
+        "if result.stop_reason:\n            self.failed",
+    ),
+    Mutation(
+        "exit codes: drift is a success for an audit",
+        "fail_on_drift",
+        '"not up to date": left * self.options.fail_on_drift,',
+        '"not up to date": left * (not self.options.fail_on_drift),',
+    ),
+    # Who, why, what
+    Mutation(
+        "annotations: nobody says who it was",
+        "who_and_why",
+        '"by": self.cluster.connection.user,',
+        '"by": "",',
+    ),
+    Mutation(
+        "annotations: the reason has values",
+        "who_and_why",
+        "    parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]\n",
+        "    parts = list(map(difference_text, workload.differences))\n",
+    ),
+    Mutation(
+        "Events: they are recorded without the option",
+        "who_and_why",
+        "if self.options.record_events and work.is_begun and",
+        "if work.is_begun and",
+    ),
+    Mutation(
+        "Events: of what was skipped, too",
+        "who_and_why",
+        "if self.options.record_events and work.is_begun and",
+        "if self.options.record_events and",
+    ),
+    Mutation(
+        "downtime: --skip-downtime skips nothing",
+        "downtime",
+        "is_skipped = options.skip_downtime and draft.downtime",
+        "is_skipped = False",
+    ),
+    # Plan files
+    Mutation(
+        "--plan: a file without records selects everything",
+        "plan_file",
+        "if options.plan is not None and ref not in options.plan:",
+        "if options.plan and ref not in options.plan:",
+    ),
+    Mutation(
+        "--plan: another object is rolled out",
+        "plan_file",
+        'is_same = not approved or approved.uid == dig(draft.found.obj, "metadata.uid")',
+        "is_same = True",
+    ),
+    Mutation(
+        "--plan: another sidecar is rolled out",
+        "plan_file",
+        'is_same = not approved or approved.sidecar_hash in ("", hash_of(draft.comparison.today))',
+        "is_same = True",
+    ),
+    Mutation(
+        "--plan: what is rejected by now needs no rollout",
+        "plan_file",
+        'APPLIED = ("up_to_date", "nothing_to_replace")',
+        'APPLIED = ("up_to_date", "nothing_to_replace", "rejected")',
+    ),
+    Mutation(
+        "--plan: the order is that of a plan without it",
+        "plan_file",
+        "places.get(row.ref, 0))",
+        "0)",
+    ),
+    Mutation(
+        "--plan: the cutoff is now",
+        "plan_file",
+        "return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff",
+        "return self.cutoff",
+    ),
+    Mutation(
+        "totals: Pods of up-to-date workloads have no sidecar in their template",
+        "census",
+        "fixed = in_template(known.found, self.options) if known else ()",
+        "fixed = ()",
+    ),
+    # Errors before the plan
+    Mutation(
+        "errors: a kubectl that cannot wait for a time is found after the first patch",
+        "starting",
+        'if "--timeout" not in help:',
+        'if "Usage" not in help:',
+    ),
+    Mutation(
+        "errors: a name that does not exist is no failure",
+        "named_workloads",
+        "raise StartError(f'{resources[kind]} \"{name}\" not found in {where}')",
+        "pass",
+    ),
+    # The census
+    Mutation(
+        "census: an audit passes with Pods that were not checked",
+        "census",
+        "    return left_text(code) not in NOT_AUDITED\n",
+        '    return left_text(code) not in (*NOT_AUDITED, "static Pod")\n',
+    ),
+    Mutation(
+        "census: it is not taken again after a run",
+        "census",
+        "                count_again(cluster, report, signals)\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "census: other kinds are not compared",
+        "census",
+        "is_left = draft.comparison.is_drifted or not options.only_drifted",
+        "is_left = True",
+    ),
+    # What is seen
+    Mutation(
+        "verified: what could not be verified is a success",
+        "verified_outcomes",
+        "            result = Result(self.planned, Outcome.INCOMPLETE, message)\n            return result, Snapshot",
+        "            result = Result(self.planned, Outcome.SUCCEEDED, message)\n            return result, Snapshot",
+    ),
+    Mutation(
+        "verified: missing Pods are no problem",
+        "verified_outcomes",
+        '"missing": (snapshot.missing, ',
+        '"missing": (0, ',
+    ),
+    Mutation(
+        "verified: unready Pods are no problem",
+        "verified_outcomes",
+        '            "not ready": (len(unready), self.problem_of(unready[0]) if unready else ""),\n',
+        "",
+    ),
+    Mutation(
+        "verified: Pods that an autoscaler adds must be ready",
+        "verified_outcomes",
+        "is_due = created_at(pod) <= since or any(stuck_containers(pod))",
+        "is_due = True",
+    ),
+    Mutation(
+        "verified: --allow-removal allows every removal",
+        "verified_outcomes",
+        "removed = comparison.removed if options.allow_removal else ()",
+        "removed = wanted if options.allow_removal else ()",
+    ),
+    # Pods that lack the sidecar beside Pods that have it
+    Mutation(
+        "lacking: the cutoff excludes them",
+        "half_damaged",
+        "        or pod.name in lacking\n",
+        "",
+    ),
+    # No harm
+    Mutation(
+        "harm: a degraded StatefulSet is restarted",
+        "degraded",
+        'return text if is_degraded(draft.found) else ""',
+        'return ""',
+    ),
+    Mutation(
+        "harm: an incomplete rollout is restarted",
+        "concurrent_runs",
+        "    is_left = not is_repair(draft.found, draft.comparison)\n",
+        "    is_left = False\n",
+    ),
+    Mutation(
+        "harm: a rollout that is stuck because of the sidecar is left alone",
+        "concurrent_runs",
+        "    is_left = not is_repair(draft.found, draft.comparison)\n",
+        "    is_left = True\n",
+    ),
+    # Clocks, credentials and waits
+    Mutation(
+        "clocks: the local clock dates the patch",
+        "verification",
+        '        if entry.get("manager") == FIELD_MANAGER and entry.get("time")\n',
+        "        if False\n",
+    ),
+    Mutation(
+        "clocks: that of the API server does not count",
+        "requests selecting",
+        "if is_known else time.time()",
+        "if False else time.time()",
+    ),
+    Mutation(
+        "clocks: a token is kept for a day",
+        "credentials",
+        "                self.valid_until = time.monotonic() + 30\n",
+        "                self.valid_until = time.monotonic() + 86_400\n",
+    ),
+    Mutation(
+        "evict: the wait for a budget counts against the timeout",
+        "image_changes",
+        "        self.wait_for_batch()\n",
+        "        self.wait_for_batch()\n        if time.monotonic() > deadline:\n            self.give_up('')\n",
+    ),
+    Mutation(
+        "selection: scaled to zero counts as without Pods",
+        "without_pods",
+        "desired > current == 0",
+        "current == 0",
+    ),
+    # Images that cannot be pulled, and rollouts that are not complete
+    Mutation(
+        "in place: the next workload gets an image that cannot be pulled",
+        "in_place",
+        "                self.rollout.not_pulled.add((self.ref.namespace, images[stuck.name]))\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "in place: a crash of the old container is one of the new image",
+        "image_changes",
+        "        is_new = now[found.name] > counts.get(found.name, 0)\n",
+        "        is_new = True\n",
+    ),
+    Mutation(
+        "in place: what was put back is not waited for",
+        "images_on_a_node",
+        "            if not now or has_old_containers(before, changed, now, names):\n",
+        "            if True:\n",
+    ),
+    Mutation(
+        "in place: an event of an earlier change counts",
+        "verdicts",
+        "        is_new = time_of_event(latest)[:19] >= since\n",
+        "        is_new = True\n",
+    ),
+    Mutation(
+        "in place: events are not read",
+        "images_on_a_node",
+        '            if name in names and "terminated" in dig(status, "state"):\n',
+        "            if False:\n",
+    ),
+    Mutation(
+        "in place: a Pod that is ready at the timeout is put back",
+        "image_changes",
+        "        if not self.ready_as[0]:\n            self.restore(",
+        "        if True:\n            self.restore(",
+    ),
+    Mutation(
+        "in place: a container with another image counts as restored",
+        "image_changes",
+        '        and images.get(status["name"]) in (None, "", status.get("imageID"))\n',
+        "",
+    ),
+    Mutation(
+        "in place: a startup probe that has not passed is no matter",
+        "image_changes",
+        '        and status.get("started") is not False\n',
+        "",
+    ),
+    Mutation(
+        "in place: another container starts to count where the last one was",
+        "image_changes",
+        "        if ids != self.ready_as[0]:\n",
+        "        if not self.ready_as[1]:\n",
+    ),
+    Mutation(
+        "in place: a Pod that is ready for a moment counts as changed",
+        "images_on_a_node",
+        "        return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)",
+        "        return bool(ids)",
+    ),
+    Mutation(
+        "exit codes: an own rollout that is not complete is a success",
+        "earlier_rollouts concurrent_runs",
+        "unfinished=sum(bool(decision.unfinished) for decision in left),",
+        "",
+    ),
+    # Injectors that never give the same twice
+    Mutation(
+        "changing values: a value that comes back belongs to the Pod",
+        "several_answers changing_values",
+        "    return set(seen.values()) == {1} and len(set(map(len, parts))) == 1\n",
+        "    return True\n",
+    ),
+    Mutation(
+        "changing values: containers and their fields vary",
+        "several_answers",
+        "if any(keys) and not (len(path) > 1 and is_each_once(keys)):",
+        "if any(keys) and not is_each_once(keys):",
+    ),
+    Mutation(
+        "exit codes: that of the last signal",
+        "interrupting",
+        "return 128 + self.received[0] if self.received else 0",
+        "return 128 + self.received[-1] if self.received else 0",
+    ),
+    Mutation(
+        "exit codes: a run that cannot start exits with 1",
+        "starting",
+        '            sys.stderr.writelines(f"{line}\\n" for line in output if line)\n        return 3\n',
+        '            sys.stderr.writelines(f"{line}\\n" for line in output if line)\n        return 1\n',
+    ),
+    # Names that lead elsewhere, and protections
+    Mutation(
+        "harm: any name in an owner reference is a path",
+        "owner_references",
+        '    if ref.name in (".", "..") or re.search("[/%]", ref.name):\n        return ""\n',
+        "",
+    ),
+    Mutation(
+        "harm: paths are not quoted",
+        "owner_references",
+        "configuration.host + urllib.parse.quote(path)",
+        "configuration.host + path",
+    ),
+    Mutation(
+        "harm: a typo in an excluded namespace is a warning",
+        "named_workloads",
+        "raise StartError(f'namespaces \"{name}\" not found; {hint}') from None",
+        "log.warning(hint)",
+    ),
+    Mutation(
+        "harm: operators of a shell are words of a gate",
+        "gate",
+        '    if any(re.fullmatch("[&|;<>]+|.*;", word) for word in words):',
+        "    if False:",
+    ),
+    Mutation(
+        "harm: containers of a SidecarSet are changed in place",
+        "in_place_managed",
+        'is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)',
+        "is_managed = False",
+    ),
+    Mutation(
+        "harm: only the example Pod is looked at before a change in place",
+        "in_place_managed",
+        'return next((pod.managed for pod in draft.found.pods if pod.managed), "")',
+        "return managed_images(stored_object(draft.found.sample))",
+    ),
+    Mutation(
+        "evict: a custom resource needs as many Pods as it has",
+        "evicting_meanwhile",
+        "            self.retry_after = 0.0\n",
+        "            self.retry_after = 0.0\n            self.workload.total_pods = len(self.pods)\n",
+    ),
+    Mutation(
+        "evict: one Pod more than --max-unavailable",
+        "max_unavailable",
+        "is_possible = len(unavailable) < self.limit",
+        "is_possible = len(unavailable) <= self.limit",
+    ),
+    Mutation(
+        "evict: what was unavailable from the start is waited for",
+        "max_unavailable",
+        "if len(stays) < self.limit or self.batch or not is_over:",
+        "if True:",
+    ),
+    Mutation(
+        "evict: an OrderedReady StatefulSet loses several Pods at once",
+        "max_unavailable",
+        "return 1 if self.is_ordered else evicted_at_once(method, self.wanted, self.options)",
+        "return evicted_at_once(method, self.wanted, self.options)",
+    ),
+    Mutation(
+        "evict: what is in the batch is available",
+        "max_unavailable",
+        "if uid_of(p) in self.batch or not self.is_available(p)}",
+        "if not self.is_available(p)}",
+    ),
+    Mutation(
+        "evict: minReadySeconds is ignored",
+        "rollouts_on_a_node",
+        "        if not ready or not since or not self.min_ready:\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "downtime: maxUnavailable is rounded up",
+        "downtime",
+        'away = math.ceil(part) if found.ref.kind == "DaemonSet" else int(part)',
+        "away = math.ceil(part)",
+    ),
+    Mutation(
+        "downtime: both may be 0",
+        "downtime",
+        "return max(away, int(not has_surge)) >= wanted",
+        "return away >= wanted",
+    ),
+    Mutation(
+        "order: downtime says nothing",
+        "order downtime",
+        "rank = (decision.state.value, decision.downtime, decision.ref.namespace)",
+        "rank = (decision.state.value, False, decision.ref.namespace)",
+    ),
+    Mutation(
+        "rules: what is not ready without its sidecar is left",
+        "lost_sidecars",
+        "return any(pod.name in lost for pod in new)",
+        "return False",
+    ),
+    Mutation(
+        "rules: whatever is not ready is repaired",
+        "lost_sidecars",
+        "return any(pod.name in lost for pod in new)",
+        "return any(not pod.is_ready for pod in new)",
+    ),
+    # The command that replaces Pods after a lost sidecar
+    Mutation(
+        "recovery: a restart waits for a broken Pod",
+        "lost_sidecars",
+        "self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)",
+        "pass",
+    ),
+    Mutation(
+        "recovery: Pods without the sidecar are not selected",
+        "lost_sidecars",
+        'more += ["--only-drifted", "--include-missing"]',
+        "pass",
+    ),
+    # Writes without an answer
+    Mutation(
+        "patch: a repetition is not recognized",
+        "lost_answers",
+        "            if stamp in template_annotations(obj).values():\n                return patched_at(obj, stamp)\n",
+        "",
+    ),
+    Mutation(
+        "patch: one that was answered with 500 is not recognized",
+        "lost_answers",
+        "                problem = error if self.is_begun else None\n",
+        "                if error.status == 500:\n                    raise\n                problem = error if self.is_begun else None\n",
+    ),
+    Mutation(
+        "patch: others start after one without an answer",
+        "lost_answers",
+        "return Result(planned, Outcome.FAILED, text, stop_reason)\n    outcome = ",
+        "return Result(planned, Outcome.FAILED, text)\n    outcome = ",
+    ),
+    Mutation(
+        "patch: conflicts do not pause",
+        "lost_answers",
+        "            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)\n        text",
+        "        text",
+    ),
+    Mutation(
+        "verification: a recreated workload is the same",
+        "lost_answers",
+        'if dig(self.obj, "metadata.uid") != uid:',
+        "if False:",
+    ),
+    Mutation(
+        "verification: another container of a pattern is as good",
+        "several_injectors lost_sidecars",
+        "    return sorted(wanted.difference(names, removed))",
+        "    wanted = {n for n in wanted if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    return sorted(wanted.difference(names, removed))",
+    ),
+    # Counts
+    Mutation(
+        "numbers: Pods that drift after the plan are up to date",
+        "numbers",
+        "if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):",
+        "if decision.comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):",
+    ),
+    Mutation(
+        "numbers: what a success leaves is not said",
+        "numbers census",
+        "self.lefts[planned.ref] = DRIFTED if outcome in SUCCESSES else",
+        'self.lefts[planned.ref] = "excluded" if outcome in SUCCESSES else',
+    ),
+    Mutation(
+        "numbers: surge Pods are counted",
+        "numbers",
+        "wanted = max(wanted - kept - lost, len(updated)) + lost",
+        "wanted = len(pods) - kept + lost",
+    ),
+    Mutation(
+        "numbers: Pods that the plan does not replace are in the plan",
+        "numbers",
+        "(code if n in replaced else DRIFTED, names)",
+        "(code, names)",
+    ),
+    Mutation(
+        "numbers: all containers of a drifted Pod are in the plan",
+        "several_injectors",
+        'left = code if sidecar.name in names and not is_fixed else ""',
+        'left = code if not is_fixed else ""',
+    ),
+    Mutation(
+        "numbers: Pods that the options do not select are left",
+        "numbers census",
+        "if code and (is_audited(code) or (self.options.plan and pod.sidecars)):",
+        "if code:",
+    ),
+    Mutation(
+        "numbers: what --plan leaves has no team",
+        "plan_file",
+        "(is_audited(code) or (self.options.plan and pod.sidecars))",
+        "is_audited(code)",
+    ),
+    Mutation(
+        "numbers: --include-annotation does not exclude from the count",
+        "census exit_codes",
+        '@rule(Stage.OBJECT, left="excluded")\ndef not_included',
+        "@rule(Stage.OBJECT)\ndef not_included",
+    ),
+    Mutation(
+        "exit codes: a Pod that runs to completion fails an audit",
+        "census",
+        '@rule(Stage.OWNER, left="runs to completion")\n',
+        "@rule(Stage.OWNER)\n",
+    ),
+    Mutation(
+        "exit codes: a new Pod that does not run is forgotten",
+        "earlier_rollouts",
+        "if reason or not unready or last < seconds_of(",
+        "if True or last < seconds_of(",
+    ),
+    Mutation(
+        "exit codes: a rollout of before the cutoff counts",
+        "earlier_rollouts",
+        "or last < seconds_of(options.cutoff_of(found.ref)):",
+        "or not last:",
+    ),
+    # Answers of an injector
+    Mutation(
+        "changing values: the same name is sent again",
+        "answers_by_pod names_of_pods",
+        "+ UNUSED_ORDINALS + number)",
+        "+ UNUSED_ORDINALS)",
+    ),
+    Mutation(
+        "changing values: an error of the second dry run is ignored",
+        "answers_by_pod",
+        "        return replace(first, error=errors[0])\n",
+        "        return first\n",
+    ),
+    Mutation(
+        "changing values: two answers are enough",
+        "several_answers",
+        "ANSWERS = 4 ",
+        "ANSWERS = 2 ",
+    ),
+    Mutation(
+        "changing values: new Pods are compared with what our own annotations give",
+        "drifted_rollouts failure_limits partitions",
+        "obj = self.asked or with_template(",
+        "obj = with_template(",
+    ),
+    Mutation(
+        "verification: of a reverted rollout, all old Pods count",
+        "verification",
+        "            new += drifted[False]\n",
+        "",
+    ),
+    Mutation(
+        "looks: Pods that are complete are enough",
+        "looks",
+        "self.is_complete and COMPLETE.search(last_line):",
+        "self.is_complete:",
+    ),
+    Mutation(
+        "looks: kubectl's last line is enough",
+        "looks",
+        "            if was_complete and self.is_complete and COMPLETE",
+        "            if COMPLETE",
+    ),
+    Mutation(
+        "looks: a kubectl that lingers is waited for",
+        "looks",
+        "            if was_complete and self.is_complete and COMPLETE.search(last_line):",
+        "            if False:",
+    ),
+    Mutation(
+        "metadata: an annotation that was written later is drift",
+        "several_answers",
+        '        if not (path[-2:] == ("fieldRef", "value") and wanted',
+        "        if not (False and wanted",
+    ),
+    Mutation(
+        "metadata: labels of a controller are configuration",
+        "several_answers",
+        " and key not in CONTROLLER_LABELS",
+        " and True",
+    ),
+    Mutation(
+        "metadata: the value of an annotation does not count",
+        "several_answers",
+        "is_config = value is not None and key not in CONTROLLER_LABELS",
+        "is_config = False",
+    ),
+    Mutation(
+        "changing values: new Pods are compared with what the old ReplicaSet gave",
+        "names_of_pods",
+        "            expected = self.cluster.pod_today(self.ref, obj, new[0])\n            self.today = replace(",
+        "            expected = self.cluster.pod_today(self.ref, obj, new[0])\n            replace(",
+    ),
+    Mutation(
+        "changing values: the names of dry runs are in use",
+        "names_of_pods",
+        "UNUSED_ORDINALS = 100",
+        "UNUSED_ORDINALS = -1",
+    ),
+    Mutation(
+        "changing values: a StatefulSet's dry run has no name",
+        "names_of_pods",
+        '        metadata["name"] = pod_name\n',
+        "",
+    ),
+    Mutation(
+        "changing values: volumes have names",
+        "names_of_pods several_answers",
+        'path: without(use, "name", USES[field])',
+        "path: without(use, USES[field])",
+    ),
+    Mutation(
+        "changing values: the hash has what varies",
+        "several_answers",
+        "constant_part(unpacked(today.view), (), dict(today.varying))",
+        "constant_part(unpacked(today.view), (), {})",
+    ),
+    Mutation(
+        "changing values: names that vary are not paired",
+        "several_answers names_of_pods",
+        "            if found:\n                renamed[pattern] = renamed.pop(found[0])\n",
+        "",
+    ),
+    Mutation(
+        "changing values: the order of a list counts",
+        "several_answers",
+        "return sorted(parts, key=json.dumps) if (*path, ORDER) in varying else parts",
+        "return parts",
+    ),
+    Mutation(
+        "changing values: an order that varies elsewhere counts",
+        "several_answers",
+        "replace(today, varying=today.varying | orders)",
+        "replace(today, varying=today.varying)",
+    ),
+    Mutation(
+        "changing values: mixed-up keys are taken for known",
+        "several_answers names_of_pods",
+        "    if not unknown and len({json.dumps(constant_part(each, (), known))",
+        "    if False and len({json.dumps(constant_part(each, (), known))",
+    ),
+    Mutation(
+        "changing values: lists of objects differ as a whole",
+        "several_answers",
+        "    one, other = as_objects([current, expected])\n",
+        "    one, other = current, expected\n",
+    ),
+    Mutation(
+        "changing values: any key belongs to a pattern",
+        "several_answers",
+        "if key.startswith(start) and key.endswith(end) and len(key) > len(start + end)",
+        "if True",
+    ),
+    Mutation(
+        "changing values: the order of a list never counts",
+        "several_answers",
+        "return sorted(parts, key=json.dumps) if (*path, ORDER) in varying else parts",
+        "return sorted(parts, key=json.dumps)",
+    ),
+    Mutation(
+        "changing values: answers come at once",
+        "several_answers",
+        "time.sleep(max(answered[found] + ANSWERS_APART - time.monotonic(), 0))",
+        "pass",
+    ),
+    # Others
+    Mutation(
+        "selection: a namespace that terminates does not matter",
+        "opt_out changed_meanwhile verdicts check_before_rollout",
+        'is_terminating = deleted or (error and "NamespaceTerminating" in error.causes)',
+        "is_terminating = False",
+    ),
+    Mutation(
+        "selection: an owner that may not be read is an error",
+        "evicting_permissions permissions census",
+        "return self.find(path_of(ref), (404,) if is_workload(ref) else self.absent)",
+        "return self.find(path_of(ref), (404,))",
+    ),
+    Mutation(
+        "half damaged: Pods that lack the sidecar are not replaced whatever their age",
+        "half_damaged lost_sidecars",
+        "        if pod.name in lost\n        or pod.name in lacking\n        or (",
+        "        if (",
+    ),
+    Mutation(
+        "verification: a custom resource may have fewer Pods in the end",
+        "scheduler",
+        "        wanted = self.wanted_before\n        if has_template(self.ref):",
+        "        wanted = 0\n        if has_template(self.ref):",
+    ),
+    Mutation(
+        "in place: the Pod need not be ready",
+        "image_changes",
+        "    return (is_ready(pod) or not is_ready(before)) and restarted",
+        "    return restarted",
+    ),
+    Mutation(
+        "signals: workers may not report after the second signal",
+        "scheduler interrupting in_place evicting_stops",
+        "    GRACE = 2.0",
+        "    GRACE = 0.0",
+    ),
+    Mutation(
+        "signals: a recheck that is abandoned is interrupted",
+        "scheduler interrupting",
+        "return task.earlier or interrupted",
+        "return interrupted",
+    ),
+    Mutation(
+        "signals: the kubectl of a worker that hangs is left",
+        "looks",
+        "        for pid in list(self.signals.children):  # a worker may hang in a look\n            end_group(pid)\n",
+        "",
+    ),
+    Mutation(
+        "ask: what ended while a question was open is handled later",
+        "confirm_each scheduler",
+        "        while not self.events.empty():  # what ended meanwhile\n            self.handle_event(POLL)\n",
+        "",
+    ),
+    Mutation(
+        "limits: rechecks count as failures again",
+        "scheduler failure_limits",
+        "        if not task.earlier:\n            self.count(news)\n",
+        "        self.count(news)\n",
+    ),
+    Mutation(
+        "waiting: a kubectl that keeps failing is run forever",
+        "scheduler",
+        "if code in (0, None) or is_unfinished(text) or left <= 1:",
+        "if code in (0, None) or is_unfinished(text):",
+    ),
+    Mutation(
+        "requests: they have no deadline",
+        "requests",
+        "or time.monotonic() + pause >= deadline:",
+        "or False:",
+    ),
+    Mutation(
+        "soak: an interrupted one is a success",
+        "soak",
+        "return replace(result, outcome=Outcome.INCOMPLETE, message=text)\n                settled",
+        "return replace(result, message=text)\n                settled",
+    ),
+    Mutation(
+        "soak: it goes on as long as a Pod is unready",
+        "soak",
+        "if now - settled > SETTLE and (is_known or not is_soaking):",
+        "if now - settled > SETTLE and is_known and not left > 0:",
+    ),
+)
+
+
+def mutated(text: str, mutation: Mutation) -> str:
+    """Return the script with a mutation. ValueError if it does not fit the script."""
+    count = text.count(mutation.old)
+    if count != 1:
+        raise ValueError(f"{mutation.name}: its text occurs {count} times in {SCRIPT}, not once")
+    return text.replace(mutation.old, mutation.new)
+
+
+def run_tests(folder: Path, names: str, *more: str) -> bool:
+    """Return whether the tests pass in a folder."""
+    found = [path for name in names.split() for path in TOP.glob(f"tests/*/test_{name}.py")]
+    files = [str(path.relative_to(TOP)) for path in found]
+    options = ["-q", "-x", "-n", "2", "-p", "no:cacheprovider", "--timeout=60", *more]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *files],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if ended.returncode and " failed" not in ended.stdout:
+        raise RuntimeError(f"pytest {' '.join(files)}: {ended.stdout}{ended.stderr}")
+    return ended.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("word", nargs="?", default="", help="only mutations with this in the name")
+    parser.add_argument("--control-plane", action="store_true", help="on a real control plane")
+    parser.add_argument("--list", action="store_true", help="show the names and the tests")
+    options = parser.parse_args()
+    chosen = [mutation for mutation in MUTATIONS if options.word in mutation.name]
+    if options.list:
+        print("\n".join(f"{mutation.name}  ({mutation.tests})" for mutation in chosen))
+        return 0
+    text = (TOP / SCRIPT).read_text()
+    try:
+        texts = [mutated(text, mutation) for mutation in chosen]
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    where = ["--control-plane"] if options.control_plane else []
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as name:
+        folder = Path(name) / "copy"
+        ignored = shutil.ignore_patterns(".venv", ".git", ".hypothesis", "__pycache__")
+        shutil.copytree(TOP, folder, ignore=ignored)
+        for mutation, changed in zip(chosen, texts, strict=True):
+            (folder / SCRIPT).write_text(changed)
+            began = time.monotonic()
+            has_survived = run_tests(folder, mutation.tests, *where)
+            survivors += [mutation.name] if has_survived else []
+            word = "SURVIVED" if has_survived else "killed  "
+            print(f"{word}  {time.monotonic() - began:4.0f}s  {mutation.name}", flush=True)
+    killed = len(chosen) - len(survivors)
+    print(f"{killed} of {len(chosen)} mutations killed.")
+    print("".join(f"  survived: {name}\n" for name in survivors), end="")
+    return int(bool(survivors))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
