@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 from clusters.embedded import PLURALS_OF_WORKLOADS, Cluster, is_ready, is_terminating
 from clusters.embedded.admission import Refused
@@ -63,6 +63,7 @@ CONSTANTS = {  # of the tool: waits for a cluster that is slower than this one
     "READY_FOR": 0.2,
     "ANSWERS_APART": 1.1 * TICK,
     "RESTARTS_WITHIN": 3.0,
+    "gc": SimpleNamespace(freeze=bool, set_threshold=bool),  # this process goes on
 }
 HOLDS_PENDING = ("paused", "OnDelete", "partition")  # strategies that do not roll out a template
 NO_ROLLOUT = ("ReplicaSet", "ReplicationController", "CloneSet")
