@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import yaml
@@ -64,6 +66,50 @@ def test_uv_needs_nothing_installed(cluster, tmp_path):
     assert to_apply[:4] == ["uv", "run", str(SCRIPT), "--sidecar-container-name=istio-proxy"]
     done = run(*to_apply[3:])
     assert "1 succeeded" in done
+
+
+def make_release(tag: str, folder: Path) -> subprocess.CompletedProcess:
+    words = [str(TOP / ".ci" / "release"), tag, "owner/sidecar-rollout", str(folder)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def test_the_files_of_a_release(tool, tmp_path):
+    """The script, and the same as a plugin that krew installs; their sums; what has changed."""
+    folder = tmp_path / "dist"
+    ended = make_release(f"v{tool.VERSION}", folder)
+    assert ended.returncode == 0, ended.stderr
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    sums = dict(line.split()[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    plugin = "kubectl-sidecar_rollout"
+    assert set(files) == {
+        *("sidecar-rollout.py", "sidecar-rollout.yaml", plugin, f"{plugin}.tar.gz")
+    }
+    assert files["sidecar-rollout.py"] == SCRIPT.read_bytes()
+    first, _, rest = files[plugin].partition(b"\n")
+    assert (first, rest) == (
+        b"#!/usr/bin/env -S uv run --script",
+        SCRIPT.read_bytes().partition(b"\n")[2],
+    )
+    with tarfile.open(folder / f"{plugin}.tar.gz") as archive:
+        assert archive.getnames() == [plugin, "LICENSE"]
+        assert archive.extractfile(plugin).read() == files[plugin]
+        assert archive.getmember(plugin).mode & 0o111
+    manifest = yaml.safe_load(files["sidecar-rollout.yaml"])
+    (platform,) = manifest["spec"]["platforms"]
+    assert manifest["spec"]["version"] == f"v{tool.VERSION}"
+    assert platform["sha256"] == sums[f"{plugin}.tar.gz"]
+    assert platform["uri"].endswith(f"/releases/download/v{tool.VERSION}/{plugin}.tar.gz")
+    changes = (tmp_path / "dist.md").read_text()
+    assert f"## Changes\n\n{changes}" in (TOP / "README.md").read_text()
+    assert len(re.findall(r"(?m)^- \d", changes)) == 1
+
+
+def test_a_tag_of_another_version_is_refused(tool, tmp_path):
+    ended = make_release("v0.0.1", tmp_path / "dist")
+    assert ended.returncode == 1
+    assert tool.VERSION in ended.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_image_installs_what_the_script_needs():
