@@ -183,7 +183,8 @@ def command(kubeconfig: str | None, *options: str) -> tuple[list[str], dict[str,
     """The command line of the tool (JSON, istio-proxy, unless the options say otherwise), and its environment."""
     given = " ".join(options)
     # A stand-in for the kubelet shows at once what new containers are like
-    script = TOP / "tests" / "at_once.py" if "--in-place" in given else SCRIPT
+    is_waiting = "--in-place" in given or "--gate" in given
+    script = TOP / "tests" / "at_once.py" if is_waiting else SCRIPT
     words = [sys.executable, str(script)]
     if "--sidecar-container-name" not in given:
         words.append("--sidecar-container-name=istio-proxy")
@@ -408,6 +409,23 @@ def refuse(cluster, *names: str) -> None:
         cluster.fault(
             method="PATCH", path=f"deployments/{name}", status=403, body={"message": "no"}
         )
+
+
+def began_after(cluster, name: str, other: str) -> bool:
+    """Whether a worker began with a Deployment only after kubectl had waited for another one."""
+    paths = [
+        (r.headers["user-agent"].partition("/")[0], r.path.rpartition("/")[2], r.query)
+        for r in cluster.server.requests
+    ]
+    begin = next(
+        n for n, (agent, last, _) in enumerate(paths) if (agent, last) == ("sidecar-rollout", name)
+    )
+    waited = next(
+        n
+        for n, (agent, last, query) in enumerate(paths)
+        if agent == "kubectl" and other in (last, query.get("fieldSelector", "").rpartition("=")[2])
+    )
+    return begin > waited
 
 
 # Recordings

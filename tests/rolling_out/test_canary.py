@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, TEXT, patched, printed_command
+from support import CONFIRM, TEXT, began_after, patched, printed_command
 
 pytestmark = pytest.mark.both
 
@@ -86,15 +86,18 @@ def test_after_the_canary_the_same_command_resumes_where_it_ended(deployments_a_
 @pytest.mark.parametrize(("amount", "workers"), [("50%", 3), ("40%", 2), ("1%", 1), ("100%", 5)])
 def test_parallel_rollouts_as_a_percentage_of_the_plan(deployments_a_to_f, start, amount, workers):
     gate = threading.Event()
+    first = threading.Event()
     held = [  # the first one runs alone
-        deployments_a_to_f.fault(method="PATCH", path=f"deployments/{name}", release=gate)
+        deployments_a_to_f.fault(
+            method="PATCH", path=f"deployments/{name}", release=first if name == "b" else gate
+        )
         for name in "bcdef"
     ]
     running = start(deployments_a_to_f, CONFIRM, f"--parallel-rollouts={amount}")
     assert all(fault.reached.wait(20) for fault in held[:workers])
-    if workers < 5:
-        assert not held[workers].reached.wait(
-            1
-        )  # one worker more would be there within milliseconds
+    first.set()
+    assert all(fault.reached.wait(60) for fault in held[: workers + 1])
     gate.set()
     assert running.finish().summary["outcomes"] == {"succeeded": 6}
+    if workers < 5:
+        assert began_after(deployments_a_to_f, "bcdef"[workers], "b")

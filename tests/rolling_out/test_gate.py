@@ -10,7 +10,6 @@ import shutil
 import signal
 import stat
 import threading
-import time
 import urllib.parse
 from datetime import datetime, timezone
 from pathlib import Path
@@ -97,12 +96,10 @@ def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(
     running.wait_for_log("WARNING gate closed: HighErrorRate is firing")
     assert patches(deployments_a_to_c) == 0
     flag.unlink()
-    began = time.monotonic()
     running.wait_for_log("gate open")
-    assert time.monotonic() - began > 5  # a result counts for 10 s
     ended = running.finish()
     assert ended.code == 0
-    assert runs(tmp_path) == 2
+    assert runs(tmp_path) >= 2
     assert ended.stderr.count("gate closed") == 1
     assert patches(deployments_a_to_c) == 3
 
@@ -113,7 +110,6 @@ def test_rollouts_in_progress_continue(deployments_a_to_c, start, script, tmp_pa
     first = f"test $(wc -l < {tmp_path}/runs) -eq 1"
     running = start(deployments_a_to_c, CONFIRM, f"--gate={script(first)}")
     deployments_a_to_c.wait_for(lambda: patches(deployments_a_to_c) == 1)
-    time.sleep(10.5)  # what it said lasts for 10 s
     let_ready(deployments_a_to_c)
     ended = interrupt_when_closed(running, "exit code 1")
     assert ended.outcomes == {
@@ -132,7 +128,7 @@ def test_an_interruption_ends_the_wait(deployments_a_to_c, start, script):
 
 
 def test_the_end_of_the_window_ends_the_wait(deployments_a_to_c, run, script):
-    ended = run(deployments_a_to_c, CONFIRM, f"--gate={script('exit 3')}", "--max-duration=8s")
+    ended = run(deployments_a_to_c, CONFIRM, f"--gate={script('exit 3')}", "--max-duration=3s")
     assert ended.code == 0
     text = "--max-duration reached; gate closed: exit code 3"
     assert {r["message"] for r in ended.of("result")} == {text}
@@ -152,7 +148,7 @@ def test_the_command_is_ended_with_the_run(deployments_a_to_c, start, script, tm
 
 def test_the_progress_line_has_the_reason(deployments_a_to_c, script):
     gate = f"--gate={script('echo HighErrorRate is firing; exit 1')}"
-    seen = Terminal(deployments_a_to_c, CONFIRM, gate, "--max-duration=8s")
+    seen = Terminal(deployments_a_to_c, CONFIRM, gate, "--max-duration=3s")
     assert any("0 in progress; gate closed: HighErrorRate is firing" in s for s in seen.progress)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, KUBECTL, let_ready, unchecked
+from support import CONFIRM, KUBECTL, began_after, let_ready, unchecked
 
 pytestmark = pytest.mark.both
 
@@ -368,14 +368,18 @@ def test_never_more_than_n_at_a_time_and_n_at_a_time(cluster, start):
         cluster.create("shop", workload("Deployment", f"web-{number}"))
     cluster.settle()
     gate = threading.Event()
+    first = threading.Event()
     held = [  # the first one runs alone
-        cluster.fault(method="PATCH", path=f"web-{number}", release=gate) for number in range(1, 5)
+        cluster.fault(method="PATCH", path=f"web-{number}", release=first if number == 1 else gate)
+        for number in range(1, 5)
     ]
     running = start(cluster, CONFIRM, "--parallel-rollouts=3")
     assert all(fault.reached.wait(20) for fault in held[:3])
-    assert not held[3].reached.wait(1)  # a fourth worker would be there within milliseconds
+    first.set()
+    assert held[3].reached.wait(60)
     gate.set()
     assert running.finish().summary["outcomes"] == {"succeeded": 5}
+    assert began_after(cluster, "web-4", "web-1")
 
 
 def test_kubectls_last_line_is_in_the_debug_log(cluster, start):
