@@ -2885,16 +2885,24 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
 def check_namespaces(cluster: Cluster, options: Options) -> None:
     """Check that the namespaces exist that options name exactly. StartError if one does not."""
     names = [*options.include_namespace, *options.exclude_namespace]
-    for name in itertools.filterfalse(is_pattern, names):
+
+    def error_of(name: str) -> ApiError | None:
         try:
             cluster.request("GET", f"{CORE}/namespaces/{name}", accept=METADATA_ONLY)
         except ApiError as error:
-            if error.status == 404:
-                hint = "check the name, or use a wildcard, which may match nothing"
-                raise StartError(f'namespaces "{name}" not found; {hint}') from None
-            if error.status != 403:
-                raise
-            log.warning("no permission to check whether namespace %s exists", name)
+            return error
+        return None
+
+    errors = dict(in_parallel(itertools.filterfalse(is_pattern, names), error_of))
+    for name, error in sorted(errors.items()):
+        if error is None:
+            continue
+        if error.status == 404:
+            hint = "check the name, or use a wildcard, which may match nothing"
+            raise StartError(f'namespaces "{name}" not found; {hint}')
+        if error.status != 403:
+            raise error
+        log.warning("no permission to check whether namespace %s exists", name)
 
 
 # 9. Selecting: Pods to the owners of Pods ---------------------------------------------------------
