@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ module = importlib.util.module_from_spec(spec)
 sys.modules["sidecar_rollout"] = module
 spec.loader.exec_module(module)
 module.ANSWERS_APART = 0.0
+module.RETRIES = int(os.environ.get("RETRIES", module.RETRIES))
+module.SETTLE = float(os.environ.get("SETTLE", module.SETTLE))
 module.Gate.VALID_FOR = 0.0
 module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
 sys.exit(module.main(sys.argv[1:]))

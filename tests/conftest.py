@@ -22,6 +22,7 @@ from clusters.embedded.manifests import container, pod_spec, workload
 from clusters.injectors import INJECTORS
 from hypothesis import HealthCheck, settings
 from support import (
+    AT_ONCE,
     NEW,
     PROXY,
     SCRIPT,
@@ -175,6 +176,10 @@ def tool(request: pytest.FixtureRequest) -> ModuleType:
     assert module.ANSWERS_APART == 1.1
     module.ANSWERS_APART = 0.0  # the tests' injectors write nothing that changes each second
     module.gc = SimpleNamespace(freeze=bool, set_threshold=bool)  # this process goes on
+    is_real = map(request.config.getoption, ("--control-plane", "--injectors", "--node"))
+    if not any(is_real):
+        assert module.SETTLE == 10
+        module.SETTLE = 3.0
     if not request.config.getoption("--node"):
         module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
     return module
@@ -246,11 +251,13 @@ def run(tool):
 
 @pytest.fixture
 def start():
-    """start(cluster, *options): the tool as a process that goes on while the test does."""
+    """start(cluster, *options): the tool as a process that goes on while the test does; see at_once.py for RETRIES and SETTLE."""
     with contextlib.ExitStack() as stack:
 
         def start_tool(cluster: Cluster, *options: str, **environment: str) -> Running:
             words, base = command(cluster.kubeconfig, *options)
+            if environment.keys() & {"RETRIES", "SETTLE"}:
+                words[1] = AT_ONCE
             running = Running(words, {**base, **environment})
             stack.callback(running.process.wait)
             stack.callback(running.process.kill)

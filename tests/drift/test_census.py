@@ -210,7 +210,7 @@ def test_pods_of_jobs_are_as_they_should_be(cluster, run):
 
 def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
     held = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
-    running = start(company, CONFIRM)
+    running = start(company, CONFIRM, RETRIES="2")
     assert held.reached.wait(20)
     company.fault(path=r"/api/v1/pods\?", status=403, body={"message": "no"}, times=99)
     held.release.set()
@@ -224,7 +224,7 @@ def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
 def test_a_run_whose_pods_cannot_be_listed_again_fails(company, start, status, options):
     """Nobody knows what runs now."""
     held = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
-    running = start(company, CONFIRM, *options)
+    running = start(company, CONFIRM, *options, RETRIES="2")
     assert held.reached.wait(20)
     company.fault(path=r"/api/v1/pods\?", status=status, body={"message": "no"}, times=99)
     held.release.set()

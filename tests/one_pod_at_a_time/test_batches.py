@@ -119,7 +119,7 @@ def test_a_403_after_the_plan_is_asked_again(cluster, start):
 def test_a_403_that_stays_is_told(cluster, start):
     shop_of(cluster, 2)
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, *EVICT)
+    running = start(cluster, CONFIRM, *EVICT, RETRIES="2")
     cluster.wait_for(lambda: evictions(cluster))
     cluster.fault(method="GET", path="replicasets/x", status=403, body=BUSY, times=99)
     ended = running.finish(timeout=110)

@@ -220,10 +220,13 @@ def test_a_short_rollout_is_not_looked_at(web, run):
     assert [r for r in web.server.requests if r.query.get("resourceVersion") == "0"] == []
 
 
-def test_looks_read_the_cache_every_five_seconds(web, start):
-    web.kubelet.ready_after = 10
-    running = start(web, CONFIRM)
-    assert running.finish().outcomes == {"shop/web": "succeeded"}
+def test_looks_read_the_cache_every_five_seconds(web, run, tool, monkeypatch):
+    """Here, five times as often."""
+    assert (tool.Looks.AFTER, tool.Looks.EVERY) == (3.0, 5.0)
+    monkeypatch.setattr(tool.Looks, "AFTER", 0.6)
+    monkeypatch.setattr(tool.Looks, "EVERY", 1.0)
+    web.kubelet.ready_after = 2
+    assert run(web, CONFIRM).outcomes == {"shop/web": "succeeded"}
     ours = [
         r
         for r in web.server.requests
@@ -231,7 +234,7 @@ def test_looks_read_the_cache_every_five_seconds(web, start):
     ]
     reads = [r.path.rpartition("/")[2] for r in ours]
     assert reads[:2] == ["pods", "web"]
-    assert 2 <= reads.count("pods") <= 5  # 20 seconds: two Pods, one after the other
+    assert 2 <= reads.count("pods") <= 5  # 4 seconds: two Pods, one after the other
 
 
 @pytest.mark.parametrize("columns", [80, 200])

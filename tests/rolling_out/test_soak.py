@@ -20,9 +20,9 @@ def shop(cluster):
     return cluster
 
 
-def soaking(cluster, start, *options: str, log: str = "soaking"):
+def soaking(cluster, start, *options: str, log: str = "soaking", **environment: str):
     """The tool while it watches the first workload."""
-    running = start(cluster, CONFIRM, "--soak=8s", "--log-level=debug", *options)
+    running = start(cluster, CONFIRM, "--soak=8s", "--log-level=debug", *options, **environment)
     running.wait_for_log(log)
     return running
 
@@ -87,7 +87,7 @@ def test_a_pod_that_comes_back_without_the_sidecar_is_a_failure(shop, start):
 
 
 def test_a_pod_that_stays_unready_is_incomplete(shop, start):
-    running = soaking(shop, start, "deploy/a", "--soak=20s")
+    running = soaking(shop, start, "deploy/a", "--soak=20s", SETTLE="3")
     name = a_pod(shop, "a")
     shop.kubelet.set_ready("shop", name, False)
     ended = running.finish()
@@ -276,7 +276,8 @@ AWAY = RuntimeError("the API server is away")
         ({5: AWAY}, "incomplete", "could not verify its Pods: cannot connect"),
     ],
 )
-def test_what_is_a_failure(tool, then, outcome, message):
+def test_what_is_a_failure(tool, monkeypatch, then, outcome, message):
+    monkeypatch.setattr(tool, "SETTLE", 10.0)
     cluster = FakeCluster(ready_pod())
     error = tool.ApiError(0, "cannot connect")
     cluster.then = {at: error if pods is AWAY else pods for at, pods in then.items()}

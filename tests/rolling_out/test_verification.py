@@ -36,7 +36,7 @@ def test_an_annotation_that_is_taken_away_is_told(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     cluster.kubelet.ready_after = 1.0
-    running = start(cluster, CONFIRM, DEBUG)
+    running = start(cluster, CONFIRM, DEBUG, SETTLE="3")
     running.wait_for_log("running kubectl")
     take_away(cluster, "web", "argocd-controller")
     ended = running.finish()
@@ -58,7 +58,7 @@ def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, st
     total = len(cluster.pods("shop"))
     cluster.kubelet.ready_after = 1.0
     cluster.injector.container["image"] = NEW
-    running = start(cluster, CONFIRM, DEBUG, "--only-drifted", "--include-daemonset")
+    running = start(cluster, CONFIRM, DEBUG, "--only-drifted", "--include-daemonset", SETTLE="3")
 
     def new_pods(*besides: dict) -> list[dict]:
         known = [pod["metadata"]["uid"] for pod in besides]
@@ -144,7 +144,7 @@ def test_completed_late_is_verified_as_well(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.kubelet.ready_after = 30
-    running = start(cluster, CONFIRM, "--timeout=1s", DEBUG)
+    running = start(cluster, CONFIRM, "--timeout=1s", DEBUG, SETTLE="3")
     running.wait_for_log("running kubectl")
     take_away(cluster, "web", "flux")
     ended = running.finish()

@@ -39,7 +39,7 @@ def test_the_last_pod_disappears_while_its_budget_is_waited_for(cluster, start, 
     cluster.create("shop", replicated("ReplicaSet", "lone"))
     budget(cluster)
     cluster.settle()
-    running = start(cluster, *EVICT, "--log-level=debug")
+    running = start(cluster, *EVICT, "--log-level=debug", SETTLE="3")
     running.wait_for_log("The disruption budget lone needs")
     cluster.injector.state = state
     (pod,) = cluster.pods("shop")
@@ -93,7 +93,7 @@ def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start,
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
-    running = start(cluster, CONFIRM, TEXT)
+    running = start(cluster, CONFIRM, TEXT, RETRIES="2", SETTLE="3")
     assert held.reached.wait(20)
     cluster.fault(path=r"pods\?.*labelSelector", status=status, body={"message": "no"}, times=999)
     held.release.set()
@@ -129,10 +129,10 @@ def test_a_removal_that_the_plan_did_not_announce_stops_the_run(cluster, start):
     assert messages(ended)["a"].startswith("not begun: new Pods would not have the sidecar")
 
 
-def held_verification(cluster, start, *options: str):
+def held_verification(cluster, start, *options: str, **environment: str):
     """A run that is about to list the Pods after its only rollout, and the fault that holds it."""
     held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
-    running = start(cluster, CONFIRM, *options)
+    running = start(cluster, CONFIRM, *options, **environment)
     assert held.reached.wait(20)
     late = cluster.fault(path=r"pods\?.*labelSelector", release=threading.Event())
     held.release.set()
@@ -158,7 +158,7 @@ def test_pods_of_an_autoscaler_need_not_be_ready_yet(cluster, start):
 def test_a_pod_that_is_not_ready_any_more_is_looked_at_again(cluster, start, comes_back):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
-    running, late = held_verification(cluster, start, "--log-level=debug")
+    running, late = held_verification(cluster, start, "--log-level=debug", SETTLE="3")
     name = cluster.pods("shop")[0]["metadata"]["name"]
     cluster.kubelet.set_ready("shop", name, False)
     late.release.set()

@@ -827,7 +827,7 @@ MUTATIONS = (
     Mutation(
         "harm: a typo in an excluded namespace is a warning",
         "named_workloads",
-        "raise StartError(f'namespaces \"{name}\" not found; {hint}') from None",
+        "raise StartError(f'namespaces \"{name}\" not found; {hint}')",
         "log.warning(hint)",
     ),
     Mutation(

@@ -1,0 +1,37 @@
+"""What the tests do not ask kubectl each time is what it would say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+from support import HELP, KUBECTL, VIEW, help_of_kubectl, view_of
+
+
+def test_a_kubeconfig_with_a_token_is_what_kubectl_shows_of_it(cluster):
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
+    words = [KUBECTL, *VIEW]
+    said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    own = json.loads(view_of(cluster.kubeconfig))
+    assert {key: json.loads(said.stdout)[key] for key in own} == own
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {},
+        {"tokenFile": "/x"},
+        {"token": "x", "as": "admin"},
+        {"token": "x\n"},
+        {"exec": {"command": "x"}},
+    ],
+)
+def test_of_any_other_kubectl_is_asked(cluster, user):
+    assert view_of(cluster.write_kubeconfig("other", user)) == ""
+
+
+def test_its_help_is_its_own():
+    words = [KUBECTL, *HELP]
+    assert help_of_kubectl() == subprocess.run(words, capture_output=True, text=True).stdout
