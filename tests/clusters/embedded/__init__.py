@@ -165,8 +165,13 @@ class Cluster:
         ]
         wanted = len(self.store.list("nodes")) if plural == "daemonsets" else spec["replicas"]
         stuck = [p for p in pods if not is_ready(p) and is_counted(p) and is_known(p)]
-        if plural == "statefulsets" and stuck:
-            return True
+        if plural == "statefulsets":
+            strategy = spec.get("updateStrategy", {})
+            kept = strategy.get("rollingUpdate", {}).get("partition", 0)
+            is_new = status.get("updateRevision") != status.get("currentRevision")
+            is_behind = is_new and status.get("updatedReplicas", 0) < wanted - kept
+            if stuck or (is_behind and strategy.get("type") != "OnDelete"):
+                return bool(stuck)
         ready = status.get("numberReady" if plural == "daemonsets" else "readyReplicas", 0)
         return len(pods) == wanted and ready + len(stuck) == wanted
 
