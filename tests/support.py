@@ -476,13 +476,13 @@ def exchanges(name: str) -> list[dict]:
 
 
 @functools.cache
-def in_place_exchanges() -> dict[int, dict]:
-    """The exchanges of in-place.json by their number in the whole recording."""
-    return {exchange["index"]: exchange for exchange in exchanges("in-place")}
+def numbered(name: str) -> dict[int, dict]:
+    """The exchanges of a recording by their number in the whole one; those that no test reads are left out."""
+    return {exchange["index"]: exchange for exchange in exchanges(name)}
 
 
 def in_place_answer(number: int) -> dict:
-    return in_place_exchanges()[number]["response"]["body"]
+    return numbered("in-place")[number]["response"]["body"]
 
 
 # Drift

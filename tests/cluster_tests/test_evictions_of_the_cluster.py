@@ -8,7 +8,7 @@ import pytest
 import urllib3
 from clusters.embedded import EmbeddedCluster, eviction
 from clusters.embedded.manifests import budget, container, pod, pod_spec, replicated, workload
-from support import exchanges
+from support import numbered
 
 ON_DELETE = {"updateStrategy": {"type": "OnDelete"}}
 VIEWER = [{"verbs": ["get"], "apiGroups": ["*"], "resources": ["*"]}]
@@ -39,7 +39,7 @@ def post(cluster, name: str, body: dict | None = None, query: str = "", token: s
 
 def same(answer: tuple, number: int, *texts: tuple[str, str]) -> bool:
     """Whether an answer is the recorded one, with names replaced."""
-    wanted = exchanges("evict")[number]["response"]
+    wanted = numbered("evict")[number]["response"]
     text = json.dumps(wanted["body"])
     for old, new in texts:
         text = text.replace(old, new)
@@ -79,7 +79,7 @@ def test_answers_without_a_budget(evicting):
     evicting.kubelet.gone_after = 60
     assert same(post(evicting, "bare-1", with_uid(uid), token="token-of-evictor"), 59)
     left = evicting.get("Pod", "evict", "bare-1")
-    recorded = exchanges("evict")[2]["response"]["body"]
+    recorded = numbered("evict")[2]["response"]["body"]
     assert {"deletionTimestamp", "deletionGracePeriodSeconds"} <= left["metadata"].keys()
     wanted, found = recorded["status"]["conditions"][-1], left["status"]["conditions"][-1]
     del wanted["lastTransitionTime"], found["lastTransitionTime"]
@@ -112,15 +112,15 @@ def test_a_wrong_uid_costs_budget(evicting):
     evicting.settle()
     first, second, _ = (p["metadata"]["name"] for p in evicting.pods("evict"))
     assert (
-        post(evicting, first, with_uid("wrong"))[0] == exchanges("evict")[44]["response"]["status"]
+        post(evicting, first, with_uid("wrong"))[0] == numbered("evict")[44]["response"]["status"]
     )
     status, recorded = (
         status_of(evicting, "web"),
-        exchanges("evict")[45]["response"]["body"]["status"],
+        numbered("evict")[45]["response"]["body"]["status"],
     )
     assert status.keys() == recorded.keys()
     assert (status["disruptionsAllowed"], [*status["disruptedPods"]]) == (0, [first])
-    assert post(evicting, second)[0] == exchanges("evict")[46]["response"]["status"]
+    assert post(evicting, second)[0] == numbered("evict")[46]["response"]["status"]
 
 
 def status_of(cluster, name: str) -> dict:
@@ -146,7 +146,7 @@ def test_budgets_that_refuse_for_other_reasons(evicting):
             eviction.evict(
                 evicting.store, lambda _: None, pod_now, {"metadata": {"name": "mixed"}}, False
             )
-    recorded = exchanges("evict")[63]["response"]
+    recorded = numbered("evict")[63]["response"]
     assert refused.value.details == recorded["body"]["details"]
     assert str(refused.value.retry_after) == recorded["headers"]["Retry-After"]
 
@@ -175,7 +175,7 @@ def test_unready_pods(evicting, image, policy, least, number):
     (sick,) = evicting.pods("evict", "sick")
     assert (
         post(evicting, sick["metadata"]["name"])[0]
-        == exchanges("evict")[number]["response"]["status"]
+        == numbered("evict")[number]["response"]["status"]
     )
 
 
@@ -206,7 +206,7 @@ def images(cluster, app: str) -> list[str]:
 
 
 def recorded_images(number: int) -> list[str]:
-    found = exchanges("evict-owners")[number]["response"]["body"]
+    found = numbered("evict-owners")[number]["response"]["body"]
     found = found.get("items", [found])
     return [p["spec"]["containers"][0]["image"].rpartition(":")[2] for p in found]
 
@@ -245,7 +245,7 @@ def test_the_status_of_an_on_delete_stateful_set(evicting):
     evicting.settle()
 
     def agrees_with(number: int) -> bool:
-        wanted = exchanges("evict-owners")[number]["response"]["body"]["status"]
+        wanted = numbered("evict-owners")[number]["response"]["body"]["status"]
         found = evicting.get("StatefulSet", "evict", "x")["status"]
         counts = {key: value for key, value in wanted.items() if isinstance(value, int)}
         revisions = wanted["currentRevision"] == wanted["updateRevision"]
@@ -258,7 +258,7 @@ def test_the_status_of_an_on_delete_stateful_set(evicting):
         lambda: evicting.get("StatefulSet", "evict", "x")["status"]["readyReplicas"] == 3
     )
     assert evicting.get("StatefulSet", "evict", "x")["status"].keys() == (
-        exchanges("evict-owners")[6]["response"]["body"]["status"].keys()
+        numbered("evict-owners")[6]["response"]["body"]["status"].keys()
     )
     new_image(evicting, "StatefulSet", "x")
     evicting.wait_for(lambda: agrees_with(8))
@@ -312,7 +312,7 @@ def test_controller_revisions_are_ordered_by_their_number(evicting):
     evicting.change("DaemonSet", "evict", "x", back)
     evicting.settle()
     assert evicting.wait_for(lambda: revisions() == [(2, second), (3, first)])
-    recorded = exchanges("evict-owners")[126]["response"]["body"]["items"]
+    recorded = numbered("evict-owners")[126]["response"]["body"]["items"]
     newest = max(recorded, key=lambda r: r["revision"])
     assert newest["metadata"]["creationTimestamp"] < min(
         r["metadata"]["creationTimestamp"] for r in recorded if r is not newest
@@ -326,7 +326,7 @@ def test_an_ordered_stateful_set_waits_for_lower_ordinals(evicting):
     assert post(evicting, "x-2")[0] == 201
     evicting.wait_for(lambda: len(evicting.store.list("pods", "evict")) == 2)
     evicting.settle()
-    recorded = exchanges("evict-owners")[98]["response"]["body"]["items"]
+    recorded = numbered("evict-owners")[98]["response"]["body"]["items"]
     assert len(evicting.store.list("pods", "evict")) == len(recorded) == 2
     set_ready(evicting, "x-0", True)
     assert evicting.wait_for(lambda: len(evicting.pods("evict", "x")) == 3)
@@ -357,7 +357,7 @@ def test_counts_while_a_pod_terminates(evicting, kind, number, count):
     evicting.kubelet.gone_after = 60
     before = len(evicting.pods("evict", "x"))
     assert post(evicting, evicting.pods("evict", "x")[-1]["metadata"]["name"])[0] == 201
-    wanted = exchanges("evict-owners")[number]["response"]["body"]["status"]
+    wanted = numbered("evict-owners")[number]["response"]["body"]["status"]
     if count:  # the status says that nothing is missing
         evicting.settle()
         assert len(evicting.pods("evict", "x")) == before - 1
@@ -388,7 +388,7 @@ def test_a_replacement_that_is_refused(evicting, kind, number):
     )
     assert post(evicting, evicting.pods("evict", "x")[0]["metadata"]["name"])[0] == 201
     events = evicting.wait_for(lambda: evicting.store.list("events", "evict"))
-    recorded = exchanges("evict-owners")[number + 1]["response"]["body"]["items"][0]
+    recorded = numbered("evict-owners")[number + 1]["response"]["body"]["items"][0]
     for name in ("rs", "ss", "ds"):
         recorded["message"] = (
             recorded["message"].replace(f"{name}-", "x-").replace(f" {name} ", " x ")
@@ -397,5 +397,5 @@ def test_a_replacement_that_is_refused(evicting, kind, number):
     assert told == recorded["message"].partition('"')[0]
     status = evicting.get(kind, "evict", "x")["status"]
     assert ("conditions" in status) == (
-        "conditions" in exchanges("evict-owners")[number]["response"]["body"]["status"]
+        "conditions" in numbered("evict-owners")[number]["response"]["body"]["status"]
     )

@@ -10,13 +10,13 @@ import subprocess
 import pytest
 from clusters.embedded import ADMIN, admission, is_ready
 from clusters.embedded.manifests import container, native, pod, pod_spec, workload
-from support import KUBECTL, in_place_answer, in_place_exchanges
+from support import KUBECTL, in_place_answer, numbered
 
 OLD, NEW = "registry.example/mesh-proxy:1.0.0", "registry.example/mesh-proxy:1.1.0"
 
 
 def request_of(index: int) -> dict:
-    return in_place_exchanges()[index]["request"]["body"]
+    return numbered("in-place")[index]["request"]["body"]
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_one_that_crashes_and_one_that_never_gets_ready(web):
 @pytest.mark.parametrize("index", [23, 25, 29, 30, 32, 39])
 def test_other_changes_are_refused_in_the_same_words(web, index):
     status, body = patch(web, request_of(index))
-    recorded = in_place_exchanges()[index]["response"]
+    recorded = numbered("in-place")[index]["response"]
 
     def words(message: str) -> str:
         return message.replace("web-7f697fd8bb-2j8kt", "web").replace("web-7f697fd8bb-hdztp", "web")
@@ -156,14 +156,14 @@ def test_other_changes_are_refused_in_the_same_words(web, index):
 def test_a_wrong_uid_and_an_old_version_are_refused(web):
     for index in (19, 20):
         status, body = patch(web, request_of(index))
-        assert status == in_place_exchanges()[index]["response"]["status"]
+        assert status == numbered("in-place")[index]["response"]["status"]
         assert body["reason"] == in_place_answer(index)["reason"]
 
 
 def test_the_same_image_again_changes_nothing(web):
     before = web.get("Pod", "inplace", "web")
     status, body = patch(web, {"spec": {"containers": [{"name": "mesh-proxy", "image": OLD}]}})
-    assert status == in_place_exchanges()[21]["response"]["status"] == 200
+    assert status == numbered("in-place")[21]["response"]["status"] == 200
     assert body["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
@@ -177,7 +177,7 @@ def test_the_order_of_two_containers_matters(web):
     both = [{"name": "app", "image": "a:2"}, {"name": "mesh-proxy", "image": NEW}]
     assert patch(web, {"spec": {"containers": both}}, query="?dryRun=All")[0] == 200
     status, body = patch(web, {"spec": {"containers": both[::-1]}}, query="?dryRun=All")
-    assert status == in_place_exchanges()[133]["response"]["status"] == 422
+    assert status == numbered("in-place")[133]["response"]["status"] == 422
     assert body["message"].split(": ")[1:3] == in_place_answer(133)["message"].split(": ")[1:3]
 
 
@@ -262,7 +262,7 @@ def test_the_permission_is_patch_pods(web):
     connection.request("PATCH", "/api/v1/namespaces/inplace/pods/web", "{}", headers)
     answer = json.loads(connection.getresponse().read())
     connection.close()
-    assert answer["code"] == in_place_exchanges()[118]["response"]["status"] == 403
+    assert answer["code"] == numbered("in-place")[118]["response"]["status"] == 403
     assert 'User "viewer" cannot patch resource "pods"' in answer["message"]
     assert 'User "viewer" cannot patch resource "pods"' in in_place_answer(118)["message"]
 

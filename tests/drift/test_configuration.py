@@ -19,7 +19,7 @@ from support import (
     TEXT,
     a_workload,
     config,
-    exchanges,
+    numbered,
     options_of,
     partition,
     patched,
@@ -27,7 +27,7 @@ from support import (
     verdicts,
 )
 
-RECORDED = exchanges("config-changes")
+RECORDED = numbered("config-changes")
 
 
 CONFIG = (DRIFTED, "--include-config")
