@@ -32,6 +32,31 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = (
+    # Reading lists ahead
+    Mutation(
+        "reading: pages come in another order",
+        "reading_ahead",
+        "                reading.appendleft(begin(path, token))",
+        "                reading.append(begin(path, token))",
+    ),
+    Mutation(
+        "reading: one namespace at a time",
+        "reading_ahead",
+        "            while waiting and len(reading) < LISTS_AT_A_TIME:",
+        "            while waiting and not reading:",
+    ),
+    Mutation(
+        "reading: all namespaces at a time",
+        "reading_ahead",
+        "            while waiting and len(reading) < LISTS_AT_A_TIME:",
+        "            while waiting:",
+    ),
+    Mutation(
+        "reading: lists whose metadata comes last end after a page",
+        "selecting",
+        "    envelope = text[:start] + text[end:] if ITEMS in text else text\n",
+        '    envelope = text[:start] + "]}" if ITEMS in text else text\n',
+    ),
     # Looks, and the first one alone
     Mutation(
         "looks: an application's own problems end the waiting",
@@ -74,36 +99,6 @@ MUTATIONS = (
         "looks",
         "is_first = is_unready and not self.rollout.proven.is_set()",
         "is_first = False",
-    ),
-    Mutation(
-        "reasons: a node that is down is not named",
-        "reasons",
-        '    if statuses and all(status.get("ready") for status in statuses):\n',
-        "    if False:\n",
-    ),
-    Mutation(
-        "reasons: no event tells why containers are not created",
-        "rollouts_on_a_node",
-        "        if is_not_created(pod):\n            with",
-        "        if False:\n            with",
-    ),
-    Mutation(
-        "reasons: a container that is not restarted is in a crash loop",
-        "reasons",
-        'return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)',
-        'return kind != INIT or ended.get("exitCode") != 0',
-    ),
-    Mutation(
-        "reasons: an init container that is done is in a crash loop",
-        "reasons",
-        'return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)',
-        'return policy == "Always"',
-    ),
-    Mutation(
-        "reasons: a container that has ended once is in a crash loop",
-        "reasons",
-        '    if not ended or not status.get("restartCount"):\n',
-        "    if not ended:\n",
     ),
     Mutation(
         "looks: a crash loop is `waiting` alone",
@@ -593,12 +588,6 @@ MUTATIONS = (
         "return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff",
         "return self.cutoff",
     ),
-    Mutation(
-        "totals: Pods of up-to-date workloads have no sidecar in their template",
-        "census",
-        "fixed = in_template(known.found, self.options) if known else ()",
-        "fixed = ()",
-    ),
     # Errors before the plan
     Mutation(
         "errors: a kubectl that cannot wait for a time is found after the first patch",
@@ -737,18 +726,6 @@ MUTATIONS = (
         "images_on_a_node",
         "            if not now or has_old_containers(before, changed, now, names):\n",
         "            if True:\n",
-    ),
-    Mutation(
-        "in place: an event of an earlier change counts",
-        "verdicts",
-        "        is_new = time_of_event(latest)[:19] >= since\n",
-        "        is_new = True\n",
-    ),
-    Mutation(
-        "in place: events are not read",
-        "images_on_a_node",
-        '            if name in names and "terminated" in dig(status, "state"):\n',
-        "            if False:\n",
     ),
     Mutation(
         "in place: a Pod that is ready at the timeout is put back",
@@ -972,12 +949,6 @@ MUTATIONS = (
         "if decision.comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):",
     ),
     Mutation(
-        "numbers: what a success leaves is not said",
-        "numbers census",
-        "self.lefts[planned.ref] = DRIFTED if outcome in SUCCESSES else",
-        'self.lefts[planned.ref] = "excluded" if outcome in SUCCESSES else',
-    ),
-    Mutation(
         "numbers: surge Pods are counted",
         "numbers",
         "wanted = max(wanted - kept - lost, len(updated)) + lost",
@@ -1000,12 +971,6 @@ MUTATIONS = (
         "numbers census",
         "if code and (is_audited(code) or (self.options.plan and pod.sidecars)):",
         "if code:",
-    ),
-    Mutation(
-        "numbers: what --plan leaves has no team",
-        "plan_file",
-        "(is_audited(code) or (self.options.plan and pod.sidecars))",
-        "is_audited(code)",
     ),
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
