@@ -56,7 +56,9 @@ def test_an_option_a_rule_and_a_field_need_no_more_than_the_table_says(cluster, 
         assert what in TABLE or what == "an option's field"
         assert text.count(place) == 1, what
         text = text.replace(place, line + place)
-    script = tmp_path / "sidecar-rollout.py"
+    script = (
+        tmp_path / "with_additions.py"
+    )  # under another name, as coverage counts the script alone
     script.write_text(text)
     cluster.create("shop", workload("Deployment", "one", replicas=1))
     cluster.create("shop", workload("Deployment", "two", replicas=2))
