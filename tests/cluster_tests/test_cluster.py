@@ -10,71 +10,19 @@ import time
 import urllib.parse
 
 import pytest
-import urllib3
 from clusters.embedded import EmbeddedCluster
-from clusters.embedded.manifests import container, pod, pod_spec, workload
+from clusters.embedded.manifests import container, pod_spec, workload
+from clusters.recorded.record import READS_APPS, Client, fill
 from support import KUBECTL, RECORDED, exchanges, let_ready
-
-PROXY = container(
-    "mesh-proxy",
-    "registry.example/mesh-proxy:1.0.0",
-    env=[{"name": "PROXY_LOG_LEVEL", "value": "warn"}],
-)
-
-
-def app(name: str) -> dict:
-    return {"containers": [container(name, f"registry.example/{name}:1")]}
 
 
 @pytest.fixture(scope="module")
 def recorded_cluster():
     """The same objects as in the recorded cluster."""
     with EmbeddedCluster() as cluster:
-        cluster.injector.container = PROXY
-        cluster.namespace("shop", inject=True)
-        restarted = {"kubectl.kubernetes.io/restartedAt": "2026-11-21T04:19:37Z"}
-        for kind, name, fields in (
-            ("Deployment", "web", {"replicas": 3}),
-            ("StatefulSet", "db", {"replicas": 2, "annotations": restarted}),
-            ("DaemonSet", "agent", {"annotations": restarted}),
-        ):
-            applied = workload(kind, name, app(name), **fields)
-            applied["metadata"]["annotations"] = {
-                "kubectl.kubernetes.io/last-applied-configuration": "..."
-            }
-            cluster.create("shop", applied)
-        cluster.create("shop", pod("loner", app("loner")))
-        once = pod_spec(container("once", "registry.example/once:1"), restartPolicy="Never")
-        cluster.create("shop", pod("once-xlgnh", once, ("batch/v1", "Job", "once")))
-        cluster.settle()
-        patch = {"spec": {"template": {"metadata": {"annotations": restarted}}}}
-        cluster.change("Deployment", "shop", "web", patch)
-        cluster.settle()
-        cluster.kubeconfig_of(
-            "viewer",
-            [{"verbs": ["get", "list", "watch"], "apiGroups": ["apps"], "resources": ["*"]}],
-        )
+        fill(cluster)
+        cluster.kubeconfig_of("viewer", [READS_APPS])
         yield cluster
-
-
-class Client:
-    def __init__(self, cluster: EmbeddedCluster) -> None:
-        self.url = cluster.url
-        self.pool = urllib3.PoolManager(ca_cert_data=cluster.authority)
-
-    def __call__(
-        self, request: dict, token: str | None = "admin-token", path: str | None = None
-    ) -> tuple[int, dict, dict]:
-        headers = {"Accept": request["accept"]}
-        if "contentType" in request:
-            headers["Content-Type"] = request["contentType"]
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        body = json.dumps(request["body"]) if "body" in request else None
-        answer = self.pool.request(
-            request["method"], self.url + (path or request["path"]), headers=headers, body=body
-        )
-        return answer.status, dict(answer.headers), answer.json()
 
 
 @pytest.fixture
@@ -236,28 +184,9 @@ def test_discovery(client):
                 assert set(found["verbs"]) == set(wanted["verbs"])
 
 
-def events_of_a_rollout(cluster: EmbeddedCluster, client: Client) -> list[dict]:
-    query = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
-    path = f"/apis/apps/v1/namespaces/shop/deployments?{query}&fieldSelector=metadata.name%3Dweb&timeoutSeconds=2"
-    headers = {"Accept": "application/json", "Authorization": "Bearer admin-token"}
-    answer = client.pool.request("GET", client.url + path, headers=headers, preload_content=False)
-    events, began = [], False
-    for line in answer:
-        events.append(json.loads(line))
-        if events[-1]["type"] == "BOOKMARK" and not began:
-            began = True
-            cluster.change(
-                "Deployment",
-                "shop",
-                "web",
-                {"spec": {"template": {"metadata": {"annotations": {"x": "y"}}}}},
-            )
-    return events
-
-
 def test_a_rollout_as_a_watch_sees_it(recorded_cluster, client):
     wanted = exchanges("watch-one-rollout")
-    found = events_of_a_rollout(recorded_cluster, client)
+    found = client.events_of_a_rollout(recorded_cluster, "admin-token")
     assert (
         [e["type"] for e in found[:2]] == ["ADDED", "BOOKMARK"] == [e["type"] for e in wanted[:2]]
     )

@@ -36,13 +36,14 @@ def test_a_pod_to_create_is_made_from_the_template_and_what_the_controller_adds(
         tool.ObjectRef("Deployment", "shop", "web", "apps"), {"spec": {"template": template}}, live
     )
     reference = live["metadata"]["ownerReferences"][0]
+    digest = live["metadata"]["labels"]["pod-template-hash"]
     assert made == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "labels": {"app": "web", "pod-template-hash": "6f7884cc"},
+            "labels": {"app": "web", "pod-template-hash": digest},
             "annotations": {"a": "b"},
-            "generateName": "web-6f7884cc-",
+            "generateName": f"web-{digest}-",
             "ownerReferences": [{k: v for k, v in reference.items() if k != "blockOwnerDeletion"}],
         },
         "spec": {"containers": [{"name": "web", "image": "x"}]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import http.server
 import json
@@ -62,7 +63,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
         response = self._response(request)
         if response is None:
-            self.send_error(500, "sick")
+            with contextlib.suppress(OSError):  # the API server has not waited
+                self.send_error(500, "sick")
             return
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         body = json.dumps({**review, "response": {"uid": request["uid"], **response}}).encode()
@@ -83,7 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if injector.state != "denies":
                 return None
             text = refused.message.partition("denied the request: ")[2]
-            return {"allowed": False, "status": {"message": text}}
+            return {"allowed": False, "status": {"message": text, "code": refused.code}}
         operations = [
             {"op": "replace", "path": f"/{field}", "value": pod[field]}
             for field in ("metadata", "spec")

@@ -375,11 +375,7 @@ def set_workload_defaults(plural: str, obj: dict) -> None:
             "persistentVolumeClaimRetentionPolicy",
             {"whenDeleted": "Retain", "whenScaled": "Retain"},
         )
-        if strategy["type"] == "RollingUpdate":
-            strategy["rollingUpdate"] = {"partition": 0, **strategy.get("rollingUpdate", {})}
-    elif strategy["type"] == "RollingUpdate":
-        strategy["rollingUpdate"] = {
-            "maxUnavailable": 1,
-            "maxSurge": 0,
-            **strategy.get("rollingUpdate", {}),
-        }
+    if strategy["type"] == "RollingUpdate":
+        other = {"partition": 0} if plural == "statefulsets" else {"maxSurge": 0}
+        given = strategy.get("rollingUpdate", {})
+        strategy["rollingUpdate"] = {"maxUnavailable": 1, **other, **given}
