@@ -1,6 +1,6 @@
 """Bad days: an API server, a kubectl or a disk in trouble, and interruptions at any moment.
 
-More seeds: pytest tests/test_faults.py --seeds 200 --kills 50
+More seeds: pytest tests/rolling_out/test_faults.py --seeds 200 --kills 50
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 from clusters.embedded import EmbeddedCluster
@@ -235,18 +236,23 @@ def test_a_kubectl_that_is_killed_is_run_again(cluster, start):
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
 
 
-def test_retries_honour_retry_after_and_are_bounded(cluster, run):
+def test_retries_honour_retry_after_and_are_bounded(cluster, run, tool, monkeypatch):
+    pauses: list[float] = []
+    clock = SimpleNamespace(**{**vars(time), "sleep": pauses.append})
+    monkeypatch.setattr(tool, "time", clock)
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    busy = {"status": 429, "headers": {"Retry-After": "1"}, "body": {"message": "slow down"}}
+    busy = {"status": 429, "headers": {"Retry-After": "7"}, "body": {"message": "slow down"}}
     cluster.fault(path="/api/v1/pods", times=1, **busy)
-    began = time.monotonic()
     assert run(cluster).planned == ["shop/web"]
-    assert time.monotonic() - began >= 1
+    assert pauses == [7.0]
+    pauses.clear()
     always = cluster.fault(path="/api/v1/pods", times=99, **{**busy, "headers": {}})
     ended = run(cluster, TEXT)
     assert (ended.code, 99 - always.times) == (3, 8)
     assert "429 slow down (nothing was changed)" in ended.stderr
+    least = [0.5, 1, 2, 4, 8, 8, 8]
+    assert all(low <= pause <= 1.5 * low for low, pause in zip(least, pauses, strict=True))
 
 
 @pytest.mark.parametrize("layout", ["text", "json"])
