@@ -32,6 +32,7 @@ import yaml
 from clusters.control_plane.remote import RemoteCluster
 from clusters.embedded import EmbeddedCluster, is_ready
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
+from texts import fits
 
 TOP = Path(__file__).parent.parent
 RECORDED = TOP / "tests" / "clusters" / "recorded"
@@ -72,6 +73,14 @@ class Finished:
 
     @property
     def skipped(self) -> dict[str, str]:
+        """What was not rolled out, and the code of its reason, whose text is checked, too."""
+        for row in self.of("skip"):
+            assert fits(row["code"], row["reason"]), row
+        return {f"{r['kind']} {r['namespace']}/{r['name']}": r["code"] for r in self.of("skip")}
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """As `skipped`, with the texts."""
         return {f"{r['kind']} {r['namespace']}/{r['name']}": r["reason"] for r in self.of("skip")}
 
     @property

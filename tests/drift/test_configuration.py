@@ -26,6 +26,7 @@ from support import (
     pod_of,
     verdicts,
 )
+from texts import CHANGED_LATER
 
 RECORDED = numbered("config-changes")
 
@@ -111,10 +112,10 @@ def test_an_annotation_or_a_label_is_no_change(shop, run, verb):
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
-        ({"data": {"k": "2"}}, "changed after Pods were created"),
+        ({"data": {"k": "2"}}, CHANGED_LATER),
         (
             {"data": {"k": "2"}, "metadata": {"labels": {"v": "2"}}},
-            "changed after Pods were created",
+            CHANGED_LATER,
         ),
         ({"data": {"l": None}}, ""),  # nothing tells that a key was removed
     ],
@@ -140,7 +141,7 @@ def test_configuration_that_changed_after_the_pods_were_created(every_kind, run)
     assert set(verdicts(run(every_kind, *CONFIG, *BOTH)).values()) == {"drifted"}
     every_kind.server.requests.clear()
     ended = run(every_kind, *CONFIG, *BOTH, TEXT)
-    assert "  ConfigMap shop/proxy-config changed after Pods were created\n" in ended.stdout
+    assert f"  ConfigMap shop/proxy-config {CHANGED_LATER}\n" in ended.stdout
     asked = [
         r for r in every_kind.server.requests if "/configmaps" in r.path or "/secrets" in r.path
     ]
@@ -266,10 +267,7 @@ def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
         {"a": {"mesh-proxy"}},
     )
     (difference,) = drift.differences
-    assert (
-        tool.difference_text(difference)
-        == "ConfigMap shop/proxy-config changed after Pods were created"
-    )
+    assert tool.difference_text(difference) == f"ConfigMap shop/proxy-config {CHANGED_LATER}"
     assert compared(tool, NOW - timedelta(days=4)).verdict is tool.Verdict.UP_TO_DATE
 
 

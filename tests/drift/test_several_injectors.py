@@ -7,6 +7,7 @@ import copy
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, messages, patched, verdicts
+from texts import WITHOUT_SIDECAR
 
 AGENTS = "--sidecar-container-name=*-agent"
 
@@ -58,7 +59,7 @@ def test_one_that_is_away_by_the_second_look_is_not_lost_by_a_patch(agents, run)
     assert (ended.planned, patched(agents)) == ([], [])
     assert set(verdicts(ended).values()) == {"drifted"}
     without = run(agents, CONFIRM, AGENTS)
-    text = "not begun: new Pods would not have the sidecar otel-agent; check what injects it"
+    text = f"{WITHOUT_SIDECAR} otel-agent; check what injects it"
     assert messages(without)["a"].startswith(text)
     allowed = run(agents, DRIFTED, CONFIRM, AGENTS, "--allow-removal")
     assert set(allowed.outcomes.values()) == {"succeeded"}

@@ -20,6 +20,7 @@ from situations import (
     startup_probe,
 )
 from support import KUBECTL
+from texts import RESTORED
 
 pytestmark = [pytest.mark.both, pytest.mark.node, pytest.mark.timeout(400)]
 
@@ -52,7 +53,7 @@ def test_a_sidecar_that_ends_after_it_was_called_ready_is_put_back(slowly, run, 
     ended = run(slowly, *IN_PLACE, "--timeout=60s")
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
     assert "container istio-proxy: CrashLoopBackOff: Error (exit code 1)" in message_of(ended)
-    assert message_of(ended).endswith("; old image restored (0 of 3 Pods changed)")
+    assert message_of(ended).endswith(f"{RESTORED}0 of 3 Pods changed)")
     assert images(slowly) == ["1.26.2"] * 3
     slowly.wait_for(lambda: all(map(is_ready, slowly.pods("shop"))), 60)
     counts = sorted(sidecar_of(pod)["restartCount"] for pod in slowly.pods("shop"))
@@ -92,7 +93,7 @@ def test_a_native_sidecar_whose_image_cannot_be_pulled_is_told_from_events(clust
     assert ended.of("result")[0]["seconds"] < 50
     assert "container istio-proxy: " in message_of(ended)
     assert "Failed to pull image" in message_of(ended) or "ImagePull" in message_of(ended)
-    assert message_of(ended).endswith("; old image restored (0 of 2 Pods changed)")
+    assert message_of(ended).endswith(f"{RESTORED}0 of 2 Pods changed)")
     cluster.wait_for(lambda: all(map(is_ready, cluster.pods("shop"))), 60)
 
 
@@ -134,5 +135,5 @@ def test_a_program_that_does_not_exist(cluster, run, native):
     assert "container istio-proxy: RunContainerError" in message_of(
         ended
     ) or "StartError" in message_of(ended)
-    assert message_of(ended).endswith("; old image restored (0 of 2 Pods changed)")
+    assert message_of(ended).endswith(f"{RESTORED}0 of 2 Pods changed)")
     assert images(cluster) == ["1.26.2"] * 2

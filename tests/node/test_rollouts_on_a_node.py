@@ -9,6 +9,7 @@ import pytest
 from clusters.embedded import is_ready
 from situations import create, images, inject, ready_probe, sidecar_of, startup_probe
 from support import CONFIRM, DRIFTED
+from texts import SIDECAR_NOT_READY, SIDECAR_NOT_STARTED
 
 pytestmark = [pytest.mark.both, pytest.mark.node, pytest.mark.timeout(400)]
 
@@ -44,9 +45,9 @@ def test_a_sidecar_that_ends_after_some_seconds_stops_the_run(three, run, lookin
     ended = run(three, DRIFTED, CONFIRM, "--timeout=150s")
     assert sorted(ended.outcomes.values()) == ["failed", "not_started", "not_started"]
     told = messages_of(ended)["a"]
-    assert "a sidecar did not start; " in told
+    assert SIDECAR_NOT_STARTED in told
     assert "container istio-proxy: CrashLoopBackOff: Error (exit code 1): out of luck" in told
-    assert messages_of(ended)["b"] == "the sidecar is not ready in new Pods of Deployment shop/a"
+    assert messages_of(ended)["b"] == f"{SIDECAR_NOT_READY}Deployment shop/a"
     assert images(three) == ["1.26.2"] * 3 + ["1.27.0-exits1-neverready"]
 
 
@@ -54,7 +55,7 @@ def test_a_first_workload_whose_sidecar_is_never_ready_stops_the_run(three, run)
     inject(three, "1.27.0-neverready", **ready_probe())
     ended = run(three, DRIFTED, CONFIRM, "--timeout=8s")
     assert sorted(ended.outcomes.values()) == ["not_started", "not_started", "timed_out"]
-    assert messages_of(ended)["b"] == "the sidecar is not ready in new Pods of Deployment shop/a"
+    assert messages_of(ended)["b"] == f"{SIDECAR_NOT_READY}Deployment shop/a"
     assert images(three) == ["1.26.2"] * 3 + ["1.27.0-neverready"]
 
 

@@ -24,6 +24,7 @@ from support import (
     uids,
     upgrade,
 )
+from texts import SINCE_START, WAITS_FOR_POD, WAITS_FOR_READY, WITHOUT_SIDECAR
 
 
 def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
@@ -32,7 +33,7 @@ def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
     assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
     (result,) = ended.of("result")
     assert result["message"] == (
-        "Pod x-0 was evicted; still waiting for 1 Pod to be created (0 of 3 Pods replaced)"
+        f"Pod x-0 was evicted; still {WAITS_FOR_POD} (0 of 3 Pods replaced)"
     )
 
 
@@ -43,7 +44,7 @@ def test_an_owner_is_left_alone_if_one_of_its_pods_runs_to_completion(cluster, r
         cluster.create("shop", pod(name, spec, ("kubeflow.org/v1", "TFJob", "train")))
     cluster.settle()
     ended = run(cluster, CONFIRM, *EVICT)
-    assert set(ended.skipped.values()) == {"runs to completion"}
+    assert set(ended.skipped.values()) == {"running_to_completion"}
     assert evictions(cluster) == []
 
 
@@ -118,7 +119,7 @@ def test_a_custom_resource_is_to_have_what_it_had_at_the_start(cluster, start):
     cluster.delete("PodDisruptionBudget", "shop", "x")
     (result,) = running.finish().of("result")
     assert (result["outcome"], uids(cluster)) == ("timed_out", before)
-    assert result["message"] == "waiting for 1 Pod to be created (0 of 3 Pods replaced)"
+    assert result["message"] == f"{WAITS_FOR_POD} (0 of 3 Pods replaced)"
 
 
 def test_a_pod_of_a_custom_resource_that_somebody_deleted_is_missed(cluster, start):
@@ -133,7 +134,7 @@ def test_a_pod_of_a_custom_resource_that_somebody_deleted_is_missed(cluster, sta
     cluster.delete("PodDisruptionBudget", "shop", "x")
     (result,) = running.finish().of("result")
     assert (result["outcome"], len(cluster.pods("shop"))) == ("timed_out", 2)
-    assert result["message"] == "waiting for 1 Pod to be created (0 of 3 Pods replaced)"
+    assert result["message"] == f"{WAITS_FOR_POD} (0 of 3 Pods replaced)"
 
 
 def while_the_last_is_replaced(cluster, start):
@@ -147,7 +148,7 @@ def while_the_last_is_replaced(cluster, start):
     cluster.settle()
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, DRIFTED, *EVICT, "--timeout=4s", "--log-level=debug")
-    running.wait_for_log("waiting for a Pod to be ready: x-")
+    running.wait_for_log(f"{WAITS_FOR_READY}x-")
     assert evictions(cluster) == [last]
     (new,) = cluster.kubelet.starting()
     return running, new["metadata"]["name"]
@@ -172,7 +173,7 @@ def test_a_pod_of_an_autoscaler_that_is_never_ready_is_named(cluster, start):
     (added,) = names - {new}
     (result,) = running.finish().of("result")
     assert result["outcome"] == "timed_out"
-    assert f"was evicted; still waiting for a Pod to be ready: {added}" in result["message"]
+    assert f"was evicted; still {WAITS_FOR_READY}{added}" in result["message"]
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
@@ -271,10 +272,7 @@ def test_an_ordered_stateful_set_with_a_pod_that_cannot_be_created_is_left(
     ended = run(cluster, CONFIRM, *EVICT)
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "incomplete"}, [])
     (result,) = ended.of("result")
-    assert (
-        "1 Pod to be created; 1 of 3 Pods unavailable since the start; repair it"
-        in result["message"]
-    )
+    assert f"1 Pod to be created; 1 of 3 Pods {SINCE_START}; repair it" in result["message"]
     cluster.controllers._steps["statefulsets"] = step
     cluster.change("StatefulSet", "shop", "x", {"metadata": {"labels": {"a": "b"}}})
     cluster.settle()
@@ -378,7 +376,7 @@ def test_a_dry_run_is_asked_for_each_owner_before_the_first_eviction(cluster, ru
     cluster.change("ReplicaSet", "shop", owners[which], {"spec": {"template": no_sidecar}})
     (result,) = run(cluster, CONFIRM, *EVICT).of("result")
     assert (result["outcome"], evictions(cluster)) == ("failed", [])
-    assert result["message"].startswith("not begun: new Pods would not have the sidecar")
+    assert result["message"].startswith(WITHOUT_SIDECAR)
 
 
 def test_a_pod_that_a_partition_keeps_since_is_not_evicted(cluster, start):

@@ -23,6 +23,7 @@ from support import (
     uids,
     upgrade,
 )
+from texts import SINCE_START, WAITS_FOR_POD, WAITS_FOR_READY
 
 pytestmark = pytest.mark.both
 
@@ -58,7 +59,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     cluster.settle()
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT, "--timeout=5s", "--log-level=debug")
-    running.wait_for_log("waiting for a Pod to be ready: x-")
+    running.wait_for_log(f"{WAITS_FOR_READY}x-")
     (first,) = evictions(cluster)
     other = next(p["metadata"]["name"] for p in cluster.pods("shop") if is_ready(p))
     set_ready(cluster, other, False)
@@ -68,9 +69,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
     (result,) = ended.of("result")
-    assert (
-        f"still waiting for a Pod to be ready: {other}: probe failed (0 of 3" in result["message"]
-    )
+    assert f"still {WAITS_FOR_READY}{other}: probe failed (0 of 3" in result["message"]
 
 
 def test_the_last_pod_is_gone_at_the_end(cluster, run):
@@ -113,9 +112,9 @@ def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(
     ended = run(cluster, CONFIRM, *EVICT, cutoff, "--max-unavailable=3")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("incomplete", [])
-    text = "still waiting for a Pod to be ready: x-0: probe failed; "
+    text = f"still {WAITS_FOR_READY}x-0: probe failed; "
     assert result["message"].startswith(text)
-    assert "; 1 of 3 Pods unavailable since the start; repair it (0" in result["message"]
+    assert f"; 1 of 3 Pods {SINCE_START}; repair it (0" in result["message"]
 
 
 def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
@@ -128,7 +127,7 @@ def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
     one["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     assert eviction.obstacle(one) == ""
     eviction.owner_obj["spec"]["replicas"] = 1
-    assert eviction.obstacle(one) == "waiting for 1 Pod to be created"
+    assert eviction.obstacle(one) == WAITS_FOR_POD
 
 
 def test_a_parallel_stateful_set_does_not_wait(cluster, run):

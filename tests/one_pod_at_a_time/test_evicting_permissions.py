@@ -15,6 +15,7 @@ from support import (
     of_nobody,
     upgrade,
 )
+from texts import MISSING_PERMISSIONS
 
 
 def test_permission_to_create_pods_is_not_needed_to_evict(cluster, run):
@@ -33,7 +34,7 @@ def test_missing_permissions_are_found_before_anything_is_changed(cluster, run):
     user = evictor(cluster, "pods/eviction")
     ended = run(user, CONFIRM, *EVICT)
     assert (ended.code, evictions(cluster)) == (3, [])
-    assert "missing permissions: create pods/eviction in all namespaces" in ended.stderr
+    assert f"{MISSING_PERMISSIONS}create pods/eviction in all namespaces" in ended.stderr
     assert "(nothing was changed)" in ended.stderr
     assert run(user, *EVICT).code == 0  # not needed for a dry run
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import replicated, workload
 from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, images, upgrade
+from texts import NOT_CREATED
 
 pytestmark = pytest.mark.both
 
@@ -20,7 +21,7 @@ def test_a_replacement_that_would_be_rejected_is_not_risked(cluster, run, owner)
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("failed", [])
-    assert result["message"].startswith("not begun: new Pods cannot be created: ")
+    assert result["message"].startswith(NOT_CREATED)
 
 
 def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):

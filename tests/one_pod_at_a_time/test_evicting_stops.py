@@ -10,6 +10,7 @@ import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import budget, replicated, workload
 from support import APP, CONFIRM, EVICT, evictions, let_ready
+from texts import NO_NEW_ROLLOUTS
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_the_first_signal_stops_between_two_pods(slow, start):
     running = start(slow, CONFIRM, *EVICT)
     slow.wait_for(slow.kubelet.starting)
     running.signal(signal.SIGINT)
-    running.wait_for_log("interrupted: no new rollouts will start; waiting for 1 in progress")
+    running.wait_for_log(f"interrupted: {NO_NEW_ROLLOUTS}; waiting for 1 in progress")
     let_ready(slow)
     ended = running.finish()
     first, second = ended.of("result")
@@ -43,7 +44,7 @@ def test_the_second_signal_stops_waiting(slow, start):
     running = start(slow, CONFIRM, *EVICT, "--log-format=text")
     slow.wait_for(slow.kubelet.starting)
     running.signal(signal.SIGINT)
-    running.wait_for_log("interrupted: no new rollouts will start")
+    running.wait_for_log(f"interrupted: {NO_NEW_ROLLOUTS}")
     running.signal(signal.SIGINT)
     ended = running.finish()
     assert ended.code == 130

@@ -14,6 +14,7 @@ from clusters.embedded.manifests import container, pod_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from support import a_rollout, a_workload, in_place_answer, no_signals
+from texts import MAY_HAVE_NEW, RESTORED, SIDECAR_NOT_READY, SINCE_START, TO_BE_READY, WAITS_FOR_POD
 
 OLD, NEW = "agent:1", "agent:2"
 SCHEDULE = st.lists(
@@ -268,13 +269,13 @@ def test_no_pod_has_an_image_that_nobody_chose_and_one_at_a_time_is_unready(
     [
         ("pull", "container agent: ErrImagePull"),
         ("crash", "container agent: CrashLoopBackOff: Error (exit code 1)"),
-        ("never", "still waiting for Pod web-1 to be restarted and ready after 60s"),
-        ("ignored", "still waiting for Pod web-1 to be restarted and ready after 60s"),
+        ("never", f"still waiting for Pod web-1{TO_BE_READY}60s"),
+        ("ignored", f"still waiting for Pod web-1{TO_BE_READY}60s"),
     ],
 )
 def test_each_failure_is_named_and_undone_and_the_rest_is_left_alone(tool, fate, reason):
     result, cluster = change_all(tool, ["starts", fate, "starts"])
-    text = f"Pod web-1: {reason}; old image restored (1 of 3 Pods changed)"
+    text = f"Pod web-1: {reason}{RESTORED}1 of 3 Pods changed)"
     assert result.message == text
     assert images(cluster) == {"web-0": NEW, "web-1": OLD, "web-2": OLD}
 
@@ -283,9 +284,9 @@ def test_an_api_server_that_is_away_is_named_with_the_pod(tool):
     """The Pod's image was sent; whether it was stored is not known."""
     for step in range(20):
         result, cluster = change_all(tool, ["starts"], schedule=["ok"] * step + ["away"] * 99)
-        if result.outcome is tool.Outcome.FAILED and "may have the new image" in result.message:
+        if result.outcome is tool.Outcome.FAILED and MAY_HAVE_NEW in result.message:
             break
-    assert result.message == "Pod web-0 may have the new image; cannot connect (0 of 1 Pod changed)"
+    assert result.message == f"Pod web-0 {MAY_HAVE_NEW}; cannot connect (0 of 1 Pod changed)"
     assert result.stop_reason == "cannot connect"
 
 
@@ -354,10 +355,8 @@ def test_a_pod_that_was_missing_before_is_not_waited_for(tool, monkeypatch):
     monkeypatch.setattr(tool, "UNAVAILABLE_FOR", 30)
     result, cluster = change_all(tool, ["starts"], missing=1)
     assert result.outcome is tool.Outcome.INCOMPLETE
-    count = "1 of 2 Pods unavailable since the start"
-    assert result.message == (
-        f"still waiting for 1 Pod to be created; {count}; repair it (0 of 1 Pod changed)"
-    )
+    count = f"1 of 2 Pods {SINCE_START}"
+    assert result.message == (f"still {WAITS_FOR_POD}; {count}; repair it (0 of 1 Pod changed)")
     assert cluster.clock.now >= 1030
     assert images(cluster) == {"web-0": OLD}
 
@@ -366,7 +365,7 @@ def test_a_missing_pod_is_waited_for(tool):
     """It was deleted, and its replacement cannot be created."""
     result, cluster = change_all(tool, ["starts"], missing=1, missing_after=1)
     assert result.outcome is tool.Outcome.TIMED_OUT
-    assert result.message == "waiting for 1 Pod to be created (0 of 1 Pod changed)"
+    assert result.message == f"{WAITS_FOR_POD} (0 of 1 Pod changed)"
     assert images(cluster) == {"web-0": OLD}
     result, cluster = change_all(tool, ["starts"], unready={0}, missing=1)
     assert images(cluster) == {"web-0": NEW}  # it was not ready anyway
@@ -539,4 +538,4 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
         return raised.value.args[2]
 
     assert stop_reason(old) == ""
-    assert "the sidecar is not ready in new Pods of " in stop_reason(old, new)
+    assert SIDECAR_NOT_READY in stop_reason(old, new)

@@ -13,6 +13,7 @@ import pytest
 from clusters.embedded import admission, is_ready, server
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
 from support import BOTH, CONFIRM, TEXT, verdicts
+from texts import IN_SOAK, MISSING_PERMISSIONS, SINCE_START, TO_BE_READY, WAITS_FOR_READY
 
 pytestmark = pytest.mark.both
 
@@ -151,7 +152,7 @@ def test_a_kubelet_that_does_nothing(cluster, run):
     assert ended.outcomes == {"shop/native": "failed"}
     name = cluster.pods("shop")[0]["metadata"]["name"]
     message = message_of(ended, "native")
-    waiting = f"still waiting for Pod {name} to be restarted and ready after 2s"
+    waiting = f"still waiting for Pod {name}{TO_BE_READY}2s"
     assert message.startswith(f"Pod {name}: {waiting}")
     assert "; old image restored" in message
     assert message.endswith(" (0 of 1 Pod changed)")
@@ -327,10 +328,8 @@ def test_a_statefulset_with_an_unready_pod_is_left_as_it_is(shop, run, tool, mon
     monkeypatch.setattr(tool, "UNAVAILABLE_FOR", 0)
     ended = run(shop, *IN_PLACE, "sts/db", CONFIRM, "--timeout=20s")
     assert ended.outcomes == {"shop/db": "incomplete"}
-    count = "1 of 2 Pods unavailable since the start; repair it"
-    problem = (
-        f"still waiting for a Pod to be ready: db-1: containers with unready status: [app]; {count}"
-    )
+    count = f"1 of 2 Pods {SINCE_START}; repair it"
+    problem = f"still {WAITS_FOR_READY}db-1: containers with unready status: [app]; {count}"
     before = "(unhealthy before the rollout: 1 of 2 available)"
     assert message_of(ended, "db") == f"{problem} (0 of 1 Pod changed) {before}"
 
@@ -343,7 +342,7 @@ def test_the_only_ready_pod_is_left(shop, run):
         shop.kubelet.set_ready("shop", found["metadata"]["name"], False)
     ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, "--timeout=5s")
     assert ended.outcomes == {"shop/web": "timed_out"}
-    assert message_of(ended, "web").startswith("waiting for a Pod to be ready: web-")
+    assert message_of(ended, "web").startswith(f"{WAITS_FOR_READY}web-")
     assert {is_ready(p): NEW in str(p["spec"]) for p in shop.pods("shop", "web")} == {
         False: True,
         True: False,
@@ -386,7 +385,7 @@ def test_they_are_skipped_as_before_if_more_than_images_differ(shop, run):
     shop.change("Deployment", "shop", "web", {"spec": {"paused": True}})
     shop.injector.container["args"] = ["new"]
     ended = run(shop, *IN_PLACE)
-    assert ended.skipped["Deployment shop/web"].startswith("drifted, but paused; ")
+    assert ended.skipped["Deployment shop/web"] == "wrong_method"
     assert ended.planned == []
 
 
@@ -475,7 +474,7 @@ def test_a_crash_during_the_soak(shop, start):
     name = shop.pods("shop", "web")[0]["metadata"]["name"]
     shop.kubelet.crash("shop", name, "istio-proxy")
     ended = running.finish()
-    crash = f"failed during the soak: {name}: container istio-proxy restarted: OOMKilled"
+    crash = f"{IN_SOAK}{name}: container istio-proxy restarted: OOMKilled"
     assert message_of(ended, "web") == crash
 
 
@@ -487,7 +486,7 @@ def test_the_permission_is_checked_before_the_start(shop, run):
     ]
     ended = run(shop.kubeconfig_of("operator", rules), *IN_PLACE, CONFIRM)
     assert ended.code == 3
-    assert "missing permissions: patch pods in " in ended.stderr
+    assert f"{MISSING_PERMISSIONS}patch pods in " in ended.stderr
     assert run(shop.kubeconfig_of("operator", rules), *IN_PLACE).code == 0
 
 
@@ -531,9 +530,7 @@ def test_pods_below_a_partition_with_another_template_are_left_alone(cluster, ru
     cluster.settle()
     name = "--sidecar-container-name=agent"
     ended = run(cluster, *IN_PLACE, name, "--include-statefulset", CONFIRM)
-    assert ended.skipped["StatefulSet shop/db"] == (
-        "drifted, but partition 1 keeps 1 old Pod; lower the partition"
-    )
+    assert ended.skipped["StatefulSet shop/db"] == "below_partition"
     found = {
         p["metadata"]["name"]: p["spec"]["containers"][1]["image"] for p in cluster.pods("shop")
     }
@@ -634,7 +631,7 @@ def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "timed_out"}
     assert message_of(ended, "web").startswith(
-        f"waiting for a Pod to be ready: {name}: container istio-proxy: CrashLoopBackOff"
+        f"{WAITS_FOR_READY}{name}: container istio-proxy: CrashLoopBackOff"
     )
     assert OLD in images(shop, "web")
 

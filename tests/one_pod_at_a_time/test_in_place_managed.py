@@ -39,8 +39,7 @@ def changes(cluster) -> int:
 def test_the_pods_of_a_sidecar_set_are_left_to_it(agents, run):
     cluster = agents(managed("other", "agent"))
     ended = run(cluster, *IN_PLACE)
-    reason = "drifted, but managed by an OpenKruise SidecarSet; change its images there"
-    assert (ended.code, ended.skipped) == (0, {"Deployment shop/web": reason})
+    assert (ended.code, ended.skipped) == (0, {"Deployment shop/web": "changed_in_place"})
     assert changes(cluster) == 0
 
 

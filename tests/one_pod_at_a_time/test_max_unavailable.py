@@ -22,6 +22,7 @@ from support import (
     set_ready,
     uids,
 )
+from texts import SINCE_START, WAITS_FOR_READY
 
 
 def four(cluster, kind: str = "ReplicaSet", **fields) -> None:
@@ -105,7 +106,7 @@ def test_what_was_unavailable_from_the_start_is_not_waited_for(
     ended = run(cluster, CONFIRM, *EVICT, hour, "--timeout=10m")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("incomplete", [])
-    text = f"a Pod to be ready: {names[0]}: probe failed; 1 of 4 Pods unavailable since the start"
+    text = f"a Pod to be ready: {names[0]}: probe failed; 1 of 4 Pods {SINCE_START}"
     assert f"{text}; repair it" in result["message"]
     assert ", or use --max-unavailable=2" in result["message"]
 
@@ -115,8 +116,8 @@ def test_with_more_it_goes_on(cluster, run, hour, tool, monkeypatch):
     names = broken(cluster, 2)
     watch = Watch(cluster)
     few = run(cluster, CONFIRM, *EVICT, hour, "--max-unavailable=2").of("result")[0]
-    assert f"still waiting for a Pod to be ready: {names[0]}: probe failed; " in few["message"]
-    assert "; 2 of 4 Pods unavailable since the start; repair it" in few["message"]
+    assert f"still {WAITS_FOR_READY}{names[0]}: probe failed; " in few["message"]
+    assert f"; 2 of 4 Pods {SINCE_START}; repair it" in few["message"]
     assert few["message"].count("--max-unavailable=3") == 1
     run(cluster, CONFIRM, *EVICT, hour, "--max-unavailable=3")
     assert sorted(evictions(cluster)) == names[2:]

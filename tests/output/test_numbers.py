@@ -19,6 +19,7 @@ from support import (
     sidecar_table,
     upgrade,
 )
+from texts import NO_NEW_ROLLOUTS, UPDATED_AND_READY
 
 
 def pods_line(ended) -> str:
@@ -33,7 +34,7 @@ def test_a_rollout_that_was_interrupted_twice_is_not_verified(cluster, start):
     running = start(cluster, CONFIRM, TEXT, "--log-level=debug")
     running.wait_for_log("running kubectl")
     running.signal(signal.SIGINT)
-    running.wait_for_log("interrupted: no new rollouts will start")
+    running.wait_for_log(f"interrupted: {NO_NEW_ROLLOUTS}")
     running.signal(signal.SIGINT)
     ended = running.finish()
     assert "\nPods: " not in ended.stdout
@@ -229,4 +230,4 @@ def test_a_rollout_that_timed_out_is_counted_as_it_is_at_the_end(cluster, start)
     ended = running.finish()
     message = "timed out: StatefulSet shop/db:\n"
     assert message in ended.stdout
-    assert pods_line(ended) == "Pods: 1 of 4 updated and ready (1 not updated, 2 not ready)."
+    assert pods_line(ended) == f"Pods: 1 of 4{UPDATED_AND_READY} (1 not updated, 2 not ready)."

@@ -25,6 +25,7 @@ from support import (
     printed_command,
     unchecked,
 )
+from texts import DRY_RUN, NOT_VERIFIED, UPDATED_AND_READY
 
 
 def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run):
@@ -63,7 +64,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         "--only-drifted to compare first.",
         "Not rolled out: 2 workloads and 2 Pods.",
         "",
-        "This was a dry run; nothing was changed.",
+        DRY_RUN,
         "To apply, run:",
     ]
     assert max(map(len, lines[:18])) <= 80
@@ -86,7 +87,7 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
     applied = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert applied.returncode == 0
-    totals = r"1 workload in \d+s: 1 succeeded\.\nPods: 1 of 1 updated and ready\.\n"
+    totals = rf"1 workload in \d+s: 1 succeeded\.\nPods: 1 of 1{UPDATED_AND_READY}\.\n"
     assert re.search(totals, applied.stdout)
 
 
@@ -146,18 +147,18 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     assert all(line.startswith("  ") for line in failures[5:])
     assert failures[-1] == f"{kubectl} describe deployment/d {flags}"
     assert re.fullmatch(r"4 workloads in \d+s: 2 succeeded, 2 failed\.", counts)
-    assert pods == "Pods: 2 of 3 updated and ready (1 not updated)."
+    assert pods == f"Pods: 2 of 3{UPDATED_AND_READY} (1 not updated)."
 
 
 @pytest.mark.parametrize(
     ("numbers", "shown"),
     [
-        ((3, 3, 3), "Pods: 3 of 3 updated and ready."),
-        ((3, 2, 2), "Pods: 2 of 3 updated and ready (1 not updated)."),
-        ((3, 3, 1), "Pods: 1 of 3 updated and ready (2 not ready)."),
-        ((3, 0, 0, 3), "Pods: 0 of 3 updated and ready (3 lost)."),
-        ((3, 2, 1, 1), "Pods: 1 of 3 updated and ready (1 lost, 1 not ready)."),
-        ((9, 9, 9), "Pods: 9 of 9 updated and ready."),  # it was scaled up
+        ((3, 3, 3), f"Pods: 3 of 3{UPDATED_AND_READY}."),
+        ((3, 2, 2), f"Pods: 2 of 3{UPDATED_AND_READY} (1 not updated)."),
+        ((3, 3, 1), f"Pods: 1 of 3{UPDATED_AND_READY} (2 not ready)."),
+        ((3, 0, 0, 3), f"Pods: 0 of 3{UPDATED_AND_READY} (3 lost)."),
+        ((3, 2, 1, 1), f"Pods: 1 of 3{UPDATED_AND_READY} (1 lost, 1 not ready)."),
+        ((9, 9, 9), f"Pods: 9 of 9{UPDATED_AND_READY}."),  # it was scaled up
     ],
 )
 def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
@@ -172,7 +173,7 @@ def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
 def test_what_could_not_be_verified_has_no_numbers(a_report, tool, capsys):
     report = a_report(CONFIRM)
     begun = a_workload(tool)
-    report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, "could not verify its Pods"))
+    report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, NOT_VERIFIED))
     report.print_counts(1.0)
     assert "Pods: " not in capsys.readouterr().out
     assert report.totals.pods.total() == 0

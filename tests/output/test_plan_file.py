@@ -13,6 +13,7 @@ from clusters.embedded.manifests import replicated, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, a_workload, command, options_of, upgrade
+from texts import NEEDS_TERMINAL, NO_RECORD
 
 JSON = ("--log-format=json", DRIFTED)
 FIELDS = ("kind", "namespace", "name", "group", "uid", "sidecar_hash", "method", "started_before")
@@ -131,16 +132,16 @@ def test_what_no_longer_exists_is_listed(fleet, run, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["not json"], "line 1 is no such record"),
-        (["[]"], "line 1 is no such record"),
+        (["not json"], f"line 1 {NO_RECORD}"),
+        (["[]"], f"line 1 {NO_RECORD}"),
         (['{"record": "summary"}', "{}"], "line 2 has no field 'record'"),
         (['{"record": "plan", "selected": true}'], "line 1 has no field 'kind'"),
         (
             [json.dumps({"record": "plan", "selected": True, **dict.fromkeys(FIELDS[:5], "x")})],
             "line 1 has no field 'sidecar_hash': made by an older version; repeat the dry run",
         ),
-        (['{"record": "skip"}', '{"record": "skip"}', '"record"'], "line 3 is no such record"),
-        (['{"record": "plan", "selected": "false"}'], "line 1 is no such record"),
+        (['{"record": "skip"}', '{"record": "skip"}', '"record"'], f"line 3 {NO_RECORD}"),
+        (['{"record": "plan", "selected": "false"}'], f"line 1 {NO_RECORD}"),
     ],
 )
 def test_a_line_that_is_no_record_is_bad_usage(cluster, run, tmp_path, lines, said):
@@ -230,7 +231,7 @@ def test_whatever_a_file_has_it_is_a_plan_or_bad_usage(tool, tmp_path_factory, f
         plan = tool.plan_file(str(path))
     except argparse.ArgumentTypeError as error:
         assert re.search(
-            r"; line \d+ (is no such record|has no field '\w+'(: made by an older version; .*)?)$",
+            rf"; line \d+ ({NO_RECORD}|has no field '\w+'(: made by an older version; .*)?)$",
             str(error),
         )
     else:
@@ -245,7 +246,7 @@ def test_a_question_and_a_plan_cannot_both_come_from_standard_input(fleet, tmp_p
         ended = subprocess.run(words, env=environment, stdin=plan, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr.partition("\n")[0]) == (
         2,
-        "error: --confirm-each requires a terminal on standard input",
+        f"error: {NEEDS_TERMINAL}",
     )
 
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, a_workload, messages, unchecked
+from texts import RECHECK
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
     cluster.kubelet.ready_after = 60
     held = cluster.fault(path="deployments/b$", release=threading.Event())
     running = start(cluster, CONFIRM, "--timeout=1s")
-    running.wait_for_log("will recheck at the end")
+    running.wait_for_log(RECHECK)
     assert held.reached.wait(20)
     cluster.delete("Deployment", "shop", "a")
     held.release.set()
@@ -68,7 +69,7 @@ def test_a_workload_in_a_terminating_namespace_is_skipped(drifted_fleet, run):
     drifted_fleet.store.change("namespaces", namespace, metadata=metadata)
     ended = run(unchecked(drifted_fleet), CONFIRM)
     assert (ended.code, ended.outcomes, len(ended.skipped)) == (0, {}, 7)
-    assert set(ended.skipped.values()) == {"its namespace is terminating"}
+    assert set(ended.skipped.values()) == {"being_deleted"}
 
 
 def test_a_namespace_that_is_terminating_since_the_plan_is_noticed(drifted_fleet, start):

@@ -7,6 +7,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, unchecked, upgrade
+from texts import IN_A_ROW, NO_NEW_ROLLOUTS, NOT_CREATED, WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
 
@@ -33,9 +34,9 @@ def test_right_before_each_patch_the_injector_is_asked_again(drifted_fleet, star
     ]
     assert messages(ended)["a"] == f"not begun: {MISSING}"
     reason = "new Pods of Deployment shop/a would not have the sidecar"
-    reason = reason if options else "5 rollouts failed in a row"
+    reason = reason if options else f"5 {IN_A_ROW}"
     assert messages(ended)["g"] == reason
-    assert f"{reason}: no new rollouts will start" in ended.stderr
+    assert f"{reason}: {NO_NEW_ROLLOUTS}" in ended.stderr
 
 
 @pytest.mark.parametrize("state", ["fails", "denies"])
@@ -44,7 +45,7 @@ def test_what_the_api_server_would_reject_is_not_patched(drifted_fleet, run, sta
     ended = run(drifted_fleet, CONFIRM, "--max-failures=1")
     assert patched(drifted_fleet) == []
     assert ended.outcomes["shop/a"] == "failed"
-    assert messages(ended)["a"].startswith("not begun: new Pods cannot be created: ")
+    assert messages(ended)["a"].startswith(NOT_CREATED)
     assert messages(ended)["b"] == "--max-failures=1 reached"
 
 
@@ -100,4 +101,4 @@ def test_pods_that_have_lost_their_sidecar_since_the_plan_do_not_hide_a_broken_i
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "failed"}
     (result,) = ended.of("result")
-    assert result["message"].startswith("not begun: new Pods would not have the sidecar")
+    assert result["message"].startswith(WITHOUT_SIDECAR)

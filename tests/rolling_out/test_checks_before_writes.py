@@ -9,6 +9,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, TEXT, command, patched
+from texts import NEEDS_TERMINAL, NO_NEW_ROLLOUTS
 
 pytestmark = pytest.mark.both
 
@@ -25,7 +26,7 @@ def test_no_patch_is_sent_after_the_first_signal(cluster, held_dry_run, start):
     running = start(cluster, CONFIRM)
     assert held_dry_run.reached.wait(20)
     running.signal(signal.SIGTERM)
-    running.wait_for_log("interrupted: no new rollouts will start")
+    running.wait_for_log(f"interrupted: {NO_NEW_ROLLOUTS}")
     held_dry_run.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes, patched(cluster)) == (143, {"shop/web": "not_started"}, [])
@@ -34,7 +35,7 @@ def test_no_patch_is_sent_after_the_first_signal(cluster, held_dry_run, start):
 def test_no_patch_is_sent_after_max_duration(cluster, held_dry_run, start):
     running = start(cluster, CONFIRM, "--max-duration=2s")
     assert held_dry_run.reached.wait(20)
-    running.wait_for_log("--max-duration reached: no new rollouts will start")
+    running.wait_for_log(f"--max-duration reached: {NO_NEW_ROLLOUTS}")
     held_dry_run.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes, patched(cluster)) == (0, {"shop/web": "not_started"}, [])
@@ -58,4 +59,4 @@ def test_without_standard_input_nothing_can_be_asked(cluster):
     shell = ["bash", "-c", 'exec "$@" <&-', "bash", *words]
     ended = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
-    assert "--confirm-each requires a terminal on standard input" in ended.stderr
+    assert NEEDS_TERMINAL in ended.stderr

@@ -6,6 +6,7 @@ import threading
 
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked
+from texts import NO_NEW_ROLLOUTS
 
 
 def test_after_n_failures_nothing_new_starts(deployments_a_to_f, run):
@@ -21,7 +22,7 @@ def test_after_n_failures_nothing_new_starts(deployments_a_to_f, run):
     assert {r["message"] for r in ended.of("result") if r["outcome"] == "not_started"} == {
         "--max-failures=2 reached"
     }
-    assert "--max-failures=2 reached: no new rollouts will start" in ended.stderr
+    assert f"--max-failures=2 reached: {NO_NEW_ROLLOUTS}" in ended.stderr
 
 
 def test_what_is_in_progress_is_waited_for_after_the_last_failure(deployments_a_to_f, start):
@@ -31,9 +32,7 @@ def test_what_is_in_progress_is_waited_for_after_the_last_failure(deployments_a_
     running = start(deployments_a_to_f, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")
     assert held.reached.wait(20)
     forbidden["release"].set()  # only now: no patch is sent after the failure
-    running.wait_for_log(
-        "--max-failures=1 reached: no new rollouts will start; waiting for 1 in progress"
-    )
+    running.wait_for_log(f"--max-failures=1 reached: {NO_NEW_ROLLOUTS}; waiting for 1 in progress")
     held.release.set()
     ended = running.finish()
     assert ended.code == 1

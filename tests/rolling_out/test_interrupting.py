@@ -14,6 +14,7 @@ import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DEBUG, is_running, no_signals
+from texts import INTERRUPT_AGAIN, NO_NEW_ROLLOUTS, RECHECK
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
     assert ended.summary["exit_code"] == code
     assert ended.summary["planned"] == 3
     assert (
-        "interrupted: no new rollouts will start; waiting for 1 in progress (interrupt again to stop waiting)"
+        f"interrupted: {NO_NEW_ROLLOUTS}; waiting for 1 in progress ({INTERRUPT_AGAIN})"
         in ended.stderr
     )
 
@@ -58,7 +59,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployment
     running = start(deployments_a_to_c, CONFIRM, DEBUG, "--parallel-rollouts=2")
     running.wait_for_log("running kubectl", times=3)
     running.signal(signal.SIGINT)
-    running.wait_for_log("interrupt again to stop waiting")
+    running.wait_for_log(INTERRUPT_AGAIN)
     kubectls = running.kubectls()
     assert len(kubectls) == 2
     running.signal(signal.SIGINT)
@@ -86,7 +87,7 @@ def test_nothing_is_patched_after_the_second_signal(deployments_a_to_c, start):
     plan_is_read.release.set()
     assert before_the_patch.reached.wait(20)
     running.signal(signal.SIGINT)
-    running.wait_for_log("interrupt again to stop waiting")
+    running.wait_for_log(INTERRUPT_AGAIN)
     running.signal(signal.SIGINT)
     running.wait_for_log("rollout interrupted")
     before_the_patch.release.set()
@@ -210,7 +211,7 @@ def test_the_second_signal_ends_the_recheck_as_well(deployments_a_to_c, start):
     """The last look at what timed out has its own kubectl, which may hang."""
     deployments_a_to_c.kubelet.ready_after = 60
     running = start(deployments_a_to_c, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
-    running.wait_for_log("will recheck at the end", times=3)
+    running.wait_for_log(RECHECK, times=3)
     running.signal(signal.SIGINT)
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)

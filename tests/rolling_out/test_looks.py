@@ -20,6 +20,7 @@ from support import (
     let_ready,
     messages,
 )
+from texts import INTERRUPT_AGAIN, RECHECKED, RECREATED, SIDECAR_NOT_READY, SIDECAR_NOT_STARTED
 
 BROKEN = "docker.io/istio/proxyv2:broken"
 
@@ -97,7 +98,7 @@ def test_a_sidecar_that_cannot_be_pulled_fails_the_rollout_long_before_the_timeo
     ended = run(web, CONFIRM, "--timeout=10m")
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "failed")
-    assert result["message"].startswith("a sidecar did not start; 1 of 3 Pods not ready: web-")
+    assert result["message"].startswith(f"{SIDECAR_NOT_STARTED}1 of 3 Pods not ready: web-")
     assert ": container istio-proxy: " in result["message"]
     assert result["seconds"] < 60
     assert (
@@ -134,7 +135,7 @@ def test_a_sidecar_that_starts_after_all_has_completed_late(web, run, looking, t
     monkeypatch.setattr(tool.Restart, "recheck", repaired)
     ended = run(web, CONFIRM, "--timeout=10m")
     assert ended.outcomes == {"shop/web": "completed_late"}
-    text = "complete when rechecked; before: a sidecar did not start; "
+    text = f"{RECHECKED}{SIDECAR_NOT_STARTED}"
     assert messages(ended)["web"].startswith(text)
 
 
@@ -171,7 +172,7 @@ def test_a_workload_that_is_recreated_is_incomplete_at_once(web, start):
     read.release.set()
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "incomplete"}
-    assert messages(ended)["web"] == "was deleted and recreated during its rollout"
+    assert messages(ended)["web"] == RECREATED
 
 
 def test_a_workload_that_is_deleted_is_skipped_at_once(web, start):
@@ -206,7 +207,7 @@ def test_the_second_signal_ends_it_while_a_look_hangs(web, start):
     running = start(web, CONFIRM, "--log-level=debug")
     assert hangs.reached.wait(20)
     running.signal(signal.SIGINT)
-    running.wait_for_log("interrupt again to stop waiting")
+    running.wait_for_log(INTERRUPT_AGAIN)
     (kubectl,) = running.kubectls()
     running.signal(signal.SIGINT)
     ended = running.finish(timeout=5)
@@ -313,7 +314,7 @@ def test_what_fails_everywhere_is_found_on_one(cluster, run, looking):
     ended = run(cluster, CONFIRM, "--parallel-rollouts=5", "--timeout=10m")
     assert ended.code == 1
     assert ended.summary["outcomes"] == {"failed": 1, "not_started": 5}
-    reason = "the sidecar is not ready in new Pods of Deployment shop/web-0"
+    reason = f"{SIDECAR_NOT_READY}Deployment shop/web-0"
     assert set(messages(ended).values()) - {messages(ended)["web-0"]} == {reason}
     touched = {
         p["metadata"]["labels"]["app"]

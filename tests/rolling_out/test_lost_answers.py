@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
 from support import APP, CONFIRM, EVICT, a_rollout, a_workload, messages, patched
+from texts import NO_RESULT, RECREATED
 
 PATCH = {"method": "PATCH", "path": "deployments/web"}
 
@@ -143,12 +144,12 @@ def test_a_workload_that_was_recreated_during_its_rollout_is_incomplete(web, sta
         path="deployments/web$", user_agent="sidecar-rollout", release=threading.Event()
     )
     web.delete("Deployment", "shop", "web", orphan=True)
-    running.wait_for_log("kubectl ended without a result")
+    running.wait_for_log(NO_RESULT)
     changed = pod_spec(container("app", "app:2"))  # else it would adopt its ReplicaSet, too
     web.create("shop", workload("Deployment", "web", changed, replicas=2))
     held.release.set()
     ended = running.finish()
-    assert messages(ended) == {"web": "was deleted and recreated during its rollout"}
+    assert messages(ended) == {"web": RECREATED}
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "incomplete"})
 
 

@@ -20,6 +20,7 @@ from support import (
     printed_command,
     upgrade,
 )
+from texts import NEW_HAVE_NONE, NO_NEW_ROLLOUTS, UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
 
@@ -34,9 +35,9 @@ def test_a_new_pod_without_the_sidecar_stops_the_run(drifted_fleet, run, options
     assert ended.code == 1
     healthy = "check what injects it"
     assert messages(ended)["b"] == f"1 of 2 new Pods without sidecar istio-proxy; {healthy}"
-    reason = "new Pods of Deployment shop/b have no sidecar istio-proxy"
+    reason = f"new Pods of Deployment shop/b{NEW_HAVE_NONE} istio-proxy"
     assert {messages(ended)[name] for name in "cdefg"} == {reason}
-    assert f"{reason}: no new rollouts will start" in ended.stderr
+    assert f"{reason}: {NO_NEW_ROLLOUTS}" in ended.stderr
     assert ended.summary["pods"] == counts(3, 3, 3, lost=1)
 
 
@@ -61,11 +62,11 @@ def test_the_same_command_repairs_and_resumes(drifted_fleet, run, options):
     """Whatever the cutoff: the Pods that lost their sidecar are newer."""
     drifted_fleet.injector.breaks_after = 3
     shown = run(drifted_fleet, TEXT, CONFIRM, *options).stdout
-    reason = "new Pods of Deployment shop/b have no sidecar istio-proxy"
+    reason = f"new Pods of Deployment shop/b{NEW_HAVE_NONE} istio-proxy"
     assert f"\nnot started:\n  {reason}:\n    Deployment shop/c" in shown
-    assert "\nPods: 3 of 4 updated and ready (1 lost).\n" in shown
+    assert f"\nPods: 3 of 4{UPDATED_AND_READY} (1 lost).\n" in shown
     *_, title, command, failed = shown.splitlines()
-    assert title == ("New Pods of Deployment shop/b have no sidecar. Repair the injector, and run:")
+    assert title == (f"New Pods of Deployment shop/b{NEW_HAVE_NONE}. Repair the injector, and run:")
     assert failed == "Failed: 1 lost sidecar."
     assert "--include-missing" not in command
     heal(drifted_fleet)
@@ -113,10 +114,8 @@ def test_while_the_injector_is_broken_it_is_not_restarted_again(lost, run):
     ended = run(lost, DRIFTED, CONFIRM)
     assert (ended.code, codes(ended)) == (1, {"web": "lost_sidecar"})
     assert ended.summary["failed"] == {"lost_sidecar": 1}
-    (reason,) = ended.skipped.values()
-    assert (
-        reason == "1 of 1 Pod lost istio-proxy, and new ones would not get it; repair the injector"
-    )
+    assert ended.skipped == {"Deployment shop/web": "lost_sidecar"}
+    assert "1 of 1 Pod lost istio-proxy, " in ended.reasons["Deployment shop/web"]
     assert patched(lost) == ["web"]
     audit = run(lost, DRIFTED, "--fail-on-drift")
     assert (audit.code, audit.summary["not_up_to_date"]["lost_sidecar"]) == (1, 1)
@@ -244,7 +243,7 @@ def test_an_ordered_statefulset_that_lost_it_needs_evictions(cluster, run):
     heal(cluster)
     ended = run(cluster, CONFIRM, *options, "--timeout=2s")
     assert (codes(ended), ended.planned) == ({"db": "degraded"}, [])
-    assert "use --evict" in ended.skipped["StatefulSet shop/db"]
+    assert "use --evict" in ended.reasons["StatefulSet shop/db"]
     dry = run(cluster, TEXT, *options).stdout
     for text in (shown, dry):
         (command,) = [line for line in text.splitlines() if "sidecar-rollout.py" in line]
@@ -264,7 +263,7 @@ def test_a_bad_release_is_not_repaired(cluster, run):
     cluster.wait_for(lambda: len(cluster.pods("shop")) > 2)
     ended = run(cluster, CONFIRM)
     assert ended.outcomes == {}
-    assert "its rollout is not complete" in ended.skipped["Deployment shop/web"]
+    assert ended.skipped["Deployment shop/web"] == "incomplete_rollout"
 
 
 def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(drifted_fleet, run):
@@ -273,7 +272,7 @@ def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(drifted_fleet
     ended = run(drifted_fleet, CONFIRM, "--timeout=1s", "--max-failures=7")
     assert ended.outcomes["shop/a"] == "lost_sidecar"
     assert patched(drifted_fleet) == ["a"]
-    assert "new Pods of Deployment shop/a have no sidecar" in messages(ended)["b"]
+    assert f"new Pods of Deployment shop/a{NEW_HAVE_NONE}" in messages(ended)["b"]
 
 
 def test_with_allow_removal_it_goes_on(drifted_fleet, run):
@@ -331,7 +330,7 @@ def test_evicted_pods_keep_no_annotation(cluster, run):
     cluster.injector.breaks_after = 0
     shown = run(cluster, TEXT, CONFIRM, "--evict").stdout
     *_, title, command, _ = shown.splitlines()
-    assert title.startswith("New Pods of CloneSet shop/clones have no sidecar.")
+    assert title.startswith(f"New Pods of CloneSet shop/clones{NEW_HAVE_NONE}.")
     assert {"--only-drifted", "--include-missing"} <= set(command.split())
 
 

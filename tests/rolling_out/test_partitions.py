@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
+from texts import UPDATED_AND_READY
 
 
 def test_a_partition_leaves_old_pods_and_the_result_says_how_many(cluster, run):
@@ -53,7 +54,7 @@ def test_a_partition_does_not_hide_lost_sidecars(partitioned, run):
     partitioned.injector.breaks_after = 0
     shown = run(partitioned, TEXT, CONFIRM, "--include-statefulset", "sts/db").stdout
     assert "2 of 2 new Pods without sidecar" in shown
-    assert "\nPods: 0 of 2 updated and ready (2 lost).\n" in shown
+    assert f"\nPods: 0 of 2{UPDATED_AND_READY} (2 lost).\n" in shown
 
 
 @pytest.mark.parametrize("options", [[], [DRIFTED]])
@@ -74,9 +75,8 @@ def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run
     second = run(partitioned, *given)
     assert second.code == 0
     assert second.planned == []
-    reason = f"{KEPT}; lower the partition"
-    reason = f"drifted, but {reason}" if options else reason
-    assert second.skipped == {"StatefulSet shop/db": reason}
+    assert second.skipped == {"StatefulSet shop/db": "below_partition"}
+    assert KEPT in second.reasons["StatefulSet shop/db"]
     assert {found["metadata"]["uid"] for found in partitioned.pods("shop")} == uids
 
 
@@ -98,7 +98,7 @@ def test_a_pod_below_the_partition_that_is_up_to_date_is_no_failure(partitioned,
 def test_the_pods_of_a_partitioned_rollout_add_up(partitioned, run):
     shown = run(partitioned, TEXT, CONFIRM, "--include-statefulset").stdout
     assert "\nTo roll out: 2 workloads with 3 Pods, 3 of them old.\n" in shown
-    assert "\nPods: 3 of 3 updated and ready.\n" in shown
+    assert f"\nPods: 3 of 3{UPDATED_AND_READY}.\n" in shown
 
 
 @pytest.mark.parametrize(

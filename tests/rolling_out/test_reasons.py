@@ -9,6 +9,7 @@ import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, a_workload, unchecked
+from texts import RECHECK, RECHECKED
 
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
@@ -208,10 +209,10 @@ def test_a_rollout_past_its_progress_deadline_is_rechecked(cluster, run):
     cluster.settle()
     ended = run(cluster, CONFIRM, "--parallel-rollouts=2", "--log-format=text")
     assert ended.code == 0
-    (told,) = re.findall("rollout not complete: (.*); will recheck at the end", ended.stderr)
+    (told,) = re.findall(f"rollout not complete: (.*); {RECHECK}", ended.stderr)
     assert told.startswith('error: deployment "late" exceeded its progress deadline')
     assert "rollout completed late in " in ended.stderr
-    assert "complete when rechecked; before: error: deployment" in ended.stderr
+    assert f"{RECHECKED}error: deployment" in ended.stderr
 
 
 def test_a_pod_that_does_not_end(cluster, run):

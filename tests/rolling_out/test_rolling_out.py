@@ -13,6 +13,7 @@ import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, KUBECTL, began_after, let_ready, unchecked
+from texts import NO_NEW_ROLLOUTS, NO_RESULT, RECHECK, RECHECKED, REJECTED_CREDENTIALS
 
 pytestmark = pytest.mark.both
 
@@ -139,7 +140,7 @@ def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, ru
     assert ended.summary["outcomes"] == {"completed_late": 1, "timed_out": 1}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
     assert messages["stuck"].startswith("1 of 2 Pods not ready")
-    text = "complete when rechecked; before: "
+    text = RECHECKED
     assert messages["late"].startswith(text)
 
 
@@ -152,7 +153,7 @@ def test_completed_late_alone_is_a_success(cluster, run):
     ended = run(cluster, CONFIRM, "--timeout=2s")
     assert (ended.code, ended.outcomes["shop/late"]) == (0, "completed_late")
     assert "rollout not complete: " in ended.stderr
-    assert "; will recheck at the end" in ended.stderr
+    assert f"; {RECHECK}" in ended.stderr
 
 
 def test_a_new_sidecar_that_does_not_start_fails_the_rollout(cluster, run):
@@ -291,7 +292,7 @@ def start_and_lose(cluster, start):
 def test_an_api_server_that_is_away_is_waited_for_as_long_as_a_rollout(cluster, start_and_lose):
     """Whether the rollout succeeded nobody can say until it is back."""
     running = start_and_lose("--timeout=60s")
-    running.wait_for_log("kubectl ended without a result", times=5, timeout=40)
+    running.wait_for_log(NO_RESULT, times=5, timeout=40)
     cluster.reappear()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
@@ -302,7 +303,7 @@ def test_an_api_server_that_stays_away_makes_no_failure_of_a_rollout(cluster, st
         "shop", workload("Deployment", "web-2", replicas=2)
     )  # has its turn, so the last look comes after it
     running = start_and_lose("--timeout=2s", RETRIES="2")
-    running.wait_for_log("will recheck at the end", timeout=100)
+    running.wait_for_log(RECHECK, timeout=100)
     cluster.reappear()
     assert running.finish().outcomes == {"shop/web": "completed_late", "shop/web-2": "succeeded"}
 
@@ -334,9 +335,9 @@ def test_once_the_credentials_are_gone_nothing_more_is_tried(cluster, start):
         "not_started",
         "not_started",
     ]
-    reason = "401 Unauthorized: credentials were rejected or have expired; log in again"
+    reason = f"401 Unauthorized: {REJECTED_CREDENTIALS}"
     assert {r["name"]: r["message"] for r in ended.of("result")}["d"] == reason
-    assert f"{reason}: no new rollouts will start" in ended.stderr
+    assert f"{reason}: {NO_NEW_ROLLOUTS}" in ended.stderr
 
 
 def test_a_workload_that_is_deleted_while_it_is_waited_for_is_skipped(cluster, start):
@@ -387,7 +388,7 @@ def test_kubectls_last_line_is_in_the_debug_log(cluster, start):
     cluster.settle()
     cluster.fault(user_agent="kubectl", path="deployments", status=503, body=b"busy", times=20)
     running = start(cluster, CONFIRM, "--log-format=text", "--log-level=debug")
-    running.wait_for_log("Deployment shop/web: kubectl ended without a result: ")
+    running.wait_for_log(f"Deployment shop/web: {NO_RESULT}: ")
     running.signal(signal.SIGKILL)
 
 

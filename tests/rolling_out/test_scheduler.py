@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import a_rollout, a_workload, no_signals
+from texts import IN_A_ROW
 
 
 class FakeCluster:
@@ -157,7 +158,7 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures):
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [([], "5 rollouts failed in a row"), (["--max-failures=5"], "--max-failures=5 reached")],
+    [([], f"5 {IN_A_ROW}"), (["--max-failures=5"], "--max-failures=5 reached")],
 )
 def test_what_is_left_when_a_run_stops_is_no_success(tool, options, reason):
     """Also if those that failed are complete when they are rechecked."""
@@ -181,7 +182,7 @@ def test_what_becomes_unhealthy_after_the_plan_counts_as_a_failure(tool):
     kubectl = FakeKubectl({f"w{number}": "failed" for number in range(7)}, 1)
     results = run_all(tool, Short(), kubectl, plan, 1)
     left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
-    assert [result.message for result in left] == ["5 rollouts failed in a row"] * 2
+    assert [result.message for result in left] == [f"5 {IN_A_ROW}"] * 2
 
 
 @pytest.mark.parametrize("status", [0, 401, 403, 500])
@@ -226,8 +227,8 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool):
         assert count(outcome) == ""
     assert count(tool.Outcome.FAILED, problem="CrashLoopBackOff") == ""
     assert count(tool.Outcome.SKIPPED) == ""
-    assert count(tool.Outcome.FAILED) == "5 rollouts failed in a row"
-    assert count(tool.Outcome.SUCCEEDED) == "5 rollouts failed in a row"
+    assert count(tool.Outcome.FAILED) == f"5 {IN_A_ROW}"
+    assert count(tool.Outcome.SUCCEEDED) == f"5 {IN_A_ROW}"
 
 
 class Results:

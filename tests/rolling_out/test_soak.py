@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import CONFIRM, TEXT, a_rollout, a_workload, let_ready
+from texts import IN_SOAK, NOT_VERIFIED, RECHECK, UPDATED_AND_READY
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_container_that_restarts_is_a_failure(shop, start):
     shop.kubelet.crash("shop", name, "istio-proxy")
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "not_started"}
-    crash = f"failed during the soak: {name}: container istio-proxy restarted: OOMKilled"
+    crash = f"{IN_SOAK}{name}: container istio-proxy restarted: OOMKilled"
     assert message_of(ended, "a") == crash
     assert message_of(ended, "b") == "--max-failures=1 reached"
     assert ended.code == 1
@@ -61,7 +62,7 @@ def test_the_summary_has_the_command_to_look_at_it(shop, start):
     running = soaking(shop, start, "--max-failures=1", TEXT)
     shop.kubelet.crash("shop", a_pod(shop, "a"), "app", reason="Error", code=3)
     ended = running.finish()
-    head, _, rest = ended.stdout.partition("failed: Deployment shop/a:\n  failed during the soak: ")
+    head, _, rest = ended.stdout.partition(f"failed: Deployment shop/a:\n  {IN_SOAK}")
     assert ": container app restarted: Error (exit code 3)\n" in rest
     assert "kubectl describe deployment/a --namespace shop" in rest
 
@@ -82,7 +83,7 @@ def test_a_pod_that_comes_back_without_the_sidecar_is_a_failure(shop, start):
     shop.wait_for(lambda: name not in map(name_of, shop.pods("shop", "a")))
     ended = running.finish()
     assert "lost sidecar: Deployment shop/a:\n  1 of 2 new Pods without sidecar" in ended.stdout
-    assert "Pods: 1 of 2 updated and ready (1 lost)." in ended.stdout
+    assert f"Pods: 1 of 2{UPDATED_AND_READY} (1 lost)." in ended.stdout
     assert ended.code == 1
 
 
@@ -115,10 +116,7 @@ def test_evicted_pods_are_watched_as_well(cluster, start):
     name = a_pod(cluster, "lone")
     cluster.kubelet.crash("shop", name, "app")
     ended = running.finish()
-    text = (
-        "failed: ReplicaSet shop/lone:\n"
-        f"  failed during the soak: {name}: container app restarted: OOMKilled\n"
-    )
+    text = f"failed: ReplicaSet shop/lone:\n  {IN_SOAK}{name}: container app restarted: OOMKilled\n"
     assert text in ended.stdout
 
 
@@ -147,7 +145,7 @@ def test_a_workload_that_was_late_is_not_watched(cluster, start):
     cluster.settle()
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--timeout=3s", "--soak=4s", "--log-level=debug")
-    running.wait_for_log("will recheck at the end")
+    running.wait_for_log(RECHECK)
     let_ready(cluster)  # and b is rolled out before a is rechecked
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "completed_late", "shop/b": "succeeded"}
@@ -273,7 +271,7 @@ AWAY = RuntimeError("the API server is away")
         ({5: [ready_pod(), STUCK]}, "incomplete", "web-1: container app: ImagePullBackOff"),
         ({5: AWAY, 30: [ready_pod()]}, "succeeded", ""),
         ({5: AWAY, 30: [ready_pod(1)]}, "failed", "web-0: container app restarted: unknown"),
-        ({5: AWAY}, "incomplete", "could not verify its Pods: cannot connect"),
+        ({5: AWAY}, "incomplete", f"{NOT_VERIFIED}: cannot connect"),
     ],
 )
 def test_what_is_a_failure(tool, monkeypatch, then, outcome, message):

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, workload
 from support import CONFIRM, DEBUG, KUBECTL, NEW, TEXT, counts, refuse, unchecked
+from texts import ANNOTATION_REMOVED, UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
 
@@ -43,8 +44,7 @@ def test_an_annotation_that_is_taken_away_is_told(cluster, start):
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "incomplete")
     assert (
-        result["message"]
-        == "2 of 2 Pods not updated: the rollout annotation was removed, for example by "
+        result["message"] == f"2 of 2 Pods not updated: {ANNOTATION_REMOVED} "
         "`kubectl rollout undo` or a GitOps tool; configure such a tool to ignore annotations of the Pod "
         "template"
     )
@@ -149,7 +149,7 @@ def test_completed_late_is_verified_as_well(cluster, start):
     take_away(cluster, "web", "flux")
     ended = running.finish()
     assert ended.of("result")[0]["outcome"] == "incomplete"
-    assert "the rollout annotation was removed, for example by" in ended.of("result")[0]["message"]
+    assert ANNOTATION_REMOVED in ended.of("result")[0]["message"]
 
 
 def test_the_numbers_count_what_was_begun(deployments_a_to_f, run):
@@ -157,7 +157,7 @@ def test_the_numbers_count_what_was_begun(deployments_a_to_f, run):
     ended = run(deployments_a_to_f, CONFIRM, "--max-rollouts=3")
     assert ended.summary["pods"] == counts(2, 2, 2)
     text = run(deployments_a_to_f, CONFIRM, TEXT).stdout
-    assert "\nPods: 6 of 6 updated and ready.\n" in text
+    assert f"\nPods: 6 of 6{UPDATED_AND_READY}.\n" in text
 
 
 def test_the_numbers_are_those_after_a_failure(cluster, run):

@@ -8,6 +8,7 @@ import pytest
 from clusters.embedded import server
 from clusters.embedded.manifests import replicated, workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
+from texts import NOT_VERIFIED, UPDATED_AND_READY, WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
 
@@ -99,7 +100,7 @@ def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start,
     held.release.set()
     ended = running.finish()
     assert ended.code == 1
-    failure = f"\nincomplete: Deployment shop/web:\n  could not verify its Pods: {status}"
+    failure = f"\nincomplete: Deployment shop/web:\n  {NOT_VERIFIED}: {status}"
     assert failure in ended.stdout
     assert "updated and ready" not in ended.stdout
 
@@ -110,7 +111,7 @@ def test_a_removal_that_the_plan_announced_is_a_success(cluster, run):
     cluster.injector.state = "ignored"
     ended = run(cluster, CONFIRM, DRIFTED, "--allow-removal", TEXT)
     assert ended.code == 0
-    assert "\nPods: 5 of 5 updated and ready.\n" in ended.stdout
+    assert f"\nPods: 5 of 5{UPDATED_AND_READY}.\n" in ended.stdout
 
 
 def test_a_removal_that_the_plan_did_not_announce_stops_the_run(cluster, start):
@@ -126,7 +127,7 @@ def test_a_removal_that_the_plan_did_not_announce_stops_the_run(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "not_started"}
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
-    assert messages(ended)["a"].startswith("not begun: new Pods would not have the sidecar")
+    assert messages(ended)["a"].startswith(WITHOUT_SIDECAR)
 
 
 def held_verification(cluster, start, *options: str, **environment: str):

@@ -8,6 +8,7 @@ import time
 import pytest
 from clusters.embedded.manifests import replicated, workload
 from support import CONFIRM, evictions, let_ready, options_of, patched, printed_command
+from texts import NO_NEW_ROLLOUTS
 
 WINDOW = ("--max-duration=1h", "--timeout=2h")
 
@@ -80,7 +81,7 @@ def test_what_is_in_progress_is_completed_and_nothing_new_starts(slow, run, end_
     }
     assert ended.code == 0  # it was asked for
     assert {r["message"] for r in ended.of("result")[1:]} == {"--max-duration reached"}
-    text = "--max-duration reached: no new rollouts will start; waiting for 1 in progress"
+    text = f"--max-duration reached: {NO_NEW_ROLLOUTS}; waiting for 1 in progress"
     assert text in ended.stderr
 
 

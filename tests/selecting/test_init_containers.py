@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, lines, verdicts
+from texts import WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
 
@@ -119,7 +120,7 @@ def test_a_rollout_is_not_started_if_it_would_lose_one(with_init_containers, run
     ended = run(with_init_containers, "--sidecar-container-name=istio-init", CONFIRM)
     assert ended.outcomes == {"shop/cart": "failed", "shop/web": "failed"}
     (message, _) = [r["message"] for r in ended.of("result")]
-    assert message.startswith("not begun: new Pods would not have the sidecar istio-init; ")
+    assert message.startswith(f"{WITHOUT_SIDECAR} istio-init; ")
 
 
 def test_a_rollout_that_lost_one_stops_the_run(instrumented, run):

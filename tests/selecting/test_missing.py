@@ -8,6 +8,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import BOTH, CONFIRM, TEXT, options_of, sidecar_table, verdicts
+from texts import NEW_HAVE_NONE, NO_PODS_WITH, WITHOUT_SIDECAR
 
 MISSING = ("--only-drifted", "--include-missing")
 IMAGE = "docker.io/istio/proxyv2:1.26.2"
@@ -127,7 +128,7 @@ def test_nobody_has_it_yet(late, run):
     assert "\n  a  3 workloads  would be added: istio-proxy 1.26.2\n" in ended.stdout
     assert "WARNING" not in ended.stderr
     ended = run(late, *MISSING, "-n=plain", TEXT)
-    assert "no Pods have a container named istio-proxy (1 checked)" in ended.stderr
+    assert f"{NO_PODS_WITH}istio-proxy (1 checked)" in ended.stderr
 
 
 def test_pods_that_no_controller_replaces_are_not_mentioned(late, run):
@@ -146,12 +147,12 @@ def test_one_that_cannot_be_restarted_is_skipped_only_if_it_should_have_it(late,
     for namespace, name in (("late", "web"), ("plain", "plain")):
         late.change("Deployment", namespace, name, {"spec": {"paused": True}})
     ended = run(late, *MISSING)
-    reason = "missing, but paused; run `kubectl rollout resume` first, or use --evict"
     assert ended.skipped == {
-        "Deployment late/web": reason,
-        "DaemonSet late/agent": "missing, but not selected; add --include-daemonset",
-        "StatefulSet late/db": "missing, but not selected; add --include-statefulset",
+        "Deployment late/web": "wrong_method",
+        "DaemonSet late/agent": "kind_not_selected",
+        "StatefulSet late/db": "kind_not_selected",
     }
+    assert {reason.partition(", but ")[0] for reason in ended.reasons.values()} == {"missing"}
     assert ended.summary["verdicts"] == {"up_to_date": 1, "not_injected": 1, "missing": 3}
 
 
@@ -160,7 +161,7 @@ def test_a_namespace_that_opted_out_is_left_alone(late, run):
     late.change("Namespace", "", "late", annotations)
     ended = run(late, *MISSING, "--exclude-annotation=example.com/x=never")
     assert ended.planned == []
-    assert set(ended.skipped.values()) == {"its namespace matches --exclude-annotation"}
+    assert set(ended.skipped.values()) == {"excluded"}
     assert "Deployment late/web" in ended.skipped
 
 
@@ -187,7 +188,7 @@ def test_the_sidecar_must_be_there_afterwards(late, run):
     assert ended.outcomes == {"late/web": "lost_sidecar", "late/zoo": "not_started"}
     (message, reason) = [r["message"] for r in ended.of("result")]
     assert message.endswith("new Pods without sidecar istio-proxy; check what injects it")
-    assert reason.startswith("new Pods of Deployment late/web have no sidecar")
+    assert reason.startswith(f"new Pods of Deployment late/web{NEW_HAVE_NONE}")
     assert ended.code == 1
 
 
@@ -205,9 +206,7 @@ def test_it_is_checked_right_before_the_patch(late, start):
     ended = running.finish()
     assert ended.outcomes == {"late/web": "failed"}
     (result,) = ended.of("result")
-    assert result["message"].startswith(
-        "not begun: new Pods would not have the sidecar istio-proxy;"
-    )
+    assert result["message"].startswith(f"{WITHOUT_SIDECAR} istio-proxy;")
 
 
 def test_evicted_ones_get_it_too(late, run):

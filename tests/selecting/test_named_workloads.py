@@ -9,6 +9,7 @@ from clusters.embedded.manifests import container, pod, pod_spec, replicated, wo
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, options_of, printed_command
+from texts import NO_PODS_WITH, TYPE_AND_NAME
 
 pytestmark = pytest.mark.both
 
@@ -102,7 +103,7 @@ def test_what_does_not_exist_is_an_error(shop, run, options):
         (
             "-n=shop",
             "--sidecar-container-name=istio-prox",
-        ): "no Pods have a container named istio-prox ",
+        ): f"{NO_PODS_WITH}istio-prox ",
         ("-n=shop", "--sidecar-container-name=istio-prox", DRIFTED): close,
         ("sts/web",): 'statefulsets.apps "web" not found in ',
     }.items():
@@ -124,7 +125,7 @@ def test_a_name_with_a_wildcard_may_match_nothing(shop, run, options):
         (
             "-n=shop",
             "--sidecar-container-name=linkerd-*",
-        ): "no Pods have a container named linkerd-*",
+        ): f"{NO_PODS_WITH}linkerd-*",
     }.items():
         ended = run(shop, *words, TEXT, *options)
         assert ended.code == 0, words
@@ -153,7 +154,7 @@ def test_a_container_exists_if_a_template_or_a_dry_run_has_it(shop, run):
 def test_what_is_not_known_is_a_warning(shop, run, options):
     ended = run(shop, "--sidecar-container-name=istio-prox", "-n=shop", *options)
     assert ended.code == 0
-    assert "no Pods have a container named istio-prox " in ended.stderr
+    assert f"{NO_PODS_WITH}istio-prox " in ended.stderr
 
 
 def test_a_dry_run_without_an_answer_makes_it_a_warning(shop, run):
@@ -161,7 +162,7 @@ def test_a_dry_run_without_an_answer_makes_it_a_warning(shop, run):
     names = ["--sidecar-container-name=istio-proxy", "--sidecar-container-name=mesh-proxy"]
     ended = run(shop, *names, DRIFTED, "-n=shop")
     assert ended.code == 0
-    assert "no Pods have a container named mesh-proxy " in ended.stderr
+    assert f"{NO_PODS_WITH}mesh-proxy " in ended.stderr
 
 
 def test_without_permission_to_read_namespaces_there_is_a_warning(shop, run):
@@ -226,7 +227,7 @@ def test_a_deployment_that_is_excluded_cannot_be_named(run):
 def test_what_is_no_workload(run, word):
     ended = run(None, word)
     assert ended.code == 2
-    text = f'error: invalid value "{word}": must be TYPE/NAME, such as deployment/web or sts/*'
+    text = f'error: invalid value "{word}": {TYPE_AND_NAME}'
     assert ended.stderr.startswith(f"{text}\n")
 
 

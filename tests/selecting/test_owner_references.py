@@ -56,9 +56,7 @@ def test_other_characters_are_quoted(cluster, run):
     cluster.create("shop", pod("odd", SPEC, ("apps/v1", "Deployment", name)))
     cluster.settle()
     ended = run(cluster, CONFIRM)
-    assert ended.skipped == {
-        f"Deployment shop/{name}": "no longer exists, or there is no permission to read it"
-    }
+    assert ended.skipped == {f"Deployment shop/{name}": "gone"}
     quoted = "/deployments/web%3FfieldManager%3Dx%23y%20z"
     assert [r.path for r in cluster.server.requests if quoted in r.path]
 

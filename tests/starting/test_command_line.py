@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import SCRIPT, a_workload
+from texts import NEEDS_TERMINAL, TYPE_AND_NAME
 
 NAME = "--sidecar-container-name=istio-proxy"
 
@@ -111,7 +112,7 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
         ([NAME, "--parallel", "3"], "unknown option --parallel; did you mean --parallel-rollouts?"),
         (
             [NAME, "2026-05-01", "13:00"],
-            'invalid value "2026-05-01": must be TYPE/NAME, such as deployment/web or sts/*',
+            f'invalid value "2026-05-01": {TYPE_AND_NAME}',
         ),
         ([NAME, "--allow-removal"], "--allow-removal requires --only-drifted"),
         ([NAME, "--include-config"], "--include-config requires --only-drifted"),
@@ -127,7 +128,7 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
             [NAME, "--confirm-each", "--confirm=false"],
             "--confirm-each cannot be used with --confirm=false",
         ),
-        ([NAME, "--confirm-each"], "--confirm-each requires a terminal on standard input"),
+        ([NAME, "--confirm-each"], NEEDS_TERMINAL),
         (
             [NAME, "--exclude-deployment"],
             "no workloads selected: --exclude-deployment requires --include-statefulset, --include-daemonset or --evict",

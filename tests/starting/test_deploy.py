@@ -14,6 +14,7 @@ import pytest
 import yaml
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DEPLOY, KUBECTL, TOP, arguments, documents, let_ready, upgrade
+from texts import NO_NEW_ROLLOUTS
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_pod_that_is_deleted_ends_its_log_with_the_summary(cluster, start):
     running = start(cluster, *words, "--timeout=30s")
     cluster.wait_for(cluster.kubelet.starting)
     running.signal(signal.SIGTERM)
-    running.wait_for_log("interrupted: no new rollouts will start; waiting for 1 in progress")
+    running.wait_for_log(f"interrupted: {NO_NEW_ROLLOUTS}; waiting for 1 in progress")
     let_ready(cluster)
     ended = running.finish()
     assert ended.code == 143

@@ -108,7 +108,7 @@ def what_works(cluster: EmbeddedCluster, run, rules: list[dict], *only: str) -> 
         "plan": sorted((r["name"], r["state"]) for r in plan.of("plan"))
         if plan.code == 0
         else plan.code,
-        "broken": plan.skipped.get("StatefulSet shop/broken", ""),
+        "broken": plan.reasons.get("StatefulSet shop/broken", ""),
         "drift": sorted(r["verdict"] for r in drift.of("drift")) if drift.code == 0 else drift.code,
         "rollout": done.summary["outcomes"] if done.code != 3 else 3,
     }

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, KUBECTL, TEXT
+from texts import CANNOT_CONNECT
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_server_that_accepts_and_never_answers_holds_a_request_until_its_deadl
     never = threading.Event()
     cluster.fault(path="/version", release=never, times=9)
     began = time.monotonic()
-    with pytest.raises(tool.ApiError, match="cannot connect to the API server at https://127"):
+    with pytest.raises(tool.ApiError, match=f"{CANNOT_CONNECT}https://127"):
         client.request("GET", "/version")
     assert time.monotonic() - began < 5
     never.set()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from clusters.embedded.manifests import workload
 from support import BOTH, CONFIRM, KUBECTL, SCRIPT, TEXT, patched
+from texts import CANNOT_CONNECT, MISSING_PERMISSIONS, REJECTED_CREDENTIALS
 
 
 def only_error(ended, said: str = "") -> str:
@@ -180,9 +181,7 @@ def test_a_dead_api_server(cluster, run, tmp_path):
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    assert (
-        said == f"cannot connect to the API server at https://127.0.0.1:{port}: Connection refused"
-    )
+    assert said == f"{CANNOT_CONNECT}https://127.0.0.1:{port}: Connection refused"
 
 
 def test_a_hanging_api_server(cluster, run, tmp_path):
@@ -192,7 +191,7 @@ def test_a_hanging_api_server(cluster, run, tmp_path):
         path = tmp_path / "config"
         path.write_text(json.dumps(config))
         said = only_error(run(None, TEXT, f"--kubeconfig={path}"))
-    assert said.startswith("cannot connect to the API server at http://127.0.0.1:")
+    assert said.startswith(f"{CANNOT_CONNECT}http://127.0.0.1:")
     assert "timed out" in said
 
 
@@ -211,7 +210,7 @@ def test_a_certificate_of_another_authority(cluster, run, tmp_path):
 def test_credentials_that_have_expired(cluster, run):
     path = cluster.write_kubeconfig("expired", {"token": "no-longer-good"})
     said = only_error(run(path, TEXT))
-    assert said == "401 Unauthorized: credentials were rejected or have expired; log in again"
+    assert said == f"401 Unauthorized: {REJECTED_CREDENTIALS}"
 
 
 def test_a_list_that_is_forbidden(cluster, run):
@@ -293,7 +292,7 @@ def test_a_dry_run_needs_no_patch_permission(cluster, run):
     assert run(viewer, *BOTH).planned == ["shop/web"]
     said = only_error(run(viewer, TEXT, CONFIRM))
     assert said == (
-        "missing permissions: patch deployments.apps in all namespaces, "
+        f"{MISSING_PERMISSIONS}patch deployments.apps in all namespaces, "
         "watch deployments.apps in all namespaces; see deploy/rbac.yaml, or select your namespaces with --include-namespace "
         "(user viewer, context embedded)"
     )
@@ -323,16 +322,15 @@ def test_who_leaves_out_deployments_needs_no_permission_on_replica_sets(cluster,
     only = ("--exclude-deployment", "--include-statefulset")
     ended = run(cluster.kubeconfig_of("somebody", rules), CONFIRM, *only)
     assert (ended.code, ended.outcomes) == (0, {"shop/statefulset": "succeeded"})
-    assert ended.skipped == {
-        "Deployment shop/deployment": "not selected; remove --exclude-deployment"
-    }
+    assert ended.skipped == {"Deployment shop/deployment": "kind_not_selected"}
+    assert "remove --exclude-deployment" in ended.reasons["Deployment shop/deployment"]
 
 
 def test_the_permission_to_read_namespaces_is_requested_where_it_is_needed(cluster, run):
     viewer = cluster.kubeconfig_of("viewer", PLAN_RULES)
     assert run(viewer, *BOTH).code == 0
     said = only_error(run(viewer, TEXT, "--exclude-annotation=example.com/restart=never"))
-    assert said.startswith("missing permissions: get namespaces in all namespaces; see ")
+    assert said.startswith(f"{MISSING_PERMISSIONS}get namespaces in all namespaces; see ")
 
 
 def test_permissions_on_the_named_namespaces_suffice(cluster, run):
@@ -340,10 +338,10 @@ def test_permissions_on_the_named_namespaces_suffice(cluster, run):
     cluster.settle()
     team = cluster.kubeconfig_of("team", [{**rule, "namespace": "shop"} for rule in ROLLOUT_RULES])
     assert run(team, CONFIRM, "--include-namespace=shop").outcomes == {"shop/web": "succeeded"}
-    assert "missing permissions: " in only_error(run(team, TEXT))
+    assert MISSING_PERMISSIONS in only_error(run(team, TEXT))
     elsewhere = only_error(run(team, TEXT, "--include-namespace=default"))
     assert elsewhere.startswith(
-        "missing permissions: get deployments.apps in namespace default, get replicasets.apps in"
+        f"{MISSING_PERMISSIONS}get deployments.apps in namespace default, get replicasets.apps in"
     )
 
 
@@ -467,7 +465,7 @@ def test_a_permission_that_only_kubectl_needs_is_requested(cluster, run):
         for rule in ROLLOUT_RULES[1:]
     ]
     said = only_error(run(cluster.kubeconfig_of("x", [*PLAN_RULES, *rules]), TEXT, CONFIRM))
-    assert said.startswith("missing permissions: watch deployments.apps in all namespaces; see ")
+    assert said.startswith(f"{MISSING_PERMISSIONS}watch deployments.apps in all namespaces; see ")
 
 
 def test_a_tilde_in_the_kubeconfigs_path_is_the_same_file_for_kubectl(cluster, run, tmp_path):
