@@ -8,6 +8,8 @@ import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, lines, verdicts
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def by_pod(cluster):

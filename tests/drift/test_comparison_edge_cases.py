@@ -10,6 +10,8 @@ import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, NEW, verdicts
 
+pytestmark = pytest.mark.both
+
 MESH = ["istio-proxy"]
 IMAGE = "docker.io/istio/proxyv2:1.26.2"
 

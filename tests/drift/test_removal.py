@@ -6,6 +6,8 @@ import pytest
 from clusters.embedded.manifests import container, workload
 from support import CONFIRM, DRIFTED, TEXT, patched, verdicts
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def two(cluster, run):

@@ -14,6 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, options_of
 
+pytestmark = pytest.mark.both
+
 TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=12, max_size=30)
 PASSWORD = st.text(string.ascii_letters + string.digits + "!#$%&'()*+,-./:;<=>?[]^_`{|}~@\"\\")
 

@@ -9,6 +9,8 @@ from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, messages, patched, verdicts
 from texts import WITHOUT_SIDECAR
 
+pytestmark = pytest.mark.both
+
 AGENTS = "--sidecar-container-name=*-agent"
 
 

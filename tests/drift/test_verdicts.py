@@ -12,6 +12,8 @@ from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, TEXT, config, exchanges, patched, verdicts
 from texts import MISSING_PERMISSIONS
 
+pytestmark = pytest.mark.both
+
 
 def label(cluster, namespace: str, **labels: str) -> None:
     found = cluster.store.get("namespaces", "", namespace)
@@ -72,6 +74,7 @@ def test_a_missing_service_account_or_priority_class_is_rejected(cluster, run, s
 COMPANY = ("shop/agent", "shop/db", "shop/native", "shop/web")
 
 
+@pytest.mark.embedded("the injector there is a process of the tests")
 @pytest.mark.parametrize(
     ("state", "verdict", "message"),
     [
@@ -97,6 +100,7 @@ def test_an_injector_in_trouble(every_kind, run, state, verdict, message):
     assert len(every_kind.injector.seen) == 8  # a webhook in trouble is not asked again
 
 
+@pytest.mark.embedded("the injector there is a process of the tests")
 def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, run, tool):
     """A webhook that hangs would cost its timeout for each of them."""
     count = 3 * tool.REQUESTS_AT_A_TIME
@@ -126,6 +130,7 @@ def test_a_page_of_html_in_a_reason_is_cut(tool):
     assert tool.short_reason('403 pods "web-7d-" is forbidden: no') == "no"
 
 
+@pytest.mark.embedded("each run is limited to the namespaces of its test there")
 def test_a_namespace_that_is_being_deleted_is_left_out(every_kind, run):
     """Its Pods would not be admitted today either, but they are not to come back."""
     every_kind.namespace("leaving", inject=True)
@@ -157,6 +162,7 @@ VIEW = [
 ]
 
 
+@pytest.mark.embedded("each run is limited to the namespaces of its test there")
 def test_the_permission_to_create_pods_missing_altogether_stops_the_run(every_kind, run):
     viewer = every_kind.kubeconfig_of("viewer", VIEW)
     for options in ((), (CONFIRM,)):
@@ -170,6 +176,7 @@ def test_the_permission_to_create_pods_missing_altogether_stops_the_run(every_ki
         )
 
 
+@pytest.mark.embedded("each run is limited to the namespaces of its test there")
 def test_the_permission_to_create_pods_in_one_namespace_is_enough_for_that_one(every_kind, run):
     every_kind.namespace("closed", inject=True)
     every_kind.create("closed", config())

@@ -11,6 +11,8 @@ from clusters.embedded import is_ready
 from clusters.embedded.manifests import replicated
 from support import APP, CONFIRM, EVICT, evictions, messages, set_ready
 
+pytestmark = pytest.mark.both
+
 BUSY = {"kind": "Status", "message": "forbidden: RBAC: clusterrole not found", "code": 403}
 
 
@@ -58,6 +60,7 @@ def test_after_both_signals_nothing_is_evicted(cluster, start):
     assert ended.outcomes == {"shop/x": "interrupted"}
 
 
+@pytest.mark.embedded("counts between two writes of its store")
 def test_pods_that_fail_meanwhile_count(cluster, run, between):
     shop_of(cluster, 8)
     names = sorted(p["metadata"]["name"] for p in cluster.pods("shop"))

@@ -26,6 +26,8 @@ from support import (
 )
 from texts import SINCE_START, WAITS_FOR_POD, WAITS_FOR_READY, WITHOUT_SIDECAR
 
+pytestmark = pytest.mark.both
+
 
 def test_without_a_replacement_no_other_pod_is_evicted(cluster, run):
     of_nobody(cluster, 3)

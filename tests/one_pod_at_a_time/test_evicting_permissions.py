@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from clusters.embedded.manifests import workload
 from support import (
     APP,
@@ -17,6 +18,8 @@ from support import (
 )
 from texts import MISSING_PERMISSIONS
 
+pytestmark = pytest.mark.both
+
 
 def test_permission_to_create_pods_is_not_needed_to_evict(cluster, run):
     """A pending template is told by counts."""
@@ -28,6 +31,7 @@ def test_permission_to_create_pods_is_not_needed_to_evict(cluster, run):
     assert len(evictions(cluster)) == 2
 
 
+@pytest.mark.embedded("the tests name their namespaces there")
 def test_missing_permissions_are_found_before_anything_is_changed(cluster, run):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()

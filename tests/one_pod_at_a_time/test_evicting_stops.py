@@ -12,6 +12,8 @@ from clusters.embedded.manifests import budget, replicated, workload
 from support import APP, CONFIRM, EVICT, evictions, let_ready
 from texts import NO_NEW_ROLLOUTS
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def slow(cluster):

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from support import a_rollout, a_workload, in_place_answer, no_signals
 from texts import MAY_HAVE_NEW, RESTORED, SIDECAR_NOT_READY, SINCE_START, TO_BE_READY, WAITS_FOR_POD
 
+pytestmark = pytest.mark.both
+
 OLD, NEW = "agent:1", "agent:2"
 SCHEDULE = st.lists(
     st.sampled_from(["ok", "ok", "ok", "denied", "away", "gone", "signal", "signals"]), max_size=40

@@ -24,6 +24,8 @@ from support import (
 )
 from texts import SINCE_START, WAITS_FOR_READY
 
+pytestmark = pytest.mark.both
+
 
 def four(cluster, kind: str = "ReplicaSet", **fields) -> None:
     make = workload if kind == "StatefulSet" else replicated

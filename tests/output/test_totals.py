@@ -11,6 +11,8 @@ from clusters.embedded import EmbeddedCluster, is_counted
 from support import BOTH, CONFIRM, DRIFTED, TEXT, command, run_here
 from totals import of, wrong_numbers
 
+pytestmark = pytest.mark.both
+
 AUDIT = "--fail-on-drift"
 ISTIO = "--sidecar-container-name=istio-*"
 TEMPO = ("--parallel-rollouts=5", "--timeout=4s")

@@ -9,7 +9,10 @@ from clusters.embedded.manifests import workload
 from support import CONFIRM, a_workload, messages, unchecked
 from texts import RECHECK
 
+pytestmark = pytest.mark.both
 
+
+@pytest.mark.embedded("sets what only a controller sets")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -63,6 +66,7 @@ def test_what_was_never_patched_for_want_of_an_api_server_is_not_started(tool, s
     assert (other.outcome, other.stop_reason) == (tool.Outcome.FAILED, "")
 
 
+@pytest.mark.embedded("sets what only a controller sets")
 def test_a_workload_in_a_terminating_namespace_is_skipped(drifted_fleet, run):
     namespace = drifted_fleet.store.get("namespaces", "", "shop")
     metadata = {**namespace["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, SCRIPT, command
+
+pytestmark = pytest.mark.both
 
 LAST_WORKER = f"""
 import importlib.util, sys, threading, weakref

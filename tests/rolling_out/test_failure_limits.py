@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked
 from texts import NO_NEW_ROLLOUTS
+
+pytestmark = pytest.mark.both
 
 
 def test_after_n_failures_nothing_new_starts(deployments_a_to_f, run):

@@ -31,6 +31,8 @@ from support import (
     options_of,
 )
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def deployments_a_to_c(cluster):

@@ -16,6 +16,8 @@ from clusters.embedded.manifests import workload
 from support import CONFIRM, DEBUG, is_running, no_signals
 from texts import INTERRUPT_AGAIN, NO_NEW_ROLLOUTS, RECHECK
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def deployments_a_to_c(cluster):

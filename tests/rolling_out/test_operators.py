@@ -9,6 +9,8 @@ from clusters.embedded.manifests import workload
 from support import CONFIRM
 from texts import ANNOTATION_REMOVED
 
+pytestmark = pytest.mark.both
+
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 PROMETHEUS = ("Prometheus", "main")
 ALL = ("--include-statefulset", "--include-daemonset")

@@ -9,6 +9,8 @@ from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
 from texts import UPDATED_AND_READY
 
+pytestmark = pytest.mark.both
+
 
 def test_a_partition_leaves_old_pods_and_the_result_says_how_many(cluster, run):
     partition = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}

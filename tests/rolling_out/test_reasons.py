@@ -11,6 +11,8 @@ from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, a_workload, unchecked
 from texts import RECHECK, RECHECKED
 
+pytestmark = pytest.mark.both
+
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
 CAUSE = f'failed to pull and unpack image "{BROKEN}": not found'
@@ -59,6 +61,7 @@ def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
     assert end.endswith(f": container istio-proxy: {PULL}")
 
 
+@pytest.mark.embedded("a real scheduler says more")
 def test_a_pod_that_is_not_scheduled(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()

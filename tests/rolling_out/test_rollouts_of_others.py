@@ -9,6 +9,8 @@ from clusters.embedded import is_ready
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, make_old, patched, upgrade
 
+pytestmark = pytest.mark.both
+
 SLOW = 600  # seconds until a Pod is ready: never, for a test
 
 

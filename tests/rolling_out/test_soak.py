@@ -11,6 +11,8 @@ from clusters.embedded.manifests import container, pod, pod_spec, replicated, wo
 from support import CONFIRM, TEXT, a_rollout, a_workload, let_ready
 from texts import IN_SOAK, NOT_VERIFIED, RECHECK, UPDATED_AND_READY
 
+pytestmark = pytest.mark.both
+
 
 @pytest.fixture
 def shop(cluster):
@@ -298,6 +300,7 @@ def test_workers_soak_at_the_same_time(shop, run):
     assert ended.summary["seconds"] < 6
 
 
+@pytest.mark.embedded("each run is limited to the namespaces of its test there")
 def test_without_it_all_is_read_once_after_the_last_eviction(cluster, run):
     cluster.create("shop", replicated("ReplicaSet", "lone"))
     cluster.settle()

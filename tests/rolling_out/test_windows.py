@@ -10,6 +10,8 @@ from clusters.embedded.manifests import replicated, workload
 from support import CONFIRM, evictions, let_ready, options_of, patched, printed_command
 from texts import NO_NEW_ROLLOUTS
 
+pytestmark = pytest.mark.both
+
 WINDOW = ("--max-duration=1h", "--timeout=2h")
 
 

@@ -10,6 +10,8 @@ from clusters.embedded.manifests import container, pod, pod_spec, replicated, wo
 from support import BOTH, CONFIRM, TEXT, options_of, sidecar_table, verdicts
 from texts import NEW_HAVE_NONE, NO_PODS_WITH, WITHOUT_SIDECAR
 
+pytestmark = pytest.mark.both
+
 MISSING = ("--only-drifted", "--include-missing")
 IMAGE = "docker.io/istio/proxyv2:1.26.2"
 
@@ -51,6 +53,7 @@ def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_not(late, ru
     assert difference["expected"]["image"] == IMAGE
 
 
+@pytest.mark.embedded("columns are as wide as its own namespaces")
 def test_text_shows_them_like_drift(late, run):
     text = run(late, *MISSING, *BOTH, TEXT).stdout
     head, _, table = text.partition("#  ")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, messages
+
+pytestmark = pytest.mark.both
 
 
 def test_unhealthy_workloads_are_left_alone_on_request(cluster, run):

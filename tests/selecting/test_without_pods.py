@@ -6,6 +6,8 @@ import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import CONFIRM, DRIFTED, TEXT, unchecked
 
+pytestmark = pytest.mark.both
+
 
 def break_by_rollout(cluster, run) -> None:
     """Restarts Deployment, StatefulSet and DaemonSet `web`, whose Pods do not come back."""
@@ -49,6 +51,7 @@ def test_a_broken_workload_fails_an_audit_and_is_not_compared(cluster, run):
         assert ended.summary["not_up_to_date"]["without_pods"] == 2
 
 
+@pytest.mark.embedded("other namespaces have workloads of other tests")
 @pytest.mark.parametrize(
     ("options", "found"),
     [
