@@ -5,7 +5,6 @@ In full, 48 minutes on 2 cores (the embedded cluster takes most of them): pytest
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
@@ -70,28 +69,30 @@ def test_a_long_run_stays_flat(cluster, start, request):
     running = start(
         cluster, "--confirm=true", f"--parallel-rollouts={workers}", "--log-level=warning"
     )
-    # From then on the threads of the plan have ended: one by one, the first rollouts have begun
-    cluster.wait_for(
-        lambda: sum(r.method == "PATCH" for r in cluster.server.requests) >= count // 10, 300
-    )
+
+    def begun() -> int:
+        return sum(request.method == "PATCH" for request in cluster.server.requests)
+
+    # In between, there are no threads of the plan, which are joined, nor of what is read in the end
+    cluster.wait_for(lambda: begun() >= count // 10, 300)
     samples: list[Sample] = []
 
-    def finished() -> bool:
-        if running.process.poll() is None:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError, KeyError):
-                samples.append(Sample(running.process.pid))
-        return running.process.poll() is not None
+    def sampled() -> bool:
+        sample = Sample(running.process.pid)
+        if begun() < count:
+            samples.append(sample)
+        return begun() >= count
 
-    cluster.wait_for(finished, timeout=3000)
+    cluster.wait_for(sampled, timeout=3000)
+    cluster.wait_for(lambda: running.process.poll() is not None, timeout=300)
     ended = running.finish()
     assert (ended.code, ended.summary["outcomes"]) == (0, {"succeeded": count})
-    under_way = [s for s in samples if s.threads > workers]
-    assert {s.threads for s in under_way} == {workers + 1}  # and the main thread
-    middle = len(under_way) // 2
+    assert {sample.threads for sample in samples} == {workers + 1}  # and the main thread
+    middle = len(samples) // 2
     for measure, slack in (("memory", 1.15), ("files", 1.25)):
         early, late = (
             statistics.fmean(getattr(s, measure) for s in part)
-            for part in (under_way[:middle], under_way[middle:])
+            for part in (samples[:middle], samples[middle:])
         )
         assert late <= early * slack, f"{measure}: {early:.0f}, then {late:.0f}"
     print(
