@@ -160,7 +160,6 @@ def run_here(
         except SystemExit as ended:
             code = ended.code
         finally:
-            tool.KEPT.clear()  # connections, which a process would keep to its end
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             logging.captureWarnings(False)

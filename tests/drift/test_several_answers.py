@@ -144,6 +144,17 @@ def test_containers_and_their_fields_do_not_vary(tool, answers, places):
     assert tool.split_variations(views) == (frozenset(), places)
 
 
+def test_of_two_variables_whose_names_are_alike_nobody_can_tell_which_is_which(tool):
+    views = []
+    for number in (1, 3, 5, 7):
+        names = {f"TOKEN_{number}": "x", f"TOKEN_{10 - number + 100}": "y"}
+        env = [{"name": name, "value": value} for name, value in names.items()]
+        pod = {"metadata": {}, "spec": {"containers": [{"name": "p", "image": "x", "env": env}]}}
+        views.append(tool.view_of(pod, ["p"]))
+    _, unknown = tool.split_variations(views)
+    assert unknown == [("p", "env")]
+
+
 def test_a_removed_variable_is_named_where_names_of_variables_vary(tool):
     parts = ["name of a variable"]
     old = {"env": [{"name": "OLD", "value": "1"}]}

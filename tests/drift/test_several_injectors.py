@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, TEXT, messages, patched, verdicts
+from support import CONFIRM, DRIFTED, TEXT, messages, patched, sidecar_table, verdicts
 from texts import WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
@@ -30,6 +30,17 @@ def agents(cluster):
     cluster.settle()
     cluster.version = 2
     return cluster
+
+
+def test_of_a_drifted_pod_only_what_differs_is_old(agents, run):
+    def inject(pod: dict) -> None:
+        for name, version in (("vault-agent", 1), ("otel-agent", 2)):
+            if name not in [found["name"] for found in pod["spec"]["containers"]]:
+                pod["spec"]["containers"].append(container(name, f"{name}:{version}"))
+
+    agents.injector.inject = inject
+    ended = run(agents, DRIFTED, AGENTS, TEXT)
+    assert sidecar_table(ended) == ["otel-agent 1 6 0 6 0", "vault-agent 1 6 6 0 0"]
 
 
 def test_one_that_goes_away_is_lost(agents, run, monkeypatch):

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from clusters.embedded.manifests import budget, replicated, workload
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support import (
     APP,
@@ -183,6 +183,7 @@ STATES = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(STATES, st.sets(st.integers(0, 5)), st.integers(1, 6), st.booleans(), st.booleans())
+@example(["ready", "ready", "unready"], {0, 1}, 2, False, False)  # a list that is read too early
 def test_for_any_owner_the_rule_holds(tool, states, todo, most, ordered, was_so):
     cluster = Owner(tool, len(states), states, ordered)
     ref = tool.ObjectRef("StatefulSet", "shop", "x", "apps")

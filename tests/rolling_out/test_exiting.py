@@ -11,7 +11,7 @@ from support import CONFIRM, SCRIPT, command
 pytestmark = pytest.mark.both
 
 LAST_WORKER = f"""
-import importlib.util, sys, threading, weakref
+import gc, importlib.util, sys, threading, weakref
 
 spec = importlib.util.spec_from_file_location("sidecar_rollout", {str(SCRIPT)!r})
 tool = sys.modules["sidecar_rollout"] = importlib.util.module_from_spec(spec)
@@ -34,6 +34,7 @@ exits.set()
 for thread in threading.enumerate():
     if thread is not threading.main_thread():
         thread.join()
+gc.collect()
 assert pools[-1]() is not None
 """
 

@@ -122,6 +122,18 @@ def test_evicted_pods_are_watched_as_well(cluster, start):
     assert text in ended.stdout
 
 
+def test_a_pod_of_a_custom_resource_that_goes_away_is_missing(cluster, start):
+    """Such an owner states no number: it is to have as many Pods as before."""
+    cluster.create("shop", replicated("CloneSet", "clones", replicas=2))
+    cluster.settle()
+    running = soaking(cluster, start, "--evict")
+    cluster.controllers._steps["clonesets"] = lambda obj: None
+    cluster.delete("Pod", "shop", a_pod(cluster, "clones"))
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (1, {"shop/clones": "incomplete"})
+    assert ended.of("result")[0]["pods"]["lost"] == 1
+
+
 def name_of(found: dict) -> str:
     return found["metadata"]["name"]
 
