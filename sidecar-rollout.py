@@ -1137,7 +1137,7 @@ class Found:
     sample: bytes = b""  # one of the Pods, with a sidecar if any has it; see packed_alike
     sidecars: frozenset[Sidecar] = frozenset()  # of the plan's Pods; empty: none had one
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
-    namespace: Json = field(default_factory=lambda: NOTHING)  # its metadata, if it is needed
+    namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
     is_serving: bool = True  # whether a Pod is a ready endpoint of a Service
 
     @property
@@ -1255,7 +1255,9 @@ class Decision:
 
     found: Found
     comparison: Comparison = NOT_COMPARED
-    method: Method = Method.RESTART
+    method: Method = (
+        Method.RESTART
+    )  # from here on, known to the rules of Stage.METHOD; see draft_of
     old_pods: Names = ()  # to be replaced or changed
     kept_pods: Names = ()  # old ones below the partition, which are left alone
     total_pods: int = 0
@@ -2482,7 +2484,7 @@ class Cluster:
             return error
 
     def namespace(self, name: str) -> Json:
-        """Return a namespace's metadata; empty if it no longer exists or cannot be read."""
+        """Return a namespace with its metadata; empty if it is gone or cannot be read."""
         return self.find(f"{CORE}/namespaces/{name}", self.absent, accept=METADATA_ONLY)
 
     def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> Json:
@@ -2847,6 +2849,11 @@ def check_kubectl(path: str, connection: Connection) -> None:
         raise StartError(f"kubectl cannot connect to the cluster; {hint}", error)
 
 
+def asks_namespaces(options: Options) -> bool:
+    """Return whether a rule asks for a namespace's annotations or labels: only then it is read."""
+    return bool(options.exclude_annotation)
+
+
 def needed_permissions(options: Options) -> list[str]:
     """Return the permissions that a run requires; for kinds that are not selected, none."""
     needed = ["list pods"]
@@ -2854,7 +2861,7 @@ def needed_permissions(options: Options) -> list[str]:
     needed += [f"{verb} {KINDS[kind].resource}" for kind in options.kinds for verb in verbs]
     if "Deployment" in options.kinds:
         needed.append("get replicasets.apps")
-    if options.exclude_annotation:
+    if asks_namespaces(options):
         needed.append("get namespaces")
     if options.only_drifted:
         needed.append("create pods")
@@ -4171,11 +4178,6 @@ def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
     """Return how many Pods of an owner that wants so many may be unavailable."""
     limit = options.max_unavailable
     return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
-
-
-def asks_namespaces(options: Options) -> bool:
-    """Return whether a rule asks for a namespace's annotations; if not, they need not be read."""
-    return bool(options.exclude_annotation)
 
 
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
