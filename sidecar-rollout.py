@@ -1255,9 +1255,8 @@ class Decision:
 
     found: Found
     comparison: Comparison = NOT_COMPARED
-    method: Method = (
-        Method.RESTART
-    )  # from here on, known to the rules of Stage.METHOD; see draft_of
+    # From here on, known to the rules of Stage.METHOD; see draft_of
+    method: Method = Method.RESTART
     old_pods: Names = ()  # to be replaced or changed
     kept_pods: Names = ()  # old ones below the partition, which are left alone
     total_pods: int = 0

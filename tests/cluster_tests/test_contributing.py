@@ -60,9 +60,7 @@ def test_the_script_needs_no_more_than_the_table_says(cluster, tmp_path):
         assert what in TABLE or what == "an option's field"
         assert text.count(place) == 1, what
         text = text.replace(place, line + place)
-    script = (
-        tmp_path / "with_additions.py"
-    )  # under another name, as coverage counts the script alone
+    script = tmp_path / "with_additions.py"  # a name that coverage does not count
     script.write_text(text)
     cluster.create("shop", workload("Deployment", "one", replicas=1))
     cluster.create("shop", workload("Deployment", "two", replicas=2))

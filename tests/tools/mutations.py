@@ -1276,16 +1276,18 @@ def main() -> int:
     where = ["--control-plane"] if options.control_plane else []
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         folders: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        ignored = shutil.ignore_patterns(".venv", ".git", ".hypothesis", "__pycache__")
         for number in range(options.jobs):
-            ignored = shutil.ignore_patterns(".venv", ".git", ".hypothesis", "__pycache__")
             folders.put(shutil.copytree(TOP, Path(name) / str(number), ignore=ignored))
 
         def survives(mutation: Mutation, changed: str) -> bool:
             folder = folders.get()
-            (folder / SCRIPT).write_text(changed)
-            began = time.monotonic()
-            has_survived = run_tests(folder, mutation.tests, *where)
-            folders.put(folder)
+            try:
+                (folder / SCRIPT).write_text(changed)
+                began = time.monotonic()
+                has_survived = run_tests(folder, mutation.tests, *where)
+            finally:
+                folders.put(folder)
             word = "SURVIVED" if has_survived else "killed  "
             print(f"{word}  {time.monotonic() - began:4.0f}s  {mutation.name}", flush=True)
             return has_survived
