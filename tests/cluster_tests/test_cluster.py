@@ -10,7 +10,7 @@ import time
 import urllib.parse
 
 import pytest
-from clusters.embedded import EmbeddedCluster
+from clusters.embedded import EmbeddedCluster, admission
 from clusters.embedded.manifests import container, pod_spec, workload
 from clusters.recorded.record import READS_APPS, Client, fill
 from support import KUBECTL, RECORDED, exchanges, let_ready
@@ -358,6 +358,17 @@ def test_kubectl_says_what_it_says_to_a_real_cluster(cluster, kind, fields, chan
         "--timeout=5s" if "status" in words else "-v=0",
     )
     assert ended.stdout + ended.stderr == said
+
+
+def test_a_generated_name_that_is_taken_is_made_again(cluster, monkeypatch):
+    """As the API server does since 1.32: one cluster of 500 Pods in 110 would be without a Pod."""
+    suffixes = iter(["aaaaa", "aaaaa", "aaaaa", "bbbbb"])
+    monkeypatch.setattr(admission, "random_suffix", lambda: next(suffixes))
+    monkeypatch.setattr(admission, "mount_token", lambda spec: None)
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    names = [pod["metadata"]["name"] for pod in cluster.pods("shop")]
+    assert [name.rpartition("-")[2] for name in names] == ["aaaaa", "bbbbb"]
 
 
 def test_an_unexpected_request_is_remembered(recorded_cluster, client):

@@ -42,6 +42,17 @@ def random_suffix() -> str:
     return "".join(secrets.choice(RANDOM_LETTERS) for _ in range(5))
 
 
+def set_name(store: Store, resource: str, metadata: dict) -> None:
+    """Give an object a name made from its generateName, if it has none: one that is not in use.
+
+    The API server tries up to eight (RetryGenerateName, since 1.32). One in 110 clusters of 500 Pods has two names alike.
+    """
+    while not metadata.get("name"):
+        name = metadata.get("generateName", "") + random_suffix()
+        if not store.get(resource, metadata.get("namespace", ""), name):
+            metadata["name"] = name
+
+
 @dataclasses.dataclass
 class Injector:
     """A mutating webhook that adds a sidecar to each Pod created in a namespace labelled `sidecar-injection: enabled`.
@@ -153,8 +164,7 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
     pod = copy.deepcopy(pod)
     metadata = pod["metadata"]
     namespace = store.get("namespaces", "", metadata["namespace"])
-    named = metadata.get("name")
-    name = named or metadata["generateName"]
+    name = metadata.get("name") or metadata["generateName"]
     if namespace is None:
         details = {"name": metadata["namespace"], "kind": "namespaces"}
         raise Refused(404, "NotFound", f'namespaces "{metadata["namespace"]}" not found', details)
@@ -181,10 +191,8 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
         pod["spec"]
     )  # the injector sees the service account's volume, as the ServiceAccount plugin runs first
     injector(pod, namespace, dry_run)
-    if (
-        not named
-    ):  # after mutating admission: an injector sees no name (registry/generic/registry/store.go)
-        metadata["name"] = metadata["generateName"] + random_suffix()
+    # After mutating admission: an injector sees no name (registry/generic/registry/store.go)
+    set_name(store, "pods", metadata)
     mount_token(pod["spec"])
     limit_ranges = store.list("limitranges", metadata["namespace"])
     set_pod_defaults(pod["spec"], limit_ranges)
@@ -201,10 +209,9 @@ def admit_pod(store: Store, injector: Injector, pod: dict, dry_run: bool) -> dic
             raise _forbidden(
                 metadata["name"], f"exceeded quota: {quota['metadata']['name']}, {counted}"
             )
-    if named and store.get("pods", metadata["namespace"], named):
-        raise Refused(
-            409, "AlreadyExists", f'pods "{named}" already exists', {"name": named, "kind": "pods"}
-        )
+    if store.get("pods", metadata["namespace"], metadata["name"]):
+        details = {"name": metadata["name"], "kind": "pods"}
+        raise Refused(409, "AlreadyExists", f'pods "{metadata["name"]}" already exists', details)
     pod["status"] = {"phase": "Pending", "qosClass": quality_of_service(pod["spec"])}
     metadata["generation"] = 1
     return pod

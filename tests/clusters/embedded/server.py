@@ -928,7 +928,7 @@ def create_object(
     if resource.plural == "pods":
         obj = admission.admit_pod(store, server.injector, obj, dry_run)
         metadata = obj["metadata"]
-    metadata.setdefault("name", metadata.get("generateName", "") + admission.random_suffix())
+    admission.set_name(store, resource.plural, metadata)
     if resource.namespaced and not store.get("namespaces", "", metadata["namespace"]):
         details = {"name": metadata["namespace"], "kind": "namespaces"}
         raise Refused(404, "NotFound", f'namespaces "{metadata["namespace"]}" not found', details)
