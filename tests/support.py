@@ -22,7 +22,7 @@ import termios
 import threading
 import uuid
 import warnings
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import ModuleType
 
@@ -357,9 +357,10 @@ def make_old(cluster: EmbeddedCluster) -> None:
         cluster.backdate(found, 3600)
 
 
-def cutoff() -> str:
-    """The option that selects the Pods of now, and not those that a run will create."""
-    return f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+def cutoff(hours: float = 0) -> str:
+    """The option that selects the Pods of now, or of so many hours ago, and not those that a run will create."""
+    moment = datetime.now(timezone.utc) - timedelta(hours=hours)
+    return f"--only-started-before={moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def counts(matched: int, updated: int, ready: int, lost: int = 0) -> dict:

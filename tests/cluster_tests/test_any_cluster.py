@@ -6,10 +6,9 @@ Each works in a namespace of its own, which it removes again; the sidecars are p
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
 
 from clusters.embedded.manifests import container, native, pod, pod_spec, workload
-from support import BOTH, CONFIRM
+from support import BOTH, CONFIRM, cutoff
 
 SIDECAR = "--sidecar-container-name=test-sidecar"
 
@@ -80,7 +79,7 @@ def test_a_second_run_with_the_same_cutoff_finds_nothing(anywhere, run):
     anywhere.create(workload("Deployment", "web", with_sidecar()))
     anywhere.wait_for_rollout("deployment/web")
     time.sleep(1.1)  # the API server's times are whole seconds: nothing else can be waited for
-    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    cut_off = cutoff()
     assert run(anywhere.kubeconfig, *options(anywhere), CONFIRM, cut_off).summary["outcomes"] == {
         "succeeded": 1
     }

@@ -7,13 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 import demo
 import pytest
 from clusters.embedded import EmbeddedCluster
-from support import KUBECTL
+from support import KUBECTL, cutoff
 from texts import DRY_RUN, IN_SOAK, NEW_HAVE_NONE, UPDATED_AND_READY
 
 DEMO = Path(demo.__file__)
@@ -89,7 +88,7 @@ def company():
 
 
 def test_the_sample_company_is_rolled_out_and_a_second_run_finds_nothing(company, run):
-    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    cut_off = cutoff()
     dry = run(company, *ALL, cut_off)
     assert len({r["namespace"] for r in dry.of("plan") + dry.of("skip")} - {"kube-system"}) == 5
     assert len(dry.planned) == 12

@@ -63,7 +63,7 @@ def test_when_recorded_configuration_changed(tool, number, changed):
 
 
 def create_shop(cluster, web: dict) -> None:
-    """Create a workload, a day old, as is the ConfigMap of its sidecar."""
+    """Create a workload, a day old, and the ConfigMap of its sidecar, which is older."""
     settings = {"name": "settings", "configMap": {"name": "settings"}}
     cluster.injector.also = {"volumes": [settings]}
     cluster.injector.container["volumeMounts"] = [{"name": "settings", "mountPath": "/etc/x"}]
@@ -71,9 +71,9 @@ def create_shop(cluster, web: dict) -> None:
     cluster.create("shop", labels)
     cluster.create("shop", web)
     cluster.settle()
-    for plural in ("pods", "configmaps"):
+    for plural, days in (("pods", 1), ("configmaps", 2)):
         for found in cluster.store.list(plural, "shop"):
-            cluster.backdate(found, 86400, plural)
+            cluster.backdate(found, days * 86400, plural)
 
 
 @pytest.fixture

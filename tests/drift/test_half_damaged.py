@@ -9,6 +9,7 @@ from support import (
     CONFIRM,
     DRIFTED,
     TEXT,
+    cutoff,
     lines,
     verdicts,
 )
@@ -61,12 +62,7 @@ def test_they_are_drifted_without_any_option(damaged, run):
 
 def test_they_are_replaced_whatever_their_age(damaged, run):
     """The cutoff of a printed command must not exclude them."""
-    for found in damaged.pods("shop"):
-        has_sidecar = len(found["spec"]["containers"]) == 2
-        damaged.backdate(found, 3600 if has_sidecar else 0)
-    an_hour_ago = (
-        f"--only-started-before={damaged.pods('shop', 'well')[0]['metadata']['creationTimestamp']}"
-    )
+    an_hour_ago = cutoff(hours=1)
     assert run(damaged, an_hour_ago).planned == []
     (plan,) = run(damaged, an_hour_ago, DRIFTED).of("plan")
     assert (plan["name"], plan["pods"]["old"], plan["pods"]["total"]) == ("web", 1, 2)

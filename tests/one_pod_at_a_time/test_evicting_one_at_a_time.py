@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +18,7 @@ from support import (
     OWNERS,
     a_rollout,
     a_workload,
+    cutoff,
     evictions,
     set_ready,
     uids,
@@ -107,9 +108,7 @@ def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(
     set_ready(cluster, "x-0", False)
     if unready:
         set_ready(cluster, unready, False)
-    hour = datetime.now(timezone.utc) - timedelta(hours=1)
-    cutoff = f"--only-started-before={hour:%Y-%m-%dT%H:%M:%SZ}"
-    ended = run(cluster, CONFIRM, *EVICT, cutoff, "--max-unavailable=3")
+    ended = run(cluster, CONFIRM, *EVICT, cutoff(hours=1), "--max-unavailable=3")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("incomplete", [])
     text = f"still {WAITS_FOR_READY}x-0: probe failed; "

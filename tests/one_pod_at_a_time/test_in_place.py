@@ -7,12 +7,11 @@ import re
 import signal
 import threading
 import time
-from datetime import datetime, timedelta, timezone
 
 import pytest
 from clusters.embedded import admission, is_ready, server
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
-from support import BOTH, CONFIRM, TEXT, verdicts
+from support import BOTH, CONFIRM, TEXT, cutoff, verdicts
 from texts import IN_SOAK, MISSING_PERMISSIONS, SINCE_START, TO_BE_READY, WAITS_FOR_READY
 
 pytestmark = pytest.mark.both
@@ -433,8 +432,7 @@ def test_selector_and_cutoff_limit_it(shop, run):
     assert ended.outcomes == {"shop/web": "succeeded"}
     assert sorted(images(shop, "web")) == [OLD, OLD, NEW]
     shop.backdate(two, 3600)
-    cutoff = datetime.now(timezone.utc) - timedelta(seconds=1800)
-    ended = run(shop, *IN_PLACE, f"--only-started-before={cutoff.isoformat()}", CONFIRM)
+    ended = run(shop, *IN_PLACE, cutoff(hours=0.5), CONFIRM)
     assert ended.outcomes == {"shop/web": "succeeded"}
     assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
 

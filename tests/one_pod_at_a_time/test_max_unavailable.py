@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-
 import pytest
 from clusters.embedded.manifests import budget, replicated, workload
 from hypothesis import HealthCheck, example, given, settings
@@ -17,6 +15,7 @@ from support import (
     Watch,
     a_rollout,
     a_workload,
+    cutoff,
     evictions,
     let_ready,
     set_ready,
@@ -96,8 +95,7 @@ def broken(cluster, count: int) -> list[str]:
 
 @pytest.fixture
 def hour() -> str:
-    moment = datetime.now(timezone.utc) - timedelta(hours=1)
-    return f"--only-started-before={moment:%Y-%m-%dT%H:%M:%SZ}"
+    return cutoff(hours=1)
 
 
 def test_what_was_unavailable_from_the_start_is_not_waited_for(

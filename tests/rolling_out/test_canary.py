@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, TEXT, began_after, patched, printed_command
+from support import CONFIRM, TEXT, began_after, cutoff, patched, printed_command
 
 pytestmark = pytest.mark.both
 
@@ -76,7 +75,7 @@ def test_what_max_rollouts_leaves_is_a_number(cluster, run):
 def test_after_the_canary_the_same_command_resumes_where_it_ended(deployments_a_to_f, run):
     for found in deployments_a_to_f.pods("shop"):
         deployments_a_to_f.backdate(found, 3600)
-    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    cut_off = cutoff()
     run(deployments_a_to_f, CONFIRM, cut_off, "--max-rollouts=2")
     rest = run(deployments_a_to_f, CONFIRM, cut_off)
     assert rest.planned == [f"shop/{name}" for name in "cdef"]

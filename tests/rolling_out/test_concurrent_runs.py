@@ -8,7 +8,17 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, NEW, a_workload, make_old, messages, options_of, patched
+from support import (
+    CONFIRM,
+    DRIFTED,
+    NEW,
+    a_workload,
+    cutoff,
+    make_old,
+    messages,
+    options_of,
+    patched,
+)
 
 WAIT = "; wait, or run `kubectl rollout status`"
 
@@ -151,10 +161,9 @@ def stuck_by_its_sidecar(cluster, run, kind: str, *options: str) -> None:
 
 
 def test_a_rerun_with_a_cutoff_repairs_what_its_sidecar_blocks(cluster, run):
-    half_an_hour_ago = datetime.now(timezone.utc) - timedelta(minutes=30)
-    cutoff = f"--only-started-before={half_an_hour_ago:%Y-%m-%dT%H:%M:%SZ}"
-    stuck_by_its_sidecar(cluster, run, "Deployment", cutoff)
-    again = run(cluster, CONFIRM, cutoff)
+    half_an_hour_ago = cutoff(hours=0.5)
+    stuck_by_its_sidecar(cluster, run, "Deployment", half_an_hour_ago)
+    again = run(cluster, CONFIRM, half_an_hour_ago)
     assert (again.code, again.outcomes) == (0, {"shop/web": "succeeded"})
 
 
@@ -277,10 +286,7 @@ def test_a_workload_whose_pods_are_all_newer_by_then_is_skipped(cluster, start):
         cluster.create("shop", workload("Deployment", name))
     make_old(cluster)
     held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
-    half_an_hour_ago = datetime.now(timezone.utc) - timedelta(minutes=30)
-    running = start(
-        cluster, CONFIRM, f"--only-started-before={half_an_hour_ago:%Y-%m-%dT%H:%M:%SZ}"
-    )
+    running = start(cluster, CONFIRM, cutoff(hours=0.5))
     assert held.reached.wait(20)
     (old,) = cluster.pods("shop", "b")
     cluster.delete("Pod", "shop", old["metadata"]["name"])

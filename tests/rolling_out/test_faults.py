@@ -12,14 +12,13 @@ import signal
 import subprocess
 import threading
 import time
-from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
 from clusters.embedded import EmbeddedCluster
 from clusters.embedded.manifests import workload
 from clusters.embedded.server import Fault
-from support import CONFIRM, TEXT, command
+from support import CONFIRM, TEXT, command, cutoff
 
 ALL = ("--include-statefulset", "--include-daemonset")
 
@@ -179,7 +178,7 @@ def test_killed_and_run_again_until_nothing_is_left(cluster, start, run, kill):
         CONFIRM,
         *ALL,
         "--parallel-rollouts=4",
-        f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        cutoff(),
     )
     kills = 0
     for _ in range(3):

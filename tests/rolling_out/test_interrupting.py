@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DEBUG, is_running, no_signals
+from support import CONFIRM, DEBUG, cutoff, is_running, no_signals
 from texts import INTERRUPT_AGAIN, NO_NEW_ROLLOUTS, RECHECK
 
 pytestmark = pytest.mark.both
@@ -131,7 +130,7 @@ def test_kubectl_is_not_in_the_terminals_process_group(deployments_a_to_c, start
 
 def test_the_same_command_again_resumes_where_it_stopped(deployments_a_to_c, start, run):
     deployments_a_to_c.kubelet.ready_after = 1.0
-    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    cut_off = cutoff()
     running = start(deployments_a_to_c, CONFIRM, cut_off, DEBUG)
     running.wait_for_log("running kubectl")
     running.signal(signal.SIGINT)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, NEW, TEXT, counts, messages
+from support import CONFIRM, DRIFTED, NEW, TEXT, counts, cutoff, messages
 from texts import UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
@@ -61,12 +59,11 @@ def test_a_partition_does_not_hide_lost_sidecars(partitioned, run):
 
 @pytest.mark.parametrize("options", [[], [DRIFTED]])
 def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run, options):
-    now = datetime.now(timezone.utc)
     given = [
         CONFIRM,
         "--include-statefulset",
         "--max-failures=1",
-        f"--only-started-before={now:%Y-%m-%dT%H:%M:%SZ}",
+        cutoff(),
         *options,
     ]
     first = run(partitioned, *given)

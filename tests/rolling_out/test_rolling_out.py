@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, KUBECTL, began_after, let_ready, unchecked
+from support import CONFIRM, KUBECTL, began_after, cutoff, let_ready, unchecked
 from texts import NO_NEW_ROLLOUTS, NO_RESULT, RECHECK, RECHECKED, REJECTED_CREDENTIALS
 
 pytestmark = pytest.mark.both
@@ -114,7 +114,7 @@ def test_a_second_run_with_the_same_cutoff_finds_nothing_left(cluster, run):
     cluster.settle()
     for found in cluster.pods("shop"):
         cluster.backdate(found, 3600)
-    cut_off = f"--only-started-before={datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    cut_off = cutoff()
     assert run(cluster, CONFIRM, cut_off).outcomes == {"shop/web": "succeeded"}
     again = run(cluster, CONFIRM, cut_off)
     assert again.code == 0
