@@ -1432,9 +1432,7 @@ BOOLEAN = "(?ai)true|yes|1|false|no|0"
 
 
 def boolean(text: str) -> bool:
-    types = {*SHORT_NAMES, *SHORT_NAMES.values()}
-    hint = f"; did you mean {text}/NAME?" * (text.lower() in types)
-    return matching(BOOLEAN, f"true or false{hint}")(text).lower() in ("true", "yes", "1")
+    return matching(BOOLEAN, "true or false")(text).lower() in ("true", "yes", "1")
 
 
 WILDCARDS = "wildcards *, ? and [...] are allowed"
@@ -1863,6 +1861,10 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
 def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
+    types = {*SHORT_NAMES, *SHORT_NAMES.values()}
+    for word, following in itertools.pairwise(argv):  # two words are no option's value
+        if word.lower() in types and re.fullmatch("[^-/][^/]*", following):
+            parser.error(str(invalid(word, f"TYPE/NAME; did you mean {word}/{following}?")))
     switches = " ".join(o.usage for o in ALL_OPTIONS if o.type is boolean).split()
     words = [  # a switch does not take the workload after it as its value
         f"{word}=true" if word in switches and "/" in following else word

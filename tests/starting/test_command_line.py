@@ -114,6 +114,14 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
             [NAME, "2026-05-01", "13:00"],
             f'invalid value "2026-05-01": {TYPE_AND_NAME}',
         ),
+        (
+            [NAME, "--only-drifted", "deployment", "web"],
+            'invalid value "deployment": must be TYPE/NAME; did you mean deployment/web?',
+        ),
+        (
+            [NAME, "Sts", "db-*", "-n=deploy"],
+            'invalid value "Sts": must be TYPE/NAME; did you mean Sts/db-*?',
+        ),
         ([NAME, "--allow-removal"], "--allow-removal requires --only-drifted"),
         ([NAME, "--include-config"], "--include-config requires --only-drifted"),
         (
@@ -142,6 +150,11 @@ NO_NAMESPACES = "no namespaces selected: all are excluded by --exclude-namespace
 )
 def test_a_wrong_command_line_is_reported_with_what_is_wrong(refused, options, message):
     assert refused(*options) == message
+
+
+@pytest.mark.parametrize("after", [[], ["deployment/web"], ["--only-drifted"]])
+def test_a_namespace_may_have_the_name_of_a_type(tool, after):
+    assert tool.parse_args([NAME, "-n", "deployment", *after]).include_namespace == ["deployment"]
 
 
 def test_a_configs_name_may_have_dots_and_no_capitals(refused, tool):
