@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import signal
 import sys
@@ -160,7 +161,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Shared | None]:
         yield None
         return
     number, processes = int(worker.get("workerid", "gw0")[2:]), worker.get("workercount", 1)
-    found = Shared(Path(folder), iter(range(number, 9**6, processes)))
+    found = Shared(Path(folder), itertools.count(number, processes))
     yield found
     found.stop()
 

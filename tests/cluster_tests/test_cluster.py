@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import time
 import urllib.parse
 
 import pytest
+from clusters.control_plane.api import Names
 from clusters.embedded import EmbeddedCluster, admission
 from clusters.embedded.manifests import container, pod_spec, workload
 from clusters.recorded.record import READS_APPS, Client, fill
@@ -377,3 +379,15 @@ def test_an_unexpected_request_is_remembered(recorded_cluster, client):
     )
     assert status == 404
     assert recorded_cluster.server.unexpected == ["GET /apis/nobody/v1/things"]
+
+
+def test_namespaces_on_a_shared_cluster_are_as_long_as_those_of_the_tests():
+    """Columns and orders of a plan stay as they are; a namespace is used once."""
+    numbers, found = itertools.count(), []
+    for _ in range(3000):
+        names = Names(numbers)
+        names.add("shop")
+        found += names.all
+        assert names.restore(names.translate("shop  web in shop-2")) == "shop  web in shop-2"
+    assert len(set(found)) == 3000
+    assert {(len(name), name[0]) for name in found} == {(4, "s")}

@@ -140,16 +140,17 @@ def name_of(found: dict) -> str:
 
 def test_a_restart_before_the_soak_does_not_count(cluster, start):
     """A container that waits for another one often restarts once while it starts."""
-    cluster.create("shop", workload("Deployment", "slow"))
+    cluster.create("shop", workload("Deployment", "slow", replicas=2))
     cluster.settle()
+    old = set(map(name_of, cluster.pods("shop")))
     cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--soak=3s")
-    (old,) = cluster.pods("shop")
-    cluster.wait_for(lambda: len(cluster.pods("shop")) == 2)
-    (new,) = [p for p in cluster.pods("shop") if name_of(p) != name_of(old)]
-    cluster.kubelet.start("shop", name_of(new))
+    cluster.wait_for(lambda: len(cluster.pods("shop")) == 3)
+    (first,) = set(map(name_of, cluster.pods("shop"))) - old
+    cluster.kubelet.start("shop", first)
     for _ in range(3):
-        cluster.kubelet.crash("shop", name_of(new), "app")
+        cluster.kubelet.crash("shop", first, "app")
+    let_ready(cluster)  # the other one, without which the rollout is not complete
     assert running.finish().outcomes == {"shop/slow": "succeeded"}
 
 

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import re
+import string
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -118,7 +119,8 @@ class Names:
     Both are equally long, so that tables look the same, and start with the same letter, so that they sort alike.
     """
 
-    LETTERS = "013aeiouy"  # which Kubernetes never uses in random names
+    FIRST = "013"  # in no word, and Kubernetes never uses them in random names
+    DIGITS = string.digits + string.ascii_lowercase
 
     def __init__(self, numbers: Iterator[int] | None) -> None:
         self._numbers = numbers  # not used before; None: the names are the real ones
@@ -133,10 +135,10 @@ class Names:
             self._real[name] = name
             return
         number, digits = next(self._numbers), ""
-        while number or len(name) > len(digits) + 1:
-            number, digit = divmod(number, len(self.LETTERS))
-            digits = self.LETTERS[digit] + digits
-        self._real[name] = name[0] + digits
+        while number >= len(self.FIRST) or len(name) > len(digits) + 2:
+            number, digit = divmod(number, len(self.DIGITS))
+            digits = self.DIGITS[digit] + digits
+        self._real[name] = name[0] + self.FIRST[number] + digits
 
     def real(self, name: str | None) -> str | None:
         return self._real.get(name, name)
