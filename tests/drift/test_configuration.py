@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -18,8 +20,8 @@ from support import (
     SIDECAR,
     TEXT,
     a_workload,
+    ask,
     config,
-    numbered,
     options_of,
     partition,
     patched,
@@ -28,38 +30,123 @@ from support import (
 )
 from texts import CHANGED_LATER
 
-RECORDED = numbered("config-changes")
-
-
 CONFIG = (DRIFTED, "--include-config")
 
 
-def clock(text: str) -> datetime:
-    return datetime.fromisoformat(f"2026-11-21T{text}+00:00")
+MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
+PUT = "application/json"
+LABELED = {"metadata": {"labels": {"x": "1"}}}
+
+
+def of(**data: str | None) -> dict:
+    return {"data": data}
+
+
+# Who creates an object with k and l, and then changes it how; and which of these steps changed it last, by its metadata
+CHANGES = {
+    "created": ["helm", 0],
+    "by the same manager": ["helm", ("helm", MERGE, of(k="2")), 1],
+    "by another manager": ["helm", ("team", MERGE, of(k="2")), 1],
+    "a label": ["helm", ("team", MERGE, LABELED), 0],
+    "a label by who owns data": ["helm", ("team", MERGE, of(k="2")), ("team", MERGE, LABELED), 2],
+    "nothing": ["helm", ("helm", MERGE, of(k="1")), 0],
+    "a key removed": ["helm", ("remover", MERGE, of(l=None)), 0],  # which nothing tells
+    "replaced": ["kubectl-create", ("kubectl-replace", PUT, of(k="2", l="1")), 1],
+    "replaced, then annotated": [
+        "kubectl-create",
+        ("kubectl-replace", PUT, of(k="2", l="1")),
+        ("kubectl-annotate", MERGE, {"metadata": {"annotations": {"x": "1"}}}),
+        1,
+    ],
+    "binary": ["helm", ("helm", MERGE, {"binaryData": {"b": "AAE="}}), 1],
+    "applied": ["helm", ("argocd", APPLY, of(k="2", l="1")), 1],
+    "applied, a label": [
+        "helm",
+        ("argocd", APPLY, of(k="2", l="1")),
+        ("argocd", APPLY, {**LABELED, **of(k="2", l="1")}),
+        2,
+    ],
+    "applied as it is": ["helm", ("argocd", APPLY, of(k="1", l="1")), 0],
+}
+
+
+class Writer:
+    """Writes ConfigMaps and Secrets in steps, each in a second of its own."""
+
+    def __init__(self, cluster, kind: str, cases: dict[str, list]) -> None:
+        self.cluster, self.kind, self.cases = cluster, kind, cases
+        self.names = {case: f"config-{number}" for number, case in enumerate(cases)}
+        self.path = f"/api/v1/namespaces/shop/{kind.lower()}s"
+        self.spans: list[range] = []  # the seconds of each step
+
+    def write(self, method: str, case: str, who: str, content_type: str, body: dict) -> None:
+        name = self.names[case]
+        metadata = {"name": name, **body.get("metadata", {})}
+        if self.kind == "Secret":
+            texts = body.get("data", {})
+            encode = base64.b64encode
+            data = {key: text and encode(text.encode()).decode() for key, text in texts.items()}
+            body = {**body, "data": data}
+        body = {"apiVersion": "v1", "kind": self.kind, **body, "metadata": metadata}
+        query = f"fieldManager={who}{'&force=true' * (content_type == APPLY)}"
+        path = f"{self.path}{f'/{name}' * (method != 'POST')}?{query}"
+        answer = ask(self.cluster, method, path, body, content_type=content_type)
+        assert answer.status < 300, answer.body
+
+    def step(self, number: int) -> None:
+        """Make one change of each object that has so many, after the second of the step before."""
+        begin = int(time.time()) + 1
+        self.cluster.wait_for(lambda: time.time() >= begin)
+        for case, (creator, *changes, _) in self.cases.items():
+            if number == 0:
+                self.write("POST", case, creator, PUT, of(k="1", l="1"))
+            elif number <= len(changes):
+                who, content_type, body = changes[number - 1]
+                self.write("PUT" if content_type == PUT else "PATCH", case, who, content_type, body)
+        self.spans.append(range(begin, int(time.time()) + 1))
+
+    def last_changes(self, tool) -> dict[str, int]:
+        """By case, the number of the step that changed it last, as the tool reads its metadata."""
+        found = {}
+        for case, name in self.names.items():
+            body = ask(self.cluster, "GET", f"{self.path}/{name}").body
+            at = tool.changed_at(body).timestamp()
+            (found[case],) = [number for number, span in enumerate(self.spans) if at in span]
+        return found
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
+def test_when_configuration_changed_is_read_from_its_metadata(cluster, tool, kind):
+    cases = {
+        case: steps
+        for case, steps in CHANGES.items()
+        if (cluster.serves_apply or not case.startswith("applied"))
+        and (kind == "ConfigMap" or case != "binary")
+    }
+    writer = Writer(cluster, kind, cases)
+    for number in range(max(map(len, cases.values())) - 1):
+        writer.step(number)
+    assert writer.last_changes(tool) == {case: steps[-1] for case, steps in cases.items()}
 
 
 @pytest.mark.parametrize(
-    ("number", "changed"),
+    ("managed", "changed"),
     [
-        (1, "16:35:48"),  # created
-        (3, "16:35:49"),  # data, by the same manager
-        (5, "16:35:50"),  # data, by another one
-        (7, "16:35:50"),  # only a label, by a third one
-        (9, "16:35:52"),  # a label, by one that owns data: the same time for both
-        (15, "16:35:52"),  # a key was removed, which nothing tells
-        (23, "16:35:59"),  # kubectl replace, then annotate
-        (28, "16:36:08"),  # kubectl apply, which owns its own annotation
-        (39, "16:36:13"),  # an entry without a time
-        (46, "16:36:10"),  # without managedFields: created
-        (56, "16:36:23"),  # binaryData
-        (64, "16:36:28"),  # a Secret: data and type
-        (72, "16:36:32"),  # a Secret: stringData, applied by the server
-        (90, "16:37:50"),  # a label, by kubectl apply
-        (93, "16:37:52"),  # a label, by server-side apply
+        ([{"manager": "helm", "time": "2026-11-21T16:35:52Z", "fieldsV1": {"f:data": {}}}], 52),
+        ([{"manager": "flux", "operation": "Apply", "fieldsV1": {"f:data": {}}}], 48),  # no time
+        ([{"manager": "helm", "time": "2026-11-21T16:35:52Z", "fieldsV1": {"f:type": {}}}], 48),
+        ([{"manager": "helm", "time": "2026-11-21T16:35:52Z"}], 48),
+        ([], 48),
     ],
 )
-def test_when_recorded_configuration_changed(tool, number, changed):
-    assert tool.changed_at(RECORDED[number]["response"]["body"]) == clock(changed)
+def test_what_says_nothing_leaves_the_time_of_creation(tool, managed, changed):
+    metadata = {"creationTimestamp": "2026-11-21T16:35:48Z", "managedFields": managed}
+    wanted = datetime(2026, 11, 21, 16, 35, changed, tzinfo=timezone.utc)
+    assert tool.changed_at({"metadata": metadata}) == wanted
+    if not managed:
+        del metadata["managedFields"]
+        assert tool.changed_at({"metadata": metadata}) == wanted
 
 
 def create_shop(cluster, web: dict) -> None:

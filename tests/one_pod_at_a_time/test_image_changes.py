@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 from datetime import datetime, timezone
 
 import pytest
-from clusters.embedded.manifests import container, pod_spec
+from clusters.embedded.manifests import container, native, pod, pod_spec
 from hypothesis import given
 from hypothesis import strategies as st
-from support import a_rollout, a_workload, in_place_answer, no_signals
+from support import a_rollout, a_workload, no_signals
 from texts import MAY_HAVE_NEW, RESTORED, SIDECAR_NOT_READY, SINCE_START, TO_BE_READY, WAITS_FOR_POD
 
 pytestmark = pytest.mark.both
@@ -320,36 +319,64 @@ def test_a_container_that_was_stuck_before_shows_that_until_it_is_restarted(tool
     assert str(tool.why_not_started(a_pod(0, True), before, ["agent"])) == text
 
 
-def test_only_the_last_of_the_recorded_steps_is_done(tool):
-    """Not the generation that was observed, not a new container ID alone, not that the Pod is ready."""
-    before = in_place_answer(3)
-    steps = {
-        index: tool.is_restarted(before, in_place_answer(index), ["mesh-proxy"])
-        for index in (3, 6, 9, 12, 15)
+def seen(
+    state: str, reason: str = "", *, number: int = 1, restarts: int = 0, image: str = "1"
+) -> dict:
+    """A Pod whose native sidecar is in one of the states that clusters/recorded/node has."""
+    is_ready = state == "ready"
+    found = pod("web", pod_spec(container("app"), init=(native("agent", f"agent:{image}"),)))
+    sidecar = {
+        "name": "agent",
+        "state": {"running" if state in ("ready", "unready") else state: {}},
+        "ready": is_ready,
+        "started": state in ("ready", "unready"),
+        "restartCount": restarts,
+        "image": f"agent:{image}",
+        "imageID": f"id-of-{image}",
+        "containerID": f"agent-{number}",
     }
-    assert steps == {3: False, 6: False, 9: False, 12: False, 15: True}
-    same_image = in_place_answer(15)
-    for status in same_image["status"]["containerStatuses"]:
-        status["imageID"] = "fake://the-same"
-    assert tool.is_restarted(before, same_image, ["mesh-proxy"])
-    assert not tool.is_restarted(in_place_answer(15), in_place_answer(15), ["mesh-proxy"])
+    if reason:
+        sidecar["state"][state]["reason"] = reason
+    app = {"name": "app", "state": {"running": {}}, "ready": True, "started": True}
+    app |= {"restartCount": 0, "image": "app:1", "imageID": "id", "containerID": "app-1"}
+    ready = {"type": "Ready", "status": str(is_ready)}
+    status = {"phase": "Running", "conditions": [ready], "containerStatuses": [app]}
+    return {**found, "status": {**status, "initContainerStatuses": [sidecar]}}
+
+
+BEFORE = seen("ready")  # also as long as the kubelet has only observed the change
+NEW_IMAGE = {"number": 2, "restarts": 1, "image": "2"}
 
 
 @pytest.mark.parametrize(
-    ("index", "reason"), [(76, "ImagePullBackOff"), (88, "CrashLoopBackOff"), (98, ""), (109, "")]
+    ("after", "is_done"),
+    [
+        (BEFORE, False),
+        (seen("terminated", "Completed"), False),
+        (seen("unready", **NEW_IMAGE), False),
+        (seen("ready", **NEW_IMAGE), True),
+        (seen("ready", number=2, restarts=1), True),  # two tags of one image
+    ],
 )
-def test_recorded_failures_show_their_reason_or_none(tool, index, reason):
-    failed = in_place_answer(index)
-    before = json.loads(json.dumps(failed))
-    for status in tool.container_statuses(before):
-        status |= {
-            "state": {"running": {}},
-            "containerID": f"old-{status['name']}",
-            "restartCount": 0,
-        }
-    found = tool.why_not_started(before, failed, ["mesh-proxy"])
+def test_only_a_new_container_that_is_ready_ends_a_change(tool, after, is_done):
+    assert tool.is_restarted(BEFORE, after, ["agent"]) is is_done
+    assert not tool.is_restarted(after, after, ["agent"])
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (seen("waiting", "ErrImagePull"), "ErrImagePull"),
+        (seen("waiting", "ImagePullBackOff"), "ImagePullBackOff"),
+        (seen("waiting", "CrashLoopBackOff", **NEW_IMAGE), "CrashLoopBackOff"),
+        (seen("unready", **NEW_IMAGE), ""),
+        (seen("terminated", "Completed"), ""),  # a native sidecar whose image cannot be pulled
+    ],
+)
+def test_a_change_that_failed_shows_its_reason_or_none(tool, after, reason):
+    found = tool.why_not_started(BEFORE, after, ["agent"])
     assert (found.reason if found else "") == reason
-    assert not tool.is_restarted(before, failed, ["mesh-proxy"])
+    assert not tool.is_restarted(BEFORE, after, ["agent"])
 
 
 def test_a_pod_that_was_missing_before_is_not_waited_for(tool, monkeypatch):

@@ -106,6 +106,7 @@ class Requests:
 
 class RemoteCluster(Cluster):
     interval = 0.1
+    serves_apply = True
     patience = 3  # it is slow beside injectors that start
     of: dict[str, RemoteCluster] = {}  # by the path of a kubeconfig
 
@@ -390,14 +391,16 @@ class RemoteCluster(Cluster):
 
     def options(self, options: tuple[str, ...]) -> list[str]:
         """The options of a run with the real names, in the namespaces of this test."""
-        found = [self.names.translate(option) for option in options]
+        found = list(map(self.translate, options))
         chosen = ("-n", "--include-namespace", "-A", "--all-namespaces")
         if any(option.split("=")[0] in chosen for option in options):
             return found
         return [*found, *(f"--include-namespace={name}" for name in self.names.all)]
 
+    def translate(self, text: str) -> str:
+        return self.names.translate(text)
+
     def restore(self, text: str) -> str:
-        """What a run printed, with the names of the test."""
         for name in self.names.all:
             text = text.replace(f"system:serviceaccount:{name}:", "")
         return self.names.restore(text)

@@ -69,6 +69,7 @@ class Cluster:
     authority: str
     admin_token = ADMIN
     interval = 0.01  # seconds from one look to the next
+    serves_apply = False  # server-side apply
     patience = 1  # how many times as long a test waits for a state
     _folder: tempfile.TemporaryDirectory
 
@@ -103,6 +104,14 @@ class Cluster:
     @property
     def kubeconfig(self) -> str:
         return self.write_kubeconfig("config")
+
+    def translate(self, text: str) -> str:
+        """A text with the real names of namespaces."""
+        return text
+
+    def restore(self, text: str) -> str:
+        """A text with the names of namespaces and users that the test uses."""
+        return text
 
     # What is in it
 

@@ -638,10 +638,8 @@ class Controllers:
             and not is_terminating(p)
         ]
         ready = sum(map(eviction.is_ready, pods))
-        if (
-            len(updated) == ready == spec["replicas"] == sum(map(is_ready, pods))
-            and spec["updateStrategy"]["type"] == "RollingUpdate"
-        ):
+        # With OnDelete as well since 1.37
+        if len(updated) == ready == spec["replicas"] == sum(map(is_ready, pods)):
             current = update
         at_current = [
             p for p in pods if p["metadata"]["labels"]["controller-revision-hash"] == current

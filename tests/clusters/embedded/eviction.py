@@ -1,4 +1,4 @@
-"""Evictions and the PodDisruptionBudgets that hold them up (tests/clusters/recorded/evict.json)."""
+"""Evictions and the PodDisruptionBudgets that hold them up."""
 
 from __future__ import annotations
 

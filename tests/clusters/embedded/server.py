@@ -604,6 +604,7 @@ class Handler(BaseHTTPRequestHandler):
             if kind == JSON_PATCH:
                 changed = jsonpatch.apply_patch(current, patch)
             else:
+                patch.pop("kind", None), patch.pop("apiVersion", None)
                 refuse_patch(patch, current, target)
                 changed = merged(current, patch, kind == STRATEGIC)
             if target.resource.plural == "pods" and not target.subresource:
@@ -623,6 +624,8 @@ class Handler(BaseHTTPRequestHandler):
             current = self._find(target).object
             changed = body_of(request)
             changed.pop("kind", None), changed.pop("apiVersion", None)
+            kept = {key: value for key, value in current["metadata"].items() if key in UNMANAGED}
+            changed["metadata"] = {**kept, **changed["metadata"]}
             refuse_patch(
                 {"metadata": {"resourceVersion": changed["metadata"].get("resourceVersion")}},
                 current,

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests .venv/bin/python -m clusters.recorded.record [NAME ...]
 
-It fills a new control plane, makes the requests that each file has in its order, and writes what is answered. Of the files
-that the README of this folder lists, those in `RECORDED` can be made so; the default is all of them.
+It fills a new control plane, makes the requests that each file has in its order, and writes what is answered. The default
+is all files that the README of this folder lists.
 """
 
 from __future__ import annotations
