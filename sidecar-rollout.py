@@ -370,6 +370,9 @@ NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workl
 class StartError(Exception):
     """Why nothing was done: one line for a person, and perhaps the output of who knows more."""
 
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self.args))
+
 
 class ApiError(Exception):
     """A response of the API server other than success; status 0 is no response."""
@@ -6738,7 +6741,8 @@ class Report:
 
     def leftover_lines(self) -> list[str]:
         """Return the Pods that are not up to date after a run, by workload, the worst first."""
-        groups = group_by(self.totals.leftovers, lambda pod: (pod.workload, pod.code))
+        known = [pod for pod in self.totals.leftovers if pod.code != "not_named"]
+        groups = group_by(known, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
         lines = []
         for ref, code in sorted(groups, key=lambda row: ([*worst, row[1]].index(row[1]), row)):

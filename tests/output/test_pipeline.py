@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from clusters.embedded.manifests import container, pod_spec, workload
+from clusters.embedded.manifests import container, pod, pod_spec, workload
 from support import command, upgrade
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
@@ -89,6 +89,18 @@ def test_one_is_rejected(fleet, pipeline):
     fleet.delete("ServiceAccount", "shop", "gone")
     fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
     assert pipeline(fleet.kubeconfig) == (1, KEEP, ["rejected"], ["shop/old"])
+
+
+def test_a_pod_that_cannot_be_checked_does_not_keep_the_rest_from_being_rolled_out(fleet, pipeline):
+    fleet.create("shop", pod("debug"))
+    fleet.settle()
+    fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    assert pipeline(fleet.kubeconfig) == (1, UNKNOWN, ["without_controller"], ["shop/debug"])
+    assert all(sidecar_images(fleet.pods("shop", name)) == {"1.28.0"} for name in NAMES)
+
+
+def sidecar_images(pods: list[dict]) -> set[str]:
+    return {c["image"].partition(":")[2] for p in pods for c in p["spec"]["containers"][1:]}
 
 
 def test_one_was_unhealthy_before(fleet, pipeline):

@@ -357,6 +357,8 @@ def test_what_a_wave_leaves_has_its_workload(fleet, run, tmp_path):
     others = {"api", "db", "web"} - {name}
     assert left == {(other, "not_named", "not selected") for other in others}
     assert ended.summary["not_up_to_date"] == {}
+    text = run(fleet, DRIFTED, TEXT, CONFIRM, written(tmp_path, wave)).stdout
+    assert "not up to date:" not in text  # nobody knows: they were not compared
 
 
 def test_to_wait_for_a_rollout_may_stand_for_a_restart_never_the_reverse(tool):

@@ -47,6 +47,8 @@ def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
     error = "{} is not kubectl, or does not run; specify the path of kubectl with --kubectl"
     ended = run(cluster, TEXT, f"--kubectl={kubectl}")
     assert only_error(ended, "wrong architecture") == error.format(kubectl)
+    (record,) = run(cluster, f"--kubectl={kubectl}").records
+    assert record["error"] == f"{error.format(kubectl)}: wrong architecture"
     for other, said in (("/bin/ls", "/bin/ls: "), ("/bin/true", "")):
         ended = run(cluster, TEXT, f"--kubectl={other}")
         assert only_error(ended, said) == error.format(other)
