@@ -1769,8 +1769,8 @@ OPTIONS = {
         ),
         Option(
             "--soak DURATION",
-            """Time to watch new Pods after each rollout, such as 2m; the rollout fails if a
-            container restarts or a Pod does not stay ready""",
+            """Time to watch new Pods after each rollout, such as 2m; a container that restarts or a
+            Pod that does not stay ready is a failure""",
             duration,
         ),
     ),

@@ -16,7 +16,7 @@ from support import KUBECTL, TOP, patched
 
 def the_readmes_loop() -> str:
     (loop,) = re.findall(
-        r"```sh\n(for context in .*?\ndone\n)```", (TOP / "README.md").read_text(), re.DOTALL
+        r"```sh\n(set -e\nfor context in .*?\ndone\n)```", (TOP / "README.md").read_text(), re.DOTALL
     )
     return loop
 
@@ -61,4 +61,5 @@ def test_the_readmes_loop_over_contexts_stops_at_the_first_cluster_that_fails(
         )
         assert patched(canary) == ["web"], ended.stderr
         assert patched(production) == ([] if canary_fails else ["web"])
+        assert ended.returncode == int(canary_fails)
         assert ended.stdout.count("1 succeeded") == (0 if canary_fails else 2)
