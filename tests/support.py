@@ -216,13 +216,19 @@ class Running:
             return sum(text in line for line in self.lines) >= times
 
         with self.news:
-            assert self.news.wait_for(seen, timeout), f"{text!r} not in: {''.join(self.lines)}"
+            in_time = self.news.wait_for(seen, timeout * self.patience)
+            assert in_time, f"{text!r} not in: {''.join(self.lines)}"
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    @property
+    def patience(self) -> int:
+        remote = RemoteCluster.of.get(self.environment.get("KUBECONFIG", ""))
+        return remote.patience if remote else 1
+
     def finish(self, timeout: float = 60) -> Finished:
-        code = self.process.wait(timeout)
+        code = self.process.wait(timeout * self.patience)
         for reader in self._readers:
             reader.join(timeout)
         return Finished(code, "".join(self.output), "".join(self.lines))
@@ -360,6 +366,11 @@ def unchecked(cluster: EmbeddedCluster) -> str:
     verbs = ["get", "list", "watch", "patch"]
     rules = [{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}]
     return cluster.kubeconfig_of("operator", rules)
+
+
+def within(cluster: Cluster, seconds: int) -> str:
+    """A --timeout in which something is to happen; longer on a control plane, beside which other tests run."""
+    return f"--timeout={seconds * cluster.patience}s"
 
 
 def let_ready(cluster: EmbeddedCluster) -> None:

@@ -23,6 +23,7 @@ from support import (
     set_ready,
     uids,
     upgrade,
+    within,
 )
 from texts import SINCE_START, WAITS_FOR_POD, WAITS_FOR_READY, WITHOUT_SIDECAR
 
@@ -70,7 +71,7 @@ def test_a_daemon_sets_pod_is_replaced_on_its_node(cluster, start):
     cluster.settle()
     slow = {"metadata": {"name": "node-9"}, "spec": {}, "status": {}}
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
+    running = start(cluster, CONFIRM, *EVICT, within(cluster, 3))
     cluster.wait_for(cluster.kubelet.starting)
     cluster.kubelet.ready_after = 0.05
     cluster.store.create("nodes", slow)  # its Pod is ready at once
@@ -84,7 +85,7 @@ def test_a_stateful_sets_pod_is_replaced_under_its_name(cluster, start):
     cluster.create("shop", workload("StatefulSet", "x", APP, replicas=3, **fields))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, *EVICT, "--timeout=3s")
+    running = start(cluster, CONFIRM, *EVICT, within(cluster, 3))
     cluster.wait_for(cluster.kubelet.starting)
     cluster.kubelet.ready_after = 0.05
     cluster.change("StatefulSet", "shop", "x", {"spec": {"replicas": 4}})
@@ -149,7 +150,7 @@ def while_the_last_is_replaced(cluster, start):
     cluster.wait_for(lambda: not cluster.get("Pod", "shop", other))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, DRIFTED, *EVICT, "--timeout=4s", "--log-level=debug")
+    running = start(cluster, CONFIRM, DRIFTED, *EVICT, within(cluster, 4), "--log-level=debug")
     running.wait_for_log(f"{WAITS_FOR_READY}x-")
     assert evictions(cluster) == [last]
     (new,) = cluster.kubelet.starting()
@@ -187,7 +188,7 @@ def test_two_runs_do_not_evict_two_pods_of_one_owner(cluster, start, kind):
     watch = Watch(cluster)
     first = start(cluster, CONFIRM, "--only-drifted", *EVICT)
     cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
-    second = start(cluster, CONFIRM, "--only-drifted", *EVICT, "--timeout=3s").finish()
+    second = start(cluster, CONFIRM, "--only-drifted", *EVICT, within(cluster, 3)).finish()
     assert second.outcomes == {"shop/x": "timed_out"}
     assert "waiting for " in second.of("result")[0]["message"]
     let_ready(cluster)

@@ -23,6 +23,7 @@ from support import (
     set_ready,
     uids,
     upgrade,
+    within,
 )
 from texts import SINCE_START, WAITS_FOR_POD, WAITS_FOR_READY
 
@@ -51,7 +52,7 @@ def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run):
     cluster.settle()
     set_ready(cluster, cluster.pods("shop")[-1]["metadata"]["name"], False)
     cluster.kubelet.ready_after = 60
-    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    ended = run(cluster, CONFIRM, *EVICT, within(cluster, 1))
     assert (ended.outcomes, len(evictions(cluster))) == ({"shop/x": "timed_out"}, 1)
 
 
@@ -59,7 +60,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, *EVICT, "--timeout=5s", "--log-level=debug")
+    running = start(cluster, CONFIRM, *EVICT, within(cluster, 5), "--log-level=debug")
     running.wait_for_log(f"{WAITS_FOR_READY}x-")
     (first,) = evictions(cluster)
     other = next(p["metadata"]["name"] for p in cluster.pods("shop") if is_ready(p))

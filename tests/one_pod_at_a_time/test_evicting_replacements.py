@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import replicated, workload
-from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, images, upgrade
+from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, images, upgrade, within
 from texts import NOT_CREATED
 
 pytestmark = pytest.mark.both
@@ -98,7 +98,7 @@ def test_a_timeout_tells_what_is_wrong_with_the_new_pod(cluster, run):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
     cluster.injector.container |= {"image": "broken:1"}
-    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    ended = run(cluster, CONFIRM, *EVICT, within(cluster, 1))
     (result,) = ended.of("result")
     assert result["outcome"] == "timed_out"
     assert "container istio-proxy: ImagePullBackOff" in result["message"]
@@ -110,7 +110,7 @@ def test_a_timeout_tells_that_the_old_pod_is_still_there(cluster, run):
     cluster.settle()
     cluster.kubelet.gone_after = 60
     node = cluster.get("Pod", "shop", "x-0")["spec"]["nodeName"]
-    ended = run(cluster, CONFIRM, *EVICT, "--timeout=1s")
+    ended = run(cluster, CONFIRM, *EVICT, within(cluster, 1))
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
         "timed_out",

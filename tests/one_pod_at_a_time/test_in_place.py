@@ -11,7 +11,7 @@ import time
 import pytest
 from clusters.embedded import admission, is_ready, server
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
-from support import BOTH, CONFIRM, TEXT, cutoff, verdicts
+from support import BOTH, CONFIRM, TEXT, cutoff, verdicts, within
 from texts import IN_SOAK, MISSING_PERMISSIONS, SINCE_START, TO_BE_READY, WAITS_FOR_READY
 
 pytestmark = pytest.mark.both
@@ -184,7 +184,7 @@ def test_a_native_sidecar_that_ended_well_and_does_not_come_back(cluster, run):
 )
 def test_an_image_that_does_not_start_is_put_back(shop, run, image, reason):
     upgrade(shop, image)
-    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=3s")
+    ended = run(shop, *IN_PLACE, CONFIRM, within(shop, 3))
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
     message = message_of(ended, "web")
     assert message.startswith("Pod web-")
@@ -311,7 +311,7 @@ def test_interrupted_twice_the_summary_names_the_pod_and_its_state(shop, start):
 def test_unready_pods_first(shop, run):
     names = sorted(p["metadata"]["name"] for p in shop.pods("shop", "web"))
     shop.kubelet.set_ready("shop", names[1], False)
-    ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, "--timeout=3s")
+    ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, within(shop, 3))
     assert ended.outcomes == {"shop/web": "timed_out"}  # its application is not ready yet
     first = next(r.path for r in shop.server.requests if r.method == "PATCH")
     assert first.endswith(names[1])
@@ -339,7 +339,7 @@ def test_the_only_ready_pod_is_left(shop, run):
         shop.backdate(found, 3600)
     for found in shop.pods("shop", "web")[:2]:
         shop.kubelet.set_ready("shop", found["metadata"]["name"], False)
-    ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, "--timeout=5s")
+    ended = run(shop, *IN_PLACE, "deploy/web", CONFIRM, within(shop, 5))
     assert ended.outcomes == {"shop/web": "timed_out"}
     assert message_of(ended, "web").startswith(f"{WAITS_FOR_READY}web-")
     assert {is_ready(p): NEW in str(p["spec"]) for p in shop.pods("shop", "web")} == {

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked
+from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked, within
 from texts import NO_NEW_ROLLOUTS
 
 pytestmark = pytest.mark.both
@@ -51,7 +51,7 @@ def test_workloads_that_were_failing_before_count_and_come_last(cluster, run):
         cluster.create("shop", workload("Deployment", name, pod_spec(container("app", "broken:1"))))
     cluster.create("shop", workload("Deployment", "well"))
     cluster.settle()
-    ended = run(cluster, CONFIRM, "--max-failures=1", "--timeout=1s")
+    ended = run(cluster, CONFIRM, "--max-failures=1", within(cluster, 1))
     assert ended.outcomes == {
         "shop/x": "timed_out",
         "shop/y": "not_started",

@@ -19,6 +19,7 @@ from support import (
     patched,
     printed_command,
     upgrade,
+    within,
 )
 from texts import NEW_HAVE_NONE, NO_NEW_ROLLOUTS, UPDATED_AND_READY
 
@@ -220,9 +221,9 @@ def test_an_application_that_needs_its_sidecar_is_repaired(cluster, run, kind):
     cluster.injector.breaks_after = 0
     options = ["--include-statefulset", "--evict", DRIFTED]
     upgrade(cluster)
-    lost = run(cluster, TEXT, CONFIRM, *options, "--timeout=3s").stdout
+    lost = run(cluster, TEXT, CONFIRM, *options, within(cluster, 3)).stdout
     assert "1 lost sidecar" in lost
-    again = run(cluster, CONFIRM, *options, "--timeout=3s")  # nothing would be better
+    again = run(cluster, CONFIRM, *options, within(cluster, 3))  # nothing would be better
     assert (again.code, codes(again)) == (1, {"web": "lost_sidecar"})
     heal(cluster)
     (command,) = [line for line in lost.splitlines() if "sidecar-rollout.py" in line][:1]
@@ -239,9 +240,9 @@ def test_an_ordered_statefulset_that_lost_it_needs_evictions(cluster, run):
     upgrade(cluster)
     cluster.injector.breaks_after = 0
     options = ["--include-statefulset", DRIFTED]
-    shown = run(cluster, TEXT, CONFIRM, *options, "--timeout=2s").stdout
+    shown = run(cluster, TEXT, CONFIRM, *options, within(cluster, 2)).stdout
     heal(cluster)
-    ended = run(cluster, CONFIRM, *options, "--timeout=2s")
+    ended = run(cluster, CONFIRM, *options, within(cluster, 2))
     assert (codes(ended), ended.planned) == ({"db": "degraded"}, [])
     assert "use --evict" in ended.reasons["StatefulSet shop/db"]
     dry = run(cluster, TEXT, *options).stdout
@@ -269,7 +270,7 @@ def test_a_bad_release_is_not_repaired(cluster, run):
 def test_a_failed_rollout_whose_pods_have_no_sidecar_stops_the_run(drifted_fleet, run):
     drifted_fleet.injector.breaks_after = 0
     drifted_fleet.kubelet.ready_after = 60
-    ended = run(drifted_fleet, CONFIRM, "--timeout=1s", "--max-failures=7")
+    ended = run(drifted_fleet, CONFIRM, within(drifted_fleet, 1), "--max-failures=7")
     assert ended.outcomes["shop/a"] == "lost_sidecar"
     assert patched(drifted_fleet) == ["a"]
     assert f"new Pods of Deployment shop/a{NEW_HAVE_NONE}" in messages(ended)["b"]

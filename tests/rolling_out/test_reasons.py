@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, a_workload, unchecked
+from support import CONFIRM, a_workload, unchecked, within
 from texts import RECHECK, RECHECKED
 
 pytestmark = pytest.mark.both
@@ -33,7 +33,7 @@ def test_a_stateful_set_whose_new_sidecar_cannot_be_pulled(cluster, run, native)
     cluster.injector.container["image"] = BROKEN
     cluster.kubelet.back_off = 60
     cluster.injector.native = native
-    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    ended = run(cluster, CONFIRM, *ALL, within(cluster, 2))
     assert message(ended) == (
         f"1 of 2 Pods not ready: db-1: container istio-proxy: {PULL}; "
         "delete Pod db-1 once the cause is fixed"
@@ -46,7 +46,7 @@ def test_no_pod_is_to_be_deleted_where_they_are_managed_in_parallel(cluster, run
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
     cluster.kubelet.back_off = 60
-    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    ended = run(cluster, CONFIRM, *ALL, within(cluster, 2))
     assert message(ended) == f"{UNREADY}db-1: container istio-proxy: {PULL}"
 
 
@@ -55,7 +55,7 @@ def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
     cluster.settle()
     cluster.injector.container["image"] = BROKEN
     cluster.kubelet.back_off = 60
-    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    ended = run(cluster, CONFIRM, *ALL, within(cluster, 2))
     start, _, end = message(ended).partition("1 of 3 Pods not ready: agent-")
     assert start == ""
     assert end.endswith(f": container istio-proxy: {PULL}")
@@ -72,7 +72,7 @@ def test_a_pod_that_is_not_scheduled(cluster, run):
         pod["spec"]["nodeSelector"] = {"disk": "ssd"}
 
     cluster.injector.inject = inject
-    ended = run(cluster, CONFIRM, "--timeout=2s")
+    ended = run(cluster, CONFIRM, within(cluster, 2))
     assert message(ended).endswith(
         ": 0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
     )
@@ -94,7 +94,7 @@ def test_where_no_pod_exists_an_event_says_why(cluster, run, kind, cause):
     cluster.create("shop", workload(kind, "web", spec))
     cluster.settle()
     cluster.delete("ServiceAccount", "shop", "web")
-    ended = run(unchecked(cluster), CONFIRM, *ALL, "--timeout=2s")
+    ended = run(unchecked(cluster), CONFIRM, *ALL, within(cluster, 2))
     assert f" missing; {cause}" in message(ended)
     assert message(ended).endswith('serviceaccount "web" not found')
 
@@ -112,7 +112,7 @@ def test_without_the_permission_to_list_events_that_is_said(cluster, run):
             "resources": ["pods", "replicasets", "deployments", "statefulsets", "daemonsets"],
         }
     ]
-    ended = run(cluster.kubeconfig_of("other", rules), CONFIRM, *ALL, "--timeout=2s")
+    ended = run(cluster.kubeconfig_of("other", rules), CONFIRM, *ALL, within(cluster, 2))
     assert message(ended).startswith(
         "1 of 1 Pod missing; cannot read its events: 403 events is forbidden"
     )
@@ -136,7 +136,7 @@ def test_no_pod_is_to_be_deleted_that_is_only_slow(cluster, run):
     cluster.create("shop", workload("StatefulSet", "db"))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    ended = run(cluster, CONFIRM, *ALL, within(cluster, 2))
     assert "delete Pod" not in message(ended)
 
 
@@ -223,7 +223,7 @@ def test_a_pod_that_does_not_end(cluster, run):
     cluster.create("shop", workload("StatefulSet", "db", replicas=2))
     cluster.settle()
     cluster.kubelet.gone_after = 60
-    ended = run(cluster, CONFIRM, *ALL, "--timeout=2s")
+    ended = run(cluster, CONFIRM, *ALL, within(cluster, 2))
     assert re.fullmatch(
         r"1 of 2 Pods missing: waiting for Pod db-1 on node \S+ to terminate",
         message(ended),

@@ -129,12 +129,12 @@ def slow(name: str, seconds: float) -> dict:
 
 
 def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, run):
-    cluster.create("shop", slow("late", 1.5))
+    cluster.create("shop", slow("late", 2.5))  # rechecked 4 s after its restart
     cluster.create("shop", slow("stuck", 60))
     cluster.wait_for(lambda: len(cluster.pods("shop")) == 2)
     let_ready(cluster)
     cluster.settle()
-    ended = run(cluster, CONFIRM, "--timeout=1s")
+    ended = run(cluster, CONFIRM, "--timeout=2s")
     assert ended.outcomes == {"shop/late": "completed_late", "shop/stuck": "timed_out"}
     assert ended.code == 1
     assert ended.summary["outcomes"] == {"completed_late": 1, "timed_out": 1}
@@ -145,12 +145,12 @@ def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, ru
 
 
 def test_completed_late_alone_is_a_success(cluster, run):
-    cluster.create("shop", slow("late", 2.5))
-    cluster.create("shop", slow("next", 1.2))  # in the meantime
+    cluster.create("shop", slow("late", 4.5))
+    cluster.create("shop", slow("next", 2.5))  # in the meantime
     cluster.wait_for(lambda: len(cluster.pods("shop")) == 2)
     let_ready(cluster)
     cluster.settle()
-    ended = run(cluster, CONFIRM, "--timeout=2s")
+    ended = run(cluster, CONFIRM, "--timeout=4s")
     assert (ended.code, ended.outcomes["shop/late"]) == (0, "completed_late")
     assert "rollout not complete: " in ended.stderr
     assert f"; {RECHECK}" in ended.stderr

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
-from support import CONFIRM, TEXT, a_rollout, a_workload, let_ready
+from support import CONFIRM, TEXT, a_rollout, a_workload, let_ready, within
 from texts import IN_SOAK, NOT_VERIFIED, RECHECK, UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
@@ -159,7 +159,7 @@ def test_a_workload_that_was_late_is_not_watched(cluster, start):
         cluster.create("shop", workload("Deployment", name))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, "--timeout=3s", "--soak=4s", "--log-level=debug")
+    running = start(cluster, CONFIRM, within(cluster, 3), "--soak=4s", "--log-level=debug")
     running.wait_for_log(RECHECK)
     let_ready(cluster)  # and b is rolled out before a is rechecked
     ended = running.finish()

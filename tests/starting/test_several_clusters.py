@@ -16,7 +16,9 @@ from support import KUBECTL, TOP, patched
 
 def the_readmes_loop() -> str:
     (loop,) = re.findall(
-        r"```sh\n(set -e\nfor context in .*?\ndone\n)```", (TOP / "README.md").read_text(), re.DOTALL
+        r"```sh\n(set -e\nfor context in .*?\ndone\n)```",
+        (TOP / "README.md").read_text(),
+        re.DOTALL,
     )
     return loop
 
