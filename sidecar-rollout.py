@@ -1512,6 +1512,7 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
                 names = (*ObjectRef._fields, "uid", "sidecar_hash", "method", "started_before")
                 *ref, uid, digest, method, cutoff = (typed(record, name, str) for name in names)
                 utc = parse_time(cutoff).astimezone(timezone.utc)
+                Method(method.replace("_", " "))  # ValueError if it is none
                 found[ObjectRef(*ref)] = Planned(uid, utc, digest, method)
     except OSError as error:
         raise invalid(text, f"a file that can be read: {error.strerror}") from None
@@ -4667,8 +4668,9 @@ class Gate:
 
     @property
     def text(self) -> str | None:
-        """Return `open`, or `closed: ` and why; None without a gate."""
-        return (self.status.removeprefix("gate ") or "open") if self.command else None
+        """Return `open`, or `closed: ` and why; None without a gate, or before it was asked."""
+        is_known = self.valid_until > -math.inf
+        return (self.status.removeprefix("gate ") or "open") if is_known else None
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
@@ -6095,7 +6097,8 @@ class Scheduler:
                 return
             self.handle_event(POLL)
             self.announce_stop()
-            self.report.show_progress(self.in_progress.values(), self.rollout.gate.status)
+            held = self.signals.reason_to_stop() or self.rollout.gate.status
+            self.report.show_progress(self.in_progress.values(), held)
         for pid in list(self.signals.children):  # a worker may hang in a look
             end_group(pid)
         deadline = time.monotonic() + self.GRACE
@@ -6203,9 +6206,9 @@ class Scheduler:
         if not task.earlier:
             self.count(news)
         if news.attempt and not task.earlier:
-            if self.in_progress or self.waiting or self.rechecks:  # else that is now
-                text = "rollout not complete: %s; will recheck at the end"
-                log.info(text, news.message, extra=extra)
+            is_later = self.in_progress or (self.waiting and self.may_go_on(self.waiting[0]))
+            text = "rollout not complete: %s; will recheck " + ("at the end" if is_later else "now")
+            log.log(logging.INFO if is_later else logging.DEBUG, text, news.message, extra=extra)
             self.rechecks.append(Task(task.planned, news))
         else:
             self.report.finish(news)
@@ -6228,9 +6231,11 @@ class Scheduler:
 
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------
 
-COLORED = re.compile(r"(?<![-\w])(unhealthy|downtime|lost sidecar|rejected)\b")
+COLORED = re.compile(  # no name that has such a word
+    r"(?<![-\w/.])(unhealthy|downtime|lost sidecar|rejected|cannot be created|Pods? lost)(?![-\w/])"
+)
 # What somebody must do comes first, then what an option includes.
-URGENT = ("lost_sidecar", "rejected", "losing_sidecar")
+URGENT = ("lost_sidecar", "without_pods", "rejected", "losing_sidecar")
 OPTIONAL = ("kind_not_selected", "wrong_method", "degraded", "unhealthy", "has_downtime")
 MANY_ROWS = 20  # with more, the plan is also shown in short
 MIN_NOTES = 16  # columns of a terminal
@@ -6382,6 +6387,7 @@ class Report:
         self.lefts: dict[ObjectRef, str] = {}  # why Pods of the plan are not up to date by now
         self.todays: dict[ObjectRef, Today] = {}  # what was answered last
         self.durations: list[float] = []  # seconds, of the rollouts that have ended
+        self.at_once = 1  # how many rollouts were in progress at most
         self.is_done = False
         # What the printed command needs to repair what lost its sidecar
         self.needs_evict = self.needs_missing = False
@@ -6499,20 +6505,25 @@ class Report:
             self.print(*self.table(plan.workloads[: plan.selected]), *left, "")
         self.print_groups("Not rolled out", plan.skips)
         self.print_census()
-        if len(plan.workloads) > MANY_ROWS:
-            self.print_namespaces()
+        if plan.selected > MANY_ROWS:
+            self.print_namespaces(plan.workloads[: plan.selected])
         self.print_totals()
 
-    def print_namespaces(self) -> None:
+    def print_namespaces(self, workloads: Sequence[Decision]) -> None:
         """Print a long plan in short, by namespace, those with the most Pods first."""
         rows = []
-        for name, found in group_by(self.plan.workloads, lambda row: row.ref.namespace).items():
+        for name, found in group_by(workloads, lambda row: row.ref.namespace).items():
             each = [(1, row.pods_replaced, row.downtime, bool(row.problem)) for row in found]
-            counts = list(map(sum, zip(*each, strict=True)))
-            rows.append((-counts[1], [name, *map(str, counts)]))
+            rows.append((name, *map(sum, zip(*each, strict=True))))
+        rows.sort(key=lambda row: (-row[2], row))
+        shown, others = rows[: self.MAX_NAMESPACES], rows[self.MAX_NAMESPACES :]
+        if others:
+            _, *counts = zip(*others, strict=True)
+            more = f"and {count_of(len(others), 'more namespace')}"
+            shown.append((more, *map(sum, counts)))
         columns = ["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]
-        table = format_table([columns, *(row for _, row in sorted(rows))], self.width)
-        self.print(*at_most(self.MAX_NAMESPACES + 1, table, "namespace"), "")
+        table = [columns, *(list(map(str, row)) for row in shown)]
+        self.print(*format_table(table, self.width), "")
 
     def print_differences(self) -> None:
         """Print once what differs in the same way, with the letter that stands for it."""
@@ -6555,6 +6566,8 @@ class Report:
         ]
         if not self.letters:
             rows = [[*row[:7], row[8]] for row in rows]
+        elif self.width and max(map(len, format_table([row[:8] for row in rows]))) > self.width:
+            rows = [[*row[:5], *row[6:]] for row in rows]  # names are not cut: DIFF has the sidecar
         return format_table(rows, self.width)
 
     def kind_of(self, ref: ObjectRef) -> str:
@@ -6625,9 +6638,10 @@ class Report:
             f"{self.totals.outcomes.total()}/{self.plan.selected} finished{failures}, "
             f"{human_duration(seconds_since(self.began))}, "
         )
-        if len(self.durations) >= 3 and in_progress:
-            left = self.plan.selected - self.totals.outcomes.total()
-            seconds = statistics.median(self.durations) * left / len(in_progress)
+        left = self.plan.selected - self.totals.outcomes.total()
+        self.at_once = max(self.at_once, len(in_progress))
+        if len(self.durations) >= 3 and left > len(in_progress) and not held:
+            seconds = statistics.median(self.durations) * left / self.at_once
             text += f"about {human_duration(seconds)} left, "
         text += f"{len(in_progress)} in progress"
         if in_progress:
@@ -6676,7 +6690,7 @@ class Report:
         )
         text = described(result) + f": {result.message}" * bool(result.message)
         if self.progress.on_terminal:  # the whole message stands in the summary
-            text = shorten(text, 120)
+            text = shorten(text, max(120, shutil.get_terminal_size().columns - 30))
         log.log(level, "%s", text, extra={"workload": str(planned.ref)})
 
     # The census
@@ -6794,15 +6808,15 @@ class Report:
         more = ["--evict"] * (self.needs_evict and not options.evict)
         if self.needs_missing:  # neither evictions nor operators keep our annotation
             more += ["--only-drifted", "--include-missing"]
-        if options.confirm:
+        if options.confirm and plan.workloads:
             self.print_unsuccessful()
             self.print_counts(seconds)
             self.is_done = True
-            if plan.workloads:
-                self.print("")
-                self.print_census()
-            elif self.totals.leftovers:  # the table was shown
-                self.print(*self.leftover_lines(), "")
+            self.print("")
+            self.print_census()
+        elif options.confirm:  # the table was shown, and what is not rolled out
+            for line in self.leftover_lines():
+                self.print(line)
         else:
             self.print("", "This was a dry run; nothing was changed.")
             verb = "apply" if plan.workloads or self.needs_evict else ""

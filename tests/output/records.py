@@ -58,7 +58,7 @@ RECORDS = {
         "not_up_to_date": "what `--fail-on-drift` counts: Pods by code, and workloads `without_pods`",
         "seconds": "of the run",
         "command": "the words of the printed command; empty: none",
-        "gate": "`open`, or `closed:` and why; null without `--gate`",
+        "gate": "`open`, or `closed:` and why; null without `--gate`, or if it did not run",
         "exit_code": "of the run",
         "failed": "what makes it 1, with numbers",
     },

@@ -207,6 +207,14 @@ def test_a_random_value_and_the_name_of_a_pod_do_not_change_the_revision(cluster
     assert ended.summary["outcomes"] == {"succeeded": 2}
 
 
+@pytest.mark.parametrize("method", ["", "restartt"])
+def test_a_row_with_no_method_that_exists_is_bad_usage(fleet, run, tmp_path, method):
+    (line,) = lines_of(run(fleet, *JSON, "deployment/web", "-n=shop"))[-2:-1]
+    record = {**json.loads(line), "method": method}
+    ended = run(fleet, *JSON, written(tmp_path, [json.dumps(record)]))
+    assert (ended.code, "is no such record" in ended.stderr) == (2, True)
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

@@ -42,6 +42,24 @@ def test_the_progress_line_shows_what_takes_longest(a_report, tool, monkeypatch)
     assert shown() == "3/10 finished, 1 failed, 12s, 0 in progress"
 
 
+def test_what_is_left_is_estimated_from_the_median_of_what_has_finished(a_report, tool):
+    report = a_report(CONFIRM)
+    tasks = [tool.Task(a_workload(tool, name), line="Waiting") for name in "abc"]
+
+    def estimate(finished: int, in_progress: int, held: str = "") -> str:
+        report.totals.outcomes[tool.Outcome.SUCCEEDED] = finished
+        report.show_progress(tasks[:in_progress], held)
+        return "".join(re.findall("about (.*) left", report.progress.text))
+
+    report.durations = [60.0, 50.0]
+    assert estimate(2, 3) == ""  # two tell little
+    report.durations.append(600.0)
+    assert estimate(4, 3) == "2m"  # six more, three at a time
+    assert estimate(5, 1) == "1m40s"  # one has just ended: three at a time nonetheless
+    assert estimate(5, 2, held="gate closed: busy") == ""  # nobody knows
+    assert estimate(8, 2) == ""  # nothing is left to begin
+
+
 def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
     a_report, tool, monkeypatch, caplog
 ):

@@ -88,6 +88,14 @@ def test_a_dry_run_runs_it_once_and_shows_its_answer(deployments_a_to_c, run, sc
     assert run(deployments_a_to_c, f"--gate={script('exit 0')}").summary["gate"] == "open"
 
 
+def test_it_is_not_called_open_before_it_was_asked(deployments_a_to_c, run, start, script):
+    gate = f"--gate={script('echo busy; exit 1')}"
+    running = start(deployments_a_to_c, CONFIRM, gate, TEXT)
+    assert "Gate" not in interrupt_when_closed(running, "busy").stdout
+    ended = run(deployments_a_to_c, CONFIRM, gate, "--only-started-before=2020-01-01")
+    assert (ended.planned, ended.summary["gate"]) == ([], None)
+
+
 def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(
     deployments_a_to_c, start, script, tmp_path
 ):

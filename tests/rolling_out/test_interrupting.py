@@ -13,7 +13,7 @@ import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DEBUG, cutoff, is_running, no_signals
-from texts import INTERRUPT_AGAIN, NO_NEW_ROLLOUTS, RECHECK
+from texts import INTERRUPT_AGAIN, NO_NEW_ROLLOUTS
 
 pytestmark = pytest.mark.both
 
@@ -211,8 +211,9 @@ def test_a_signal_while_a_credential_plugin_runs_ends_at_once(deployments_a_to_c
 def test_the_second_signal_ends_the_recheck_as_well(deployments_a_to_c, start):
     """The last look at what timed out has its own kubectl, which may hang."""
     deployments_a_to_c.kubelet.ready_after = 60
-    running = start(deployments_a_to_c, CONFIRM, "--parallel-rollouts=3", "--timeout=1s")
-    running.wait_for_log(RECHECK, times=3)
+    options = ["--parallel-rollouts=3", "--timeout=1s", "--log-level=debug"]
+    running = start(deployments_a_to_c, CONFIRM, *options)
+    running.wait_for_log("will recheck", times=3)  # the last one at once
     running.signal(signal.SIGINT)
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)

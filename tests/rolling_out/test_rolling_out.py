@@ -138,6 +138,7 @@ def test_a_rollout_that_times_out_may_still_succeed_and_is_rechecked(cluster, ru
     assert ended.outcomes == {"shop/late": "completed_late", "shop/stuck": "timed_out"}
     assert ended.code == 1
     assert ended.summary["outcomes"] == {"completed_late": 1, "timed_out": 1}
+    assert ended.stderr.count(RECHECK) == 1  # the last one is rechecked at once
     messages = {r["name"]: r["message"] for r in ended.of("result")}
     assert messages["stuck"].startswith("1 of 2 Pods not ready")
     text = RECHECKED
