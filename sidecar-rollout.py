@@ -6566,8 +6566,10 @@ class Report:
         ]
         if not self.letters:
             rows = [[*row[:7], row[8]] for row in rows]
-        elif self.width and max(map(len, format_table([row[:8] for row in rows]))) > self.width:
-            rows = [[*row[:5], *row[6:]] for row in rows]  # names are not cut: DIFF has the sidecar
+        elif self.width:
+            needed = max(map(len, format_table([row[:8] for row in rows]))) + 2 + MIN_NOTES
+            if needed > self.width:  # names are not to be cut, and DIFF has the sidecar
+                rows = [[*row[:5], *row[6:]] for row in rows]
         return format_table(rows, self.width)
 
     def kind_of(self, ref: ObjectRef) -> str:

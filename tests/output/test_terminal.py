@@ -36,7 +36,9 @@ def test_a_long_plan_is_shown_by_namespace_the_most_pods_first(a_report, tool, c
     assert "more" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("width", "has_sidecar"), [(70, False), (80, True), (0, True)])
+@pytest.mark.parametrize(
+    ("width", "has_sidecar"), [(70, False), (80, False), (100, True), (0, True)]
+)
 def test_names_are_whole_where_the_list_of_differences_has_the_sidecar(
     a_report, tool, monkeypatch, width, has_sidecar
 ):
