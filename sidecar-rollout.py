@@ -1866,7 +1866,7 @@ def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
     types = {*SHORT_NAMES, *SHORT_NAMES.values()}
-    for word, following in itertools.pairwise(argv):  # two words are no option's value
+    for word, following in itertools.pairwise(argv):  # no option takes two values
         if word.lower() in types and re.fullmatch("[^-/][^/]*", following):
             parser.error(str(invalid(word, f"TYPE/NAME; did you mean {word}/{following}?")))
     switches = " ".join(o.usage for o in ALL_OPTIONS if o.type is boolean).split()
@@ -6267,12 +6267,6 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     return lines
 
 
-def at_most(limit: int, lines: Sequence[str], noun: str) -> list[str]:
-    """Return lines, and how many more there are."""
-    more = len(lines) - limit
-    return [*lines[:limit], *[f"and {count_of(more, f'more {noun}')}"] * (more > 0)]
-
-
 def difference_lines(decision: Decision) -> list[str]:
     """Return what differs: images, containers added or removed, where they stand, and the rest."""
     ranks = {("image",): 0, (): 1, ("position",): 2}
@@ -6568,7 +6562,7 @@ class Report:
             rows = [[*row[:7], row[8]] for row in rows]
         elif self.width:
             needed = max(map(len, format_table([row[:8] for row in rows]))) + 2 + MIN_NOTES
-            if needed > self.width:  # names are not to be cut, and DIFF has the sidecar
+            if needed > self.width:  # names are not to be cut, and DIFF refers to the sidecar
                 rows = [[*row[:5], *row[6:]] for row in rows]
         return format_table(rows, self.width)
 
@@ -6757,7 +6751,7 @@ class Report:
 
     def leftover_lines(self) -> list[str]:
         """Return the Pods that are not up to date after a run, by workload, the worst first."""
-        known = [pod for pod in self.totals.leftovers if pod.code != "not_named"]
+        known = [pod for pod in self.totals.leftovers if pod.code != "not_named"]  # not compared
         groups = group_by(known, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
         lines = []
@@ -6766,7 +6760,9 @@ class Report:
             names = f": {self.names_of(pods)}" * (pods != [ref])
             lines.append(f"  {ref}: {left_text(code)}{names}")
         title = ["", "Pods that are not up to date:"] * bool(lines)
-        return [*title, *at_most(self.MAX_LEFTOVERS, lines, "workload")]
+        more = len(lines) - self.MAX_LEFTOVERS
+        rest = [f"and {count_of(more, 'more workload')}"] * (more > 0)
+        return [*title, *lines[: self.MAX_LEFTOVERS], *rest]
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""

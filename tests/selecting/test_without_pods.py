@@ -23,7 +23,7 @@ def break_by_rollout(cluster, run) -> None:
         ("statefulset/db", "2s", "timed_out"),
     ):
         ended = run(unchecked(cluster), CONFIRM, name, f"--timeout={timeout}")
-        assert list(ended.outcomes.values()) == [outcome]
+        assert ended.outcomes == {f"shop/{name.partition('/')[2]}": outcome}
     assert cluster.pods("shop") == []
 
 
