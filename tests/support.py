@@ -20,6 +20,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 import uuid
 import warnings
 from datetime import datetime, timedelta, timezone
@@ -196,9 +197,17 @@ class Running:
             reader.start()
 
     def kubectls(self) -> list[int]:
-        """The process IDs of its `kubectl rollout status`."""
-        words = ["pgrep", "-P", str(self.process.pid), "-f", "rollout status"]
+        """The process IDs of its `kubectl rollout status` now; not the one that asks for help."""
+        words = ["pgrep", "-P", str(self.process.pid), "-f", "rollout status .* --timeout"]
         return list(map(int, subprocess.run(words, capture_output=True).stdout.split()))
+
+    def wait_for_kubectls(self, number: int, timeout: float = 20) -> list[int]:
+        """The process IDs once there are so many: the log names a kubectl before it has begun."""
+        deadline = time.monotonic() + timeout * self.patience
+        while len(found := self.kubectls()) != number:
+            assert time.monotonic() < deadline, f"{len(found)} instead of {number} kubectl"
+            time.sleep(0.02)
+        return found
 
     def _read_log(self) -> None:
         with self.process.stderr as stream:

@@ -113,6 +113,7 @@ def test_a_new_image(web, situation):
     expected = recorded[recorded.index(RUNNING) :]
     set_image(web, make, tag)
     if situation in RESTORED:
+        web.kubelet.back_off = 60  # the image is back before the next attempt
         dead = next(n for n, state in enumerate(expected) if "container 2" in state)
         web.wait_for(lambda: len(after(watched)) == dead)
         set_image(web, make, "1.26.2")

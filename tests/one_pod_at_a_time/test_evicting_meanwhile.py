@@ -53,10 +53,11 @@ def test_an_owner_is_left_alone_if_one_of_its_pods_runs_to_completion(cluster, r
 
 def test_a_deployment_that_is_resumed_is_no_longer_evicted(cluster, start):
     paused(cluster, replicas=3)
-    cluster.kubelet.ready_after = 1.0
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT)
-    cluster.wait_for(lambda: evictions(cluster))
+    cluster.wait_for(cluster.kubelet.starting)
     cluster.change("Deployment", "shop", "x", {"spec": {"paused": False}})
+    let_ready(cluster)
     ended = running.finish()
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == (
@@ -150,7 +151,7 @@ def while_the_last_is_replaced(cluster, start):
     cluster.wait_for(lambda: not cluster.get("Pod", "shop", other))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, DRIFTED, *EVICT, within(cluster, 4), "--log-level=debug")
+    running = start(cluster, CONFIRM, DRIFTED, *EVICT, within(cluster, 8), "--log-level=debug")
     running.wait_for_log(f"{WAITS_FOR_READY}x-")
     assert evictions(cluster) == [last]
     (new,) = cluster.kubelet.starting()

@@ -20,6 +20,7 @@ from support import (
     a_workload,
     cutoff,
     evictions,
+    let_ready,
     set_ready,
     uids,
     upgrade,
@@ -158,11 +159,13 @@ def test_each_pod_is_read_right_before_and_evicted_by_its_uid(cluster, run):
 def test_a_pod_that_others_replace_is_not_evicted(cluster, start):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
-    cluster.kubelet.ready_after = 1.0
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT)
     (first,) = cluster.wait_for(lambda: evictions(cluster))
     (other,) = [p for p in cluster.pods("shop") if p["metadata"]["name"] != first and is_ready(p)]
     cluster.delete("Pod", "shop", other["metadata"]["name"])
+    cluster.wait_for(lambda: len(cluster.kubelet.starting()) == 2)
+    let_ready(cluster)
     ended = running.finish()
     assert ended.outcomes == {"shop/x": "succeeded"}
     assert evictions(cluster) == [first]

@@ -16,6 +16,7 @@ from support import (
     edit,
     evictions,
     images,
+    let_ready,
     partition,
     paused,
     uids,
@@ -173,13 +174,12 @@ def test_a_template_that_changes_between_two_pods_ends_it(cluster, start, kind):
     """Right before each eviction it is found out again."""
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()
-    cluster.kubelet.ready_after = 1.0
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, *EVICT)
-    cluster.wait_for(lambda: evictions(cluster))
+    cluster.wait_for(cluster.kubelet.starting)
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "app:2"}]}}}}
-    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) >= len(cluster.pods("shop")))
-    cluster.wait_for(lambda: any(not is_ready(p) for p in cluster.pods("shop")))
     cluster.change(kind, "shop", "x", patch)
+    let_ready(cluster)
     ended = running.finish()
     total = {"StatefulSet": 3, "DaemonSet": 3}.get(kind, 2)
     (message,) = [r["message"] for r in ended.of("result")]

@@ -283,10 +283,19 @@ def test_pod_security_that_was_raised_later(shop, run):
 
 
 def test_interrupted_once_the_pod_in_progress_is_finished(shop, start):
-    shop.kubelet.step = 0.5
-    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug")
-    running.wait_for_log("waiting for Pod web-")
+    hangs = server.Fault(release=threading.Event())
+
+    def after_the_change(method: str, target: str, agent: str):
+        changed = (r for r in shop.server.requests if r.method == "PATCH")
+        is_waiting = any("dryRun" not in r.query for r in changed)
+        return hangs if is_waiting and method == "GET" and "pods" in target else None
+
+    shop.server.chaos = after_the_change
+    running = start(shop, *IN_PLACE, CONFIRM)
+    assert hangs.reached.wait(20)
     running.signal(signal.SIGINT)
+    running.wait_for_log("interrupted: ")
+    hangs.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (130, {"shop/web": "interrupted"})
     assert message_of(ended, "web") == "the others were not changed (1 of 3 Pods changed)"
@@ -610,16 +619,7 @@ def test_nothing_to_change_by_now(shop, start):
     assert set(images(shop)) == {OLD}
 
 
-def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
-    """Without a readiness probe it was ready for a moment."""
-    running = start(shop, *IN_PLACE, CONFIRM, "--log-level=debug", "--timeout=4s")
-    running.wait_for_log("1 of 3 Pods changed")
-    (name,) = [
-        p["metadata"]["name"]
-        for p in shop.pods("shop", "web")
-        for s in p["status"]["containerStatuses"]
-        if s["image"] == NEW and s["ready"]
-    ][:1]
+def crash(shop, name: str) -> None:
     shop.kubelet.set_ready("shop", name, False)
     with shop.store.lock:
         found = shop.get("Pod", "shop", name)
@@ -627,12 +627,25 @@ def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
         waiting = {"reason": "CrashLoopBackOff", "message": "back-off"}
         status["containerStatuses"][1]["state"] = {"waiting": waiting}
         shop.store.change("pods", found, status=status)
-    ended = running.finish()
+
+
+def test_a_pod_that_crashes_after_its_change_ends_it(shop, run):
+    """Without a readiness probe it was ready for a moment: it crashes while the next one is changed."""
+    changed: list[str] = []
+
+    def after_the_second(method: str, target: str, agent: str) -> None:
+        if method == "PATCH" and "dryRun" not in target:
+            changed.append(target.partition("?")[0].rpartition("/")[2])
+            if len(changed) == 2:
+                crash(shop, changed[0])
+
+    shop.server.chaos = after_the_second
+    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=3s")
     assert ended.outcomes == {"shop/web": "timed_out"}
     assert message_of(ended, "web").startswith(
-        f"{WAITS_FOR_READY}{name}: container istio-proxy: CrashLoopBackOff"
+        f"{WAITS_FOR_READY}{changed[0]}: container istio-proxy: CrashLoopBackOff"
     )
-    assert OLD in images(shop, "web")
+    assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
 
 
 def test_a_pod_that_a_selector_leaves_out_does_not_matter(shop, run):

@@ -224,9 +224,11 @@ def test_a_rollout_that_timed_out_is_counted_as_it_is_at_the_end(cluster, start)
         cluster.create("shop", workload("StatefulSet", name, replicas=2))
     cluster.settle()
     cluster.kubelet.ready_after = 60
+    held = cluster.fault(path="statefulsets/zoo", release=threading.Event())
     running = start(cluster, CONFIRM, TEXT, "--include-statefulset", "--timeout=2s")
     running.wait_for_log("StatefulSet shop/db: rollout not complete: ")
     cluster.kubelet.start("shop", "db-1")
+    held.release.set()
     ended = running.finish()
     message = "timed out: StatefulSet shop/db:\n"
     assert message in ended.stdout

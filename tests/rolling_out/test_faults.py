@@ -18,7 +18,7 @@ import pytest
 from clusters.embedded import EmbeddedCluster
 from clusters.embedded.manifests import workload
 from clusters.embedded.server import Fault
-from support import CONFIRM, TEXT, command, cutoff
+from support import CONFIRM, TEXT, command, cutoff, let_ready
 
 ALL = ("--include-statefulset", "--include-daemonset")
 
@@ -112,14 +112,9 @@ def generations(cluster: EmbeddedCluster) -> dict[str, int]:
 
 def kill_kubectls(running, chance: random.Random, stop: threading.Event) -> None:
     while not stop.wait(chance.uniform(0.5, 2)):
-        children = subprocess.run(
-            ["pgrep", "-P", str(running.process.pid), "-f", "rollout status"],
-            capture_output=True,
-            text=True,
-        )
-        for pid in children.stdout.split()[:1]:
+        for pid in running.kubectls()[:1]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(300)
@@ -227,10 +222,12 @@ def test_long_lists_are_requested_compressed(cluster, run):
 def test_a_kubectl_that_is_killed_is_run_again(cluster, start):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.kubelet.ready_after = 1.5
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, "--log-level=debug")
-    running.wait_for_log("running kubectl")
-    subprocess.run(["pkill", "-KILL", "-P", str(running.process.pid)], check=True)
+    (kubectl,) = running.wait_for_kubectls(1)
+    os.kill(kubectl, signal.SIGKILL)
+    running.wait_for_log("running kubectl", times=2)
+    let_ready(cluster)
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
 

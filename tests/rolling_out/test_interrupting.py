@@ -12,7 +12,7 @@ import threading
 import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DEBUG, cutoff, is_running, no_signals
+from support import CONFIRM, DEBUG, cutoff, is_running, let_ready, no_signals
 from texts import INTERRUPT_AGAIN, NO_NEW_ROLLOUTS
 
 pytestmark = pytest.mark.both
@@ -32,10 +32,12 @@ def deployments_a_to_c(cluster):
 def test_the_first_signal_starts_nothing_new_and_waits_for_what_is_in_progress(
     deployments_a_to_c, start, number, code
 ):
-    deployments_a_to_c.kubelet.ready_after = 1.0
+    deployments_a_to_c.kubelet.ready_after = 60
     running = start(deployments_a_to_c, CONFIRM, DEBUG)
     running.wait_for_log("running kubectl")
     running.signal(number)
+    running.wait_for_log(NO_NEW_ROLLOUTS)
+    let_ready(deployments_a_to_c)
     ended = running.finish()
     assert ended.code == code
     assert ended.outcomes == {
@@ -61,8 +63,7 @@ def test_the_second_signal_ends_kubectl_and_names_what_is_in_progress(deployment
     running.wait_for_log("running kubectl", times=3)
     running.signal(signal.SIGINT)
     running.wait_for_log(INTERRUPT_AGAIN)
-    kubectls = running.kubectls()
-    assert len(kubectls) == 2
+    kubectls = running.wait_for_kubectls(2)
     running.signal(signal.SIGINT)
     ended = running.finish(timeout=10)
     assert ended.code == 130
@@ -116,26 +117,25 @@ def test_a_signal_before_anything_is_changed_ends_at_once(deployments_a_to_c, st
 
 def test_kubectl_is_not_in_the_terminals_process_group(deployments_a_to_c, start):
     """Ctrl-C reaches the whole group of the terminal: kubectl must live on, so that its rollout is waited for."""
-    deployments_a_to_c.kubelet.ready_after = 1.0
-    words_group = start(deployments_a_to_c, CONFIRM, DEBUG)
-    words_group.wait_for_log("running kubectl")
-    children = subprocess.run(
-        ["pgrep", "-P", str(words_group.process.pid)], capture_output=True, text=True
-    )
-    (kubectl,) = map(int, children.stdout.split())
-    assert os.getpgid(kubectl) != os.getpgid(words_group.process.pid)
-    words_group.signal(signal.SIGINT)
-    assert words_group.finish().outcomes["shop/a"] == "succeeded"
+    deployments_a_to_c.kubelet.ready_after = 60
+    running = start(deployments_a_to_c, CONFIRM, DEBUG)
+    (kubectl,) = running.wait_for_kubectls(1)
+    assert os.getpgid(kubectl) != os.getpgid(running.process.pid)
+    running.signal(signal.SIGINT)
+    running.wait_for_log(NO_NEW_ROLLOUTS)
+    let_ready(deployments_a_to_c)
+    assert running.finish().outcomes["shop/a"] == "succeeded"
 
 
 def test_the_same_command_again_resumes_where_it_stopped(deployments_a_to_c, start, run):
-    deployments_a_to_c.kubelet.ready_after = 1.0
+    deployments_a_to_c.kubelet.ready_after = 60
     cut_off = cutoff()
     running = start(deployments_a_to_c, CONFIRM, cut_off, DEBUG)
     running.wait_for_log("running kubectl")
     running.signal(signal.SIGINT)
+    running.wait_for_log(NO_NEW_ROLLOUTS)
+    let_ready(deployments_a_to_c)
     assert running.finish().outcomes["shop/a"] == "succeeded"
-    deployments_a_to_c.kubelet.ready_after = 0.05
     again = run(deployments_a_to_c, CONFIRM, cut_off)
     assert (again.code, again.outcomes) == (0, {"shop/b": "succeeded", "shop/c": "succeeded"})
     patched = [

@@ -208,7 +208,7 @@ def test_the_second_signal_ends_it_while_a_look_hangs(web, start):
     assert hangs.reached.wait(20)
     running.signal(signal.SIGINT)
     running.wait_for_log(INTERRUPT_AGAIN)
-    (kubectl,) = running.kubectls()
+    (kubectl,) = running.wait_for_kubectls(1)
     running.signal(signal.SIGINT)
     ended = running.finish(timeout=5)
     assert (ended.code, ended.outcomes) == (130, {"shop/web": "interrupted"})

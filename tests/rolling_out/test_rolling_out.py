@@ -303,7 +303,7 @@ def test_an_api_server_that_stays_away_makes_no_failure_of_a_rollout(cluster, st
     cluster.create(
         "shop", workload("Deployment", "web-2", replicas=2)
     )  # has its turn, so the last look comes after it
-    running = start_and_lose("--timeout=2s", RETRIES="2")
+    running = start_and_lose("--timeout=2s", RETRIES="4")
     running.wait_for_log(RECHECK, timeout=100)
     cluster.reappear()
     assert running.finish().outcomes == {"shop/web": "completed_late", "shop/web-2": "succeeded"}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, workload
-from support import CONFIRM, DEBUG, KUBECTL, NEW, TEXT, counts, refuse, unchecked
-from texts import ANNOTATION_REMOVED, UPDATED_AND_READY
+from support import CONFIRM, DEBUG, KUBECTL, NEW, TEXT, counts, let_ready, refuse, unchecked
+from texts import ANNOTATION_REMOVED, RECHECK, UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
 
@@ -36,7 +37,7 @@ def take_away(cluster, name: str, manager: str, kind: str = "Deployment") -> Non
 def test_an_annotation_that_is_taken_away_is_told(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
-    cluster.kubelet.ready_after = 1.0
+    cluster.kubelet.ready_after = 60
     running = start(cluster, CONFIRM, DEBUG, SETTLE="3")
     running.wait_for_log("running kubectl")
     take_away(cluster, "web", "argocd-controller")
@@ -56,7 +57,7 @@ def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, st
     cluster.create("shop", workload("DaemonSet", "log"))
     cluster.settle()
     total = len(cluster.pods("shop"))
-    cluster.kubelet.ready_after = 1.0
+    cluster.kubelet.ready_after = 60
     cluster.injector.container["image"] = NEW
     running = start(cluster, CONFIRM, DEBUG, "--only-drifted", "--include-daemonset", SETTLE="3")
 
@@ -70,6 +71,7 @@ def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, st
     take_away(cluster, "log", "an-operator", "DaemonSet")
     cluster.wait_for(lambda: new_pods(*before))
     cluster.backdate(new_pods(*before)[0], 60)
+    let_ready(cluster)
     ended = running.finish()
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "incomplete")
@@ -140,16 +142,20 @@ def test_pods_of_others_with_the_same_labels_are_no_contradiction(cluster, run, 
 
 
 @pytest.mark.embedded("managedFields cannot be written by hand")
-def test_completed_late_is_verified_as_well(cluster, start):
-    cluster.create("shop", workload("Deployment", "web"))
+def test_a_rollout_that_is_reverted_after_its_timeout_is_not_completed_late(cluster, start):
+    """To kubectl, it is complete again."""
+    for name in ("web", "zoo"):
+        cluster.create("shop", workload("Deployment", name))
     cluster.settle()
     cluster.kubelet.ready_after = 30
-    running = start(cluster, CONFIRM, "--timeout=1s", DEBUG, SETTLE="3")
-    running.wait_for_log("running kubectl")
+    held = cluster.fault(path="deployments/zoo", release=threading.Event())
+    running = start(cluster, CONFIRM, "--timeout=1s", SETTLE="3")
+    running.wait_for_log(RECHECK)
     take_away(cluster, "web", "flux")
+    cluster.settle()
+    held.release.set()
     ended = running.finish()
-    assert ended.of("result")[0]["outcome"] == "incomplete"
-    assert ANNOTATION_REMOVED in ended.of("result")[0]["message"]
+    assert ended.outcomes["shop/web"] == "timed_out"
 
 
 def test_the_numbers_count_what_was_begun(deployments_a_to_f, run):

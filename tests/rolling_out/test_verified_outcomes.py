@@ -80,6 +80,7 @@ def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(c
     running = start(cluster, CONFIRM, DRIFTED, "--in-place")
     assert held.reached.wait(20)
     cluster.injector.state = "ignored"
+    cluster.kubelet.gone_after = 60  # it can still be changed
     (pod,) = cluster.pods("shop")
     cluster.delete("Pod", "shop", pod["metadata"]["name"])
     cluster.wait_for(lambda: pod not in cluster.pods("shop") and cluster.pods("shop"))

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import trustme
 from clusters.embedded.manifests import workload
-from support import CONFIRM, KUBECTL
+from support import CONFIRM, KUBECTL, let_ready
+from texts import NO_NEW_ROLLOUTS
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def test_certificates_are_written_for_the_user_alone_and_removed(shop, start, wi
 @pytest.mark.parametrize("when", ["/api/v1/pods", "rollout"])
 def test_certificates_are_removed_after_a_signal(shop, start, with_certificates, signals, when):
     path, folder = with_certificates
-    shop.kubelet.ready_after = 2.0
+    shop.kubelet.ready_after = 60
     held = shop.fault(path="/api/v1/pods", release=threading.Event())
     running = start(shop, CONFIRM, f"--kubeconfig={path}", "--log-level=debug", TMPDIR=folder)
     assert held.reached.wait(20)
@@ -215,6 +216,10 @@ def test_certificates_are_removed_after_a_signal(shop, start, with_certificates,
         running.wait_for_log("running kubectl")
     for number in signals:
         running.signal(number)
+        if when == "rollout":
+            running.wait_for_log(NO_NEW_ROLLOUTS)
+    if when == "rollout" and len(signals) == 1:
+        let_ready(shop)
     assert running.finish(20).code == 128 + signals[0]
     held.release.set()
     assert os.listdir(folder) == []
