@@ -5780,6 +5780,8 @@ class ImageChange(PodByPod):
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
+            if not self.cluster.pod(pod):  # somebody replaced it
+                return ""
             self.leave(pod)
             text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
             raise UnsuccessfulError(Outcome.FAILED, text) from None
@@ -6297,6 +6299,7 @@ class Totals:
         self.plan = Plan()
         self.outcomes: Counter[Outcome] = Counter()
         self.pods: Counter[str] = Counter()  # fields of PodCounts
+        self.not_verified = 0  # of those that are wanted
         self.leftovers: list[LeftPod] = []  # Pods that are not up to date
         self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
 
@@ -6306,6 +6309,9 @@ class Totals:
         self.outcomes[outcome] += 1
         if result.counts:
             self.pods.update(result.counts._asdict())
+        elif result.is_begun and outcome is not Outcome.SKIPPED:
+            self.not_verified += result.planned.pods_replaced
+            self.pods["wanted"] += result.planned.pods_replaced
         if outcome in FAILURES or result.stop_reason:
             self.failed[outcome.value] += 1
         # A row of --plan is neither rolled out nor up to date; not what a person or --max-rollouts
@@ -6657,7 +6663,9 @@ class Report:
         self.todays[planned.ref] = today
         self.totals.count(result)
         self.durations += [result.seconds] * (outcome not in LISTED_BY_REASON)
-        self.lefts[planned.ref] = DRIFTED if outcome in SUCCESSES else outcome.snake_case
+        self.lefts[planned.ref] = (
+            DRIFTED if outcome in SUCCESSES else result.code or outcome.snake_case
+        )
         is_lost = outcome is Outcome.LOST_SIDECAR
         self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)
         self.needs_missing |= is_lost and not (
@@ -6883,11 +6891,12 @@ class Report:
         pods = self.totals.pods
         wanted, ready, lost = pods["wanted"], pods["ready"], pods["lost"]
         missing = {
-            "not updated": wanted - pods["updated"] - lost,
+            "not updated": wanted - pods["updated"] - lost - self.totals.not_verified,
             "lost": lost,
             "not ready": pods["updated"] - ready,
+            "not verified": self.totals.not_verified,
         }
-        if wanted:
+        if wanted > self.totals.not_verified:
             note = f" ({count_words(missing)})" if wanted > ready else ""
             self.print(f"Pods: {ready} of {wanted} updated and ready{note}.")
 

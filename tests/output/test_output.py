@@ -172,11 +172,16 @@ def test_the_numbers_of_pods_add_up(a_report, tool, capsys, numbers, shown):
 
 def test_what_could_not_be_verified_has_no_numbers(a_report, tool, capsys):
     report = a_report(CONFIRM)
-    begun = a_workload(tool)
-    report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, NOT_VERIFIED))
+    begun = a_workload(tool, pods_replaced=2)
+    report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, NOT_VERIFIED, is_begun=True))
     report.print_counts(1.0)
     assert "Pods: " not in capsys.readouterr().out
-    assert report.totals.pods.total() == 0
+    assert report.totals.pods == {"wanted": 2}
+    other = a_workload(tool, name="other")
+    report.finish(tool.Result(other, tool.Outcome.SUCCEEDED, counts=tool.PodCounts(3, 3, 3)))
+    report.print_counts(1.0)
+    pods = capsys.readouterr().out.splitlines()[-1]
+    assert pods == f"Pods: 3 of 5{UPDATED_AND_READY} (2 not verified)."
 
 
 def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):

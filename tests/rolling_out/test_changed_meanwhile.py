@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, a_workload, messages, unchecked
+from support import CONFIRM, DRIFTED, NEW, a_workload, messages, unchecked
 from texts import RECHECK
 
 pytestmark = pytest.mark.both
@@ -53,6 +53,21 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "skipped", "shop/b": "timed_out"}
     assert messages(ended)["a"].startswith("no longer exists")
+
+
+def test_pods_are_left_for_the_reason_for_which_their_workload_was_skipped(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    held = cluster.fault(path="deployments/web$", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED)
+    assert held.reached.wait(20)
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    held.release.set()
+    ended = running.finish()
+    (result,), (left,) = ended.of("result"), ended.summary["leftovers"]
+    assert (result["outcome"], result["code"], left["code"]) == ("skipped", *["wrong_method"] * 2)
+    assert ended.summary["sidecars"][0]["left"] == {"wrong_method": 1}
 
 
 @pytest.mark.parametrize("status", [0, 401, 429, 502, 503])

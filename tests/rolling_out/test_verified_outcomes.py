@@ -72,7 +72,10 @@ def test_an_accepted_eviction_is_answered_with_500(cluster, run):
     assert (ended.code, ended.outcomes) == (1, {"shop/lone": "lost_sidecar"})
 
 
-def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(cluster, start):
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(
+    cluster, start, is_gone
+):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.injector.container["image"] = NEW
@@ -80,10 +83,14 @@ def test_a_pod_that_was_replaced_while_its_turn_came_is_not_counted_as_changed(c
     running = start(cluster, CONFIRM, DRIFTED, "--in-place")
     assert held.reached.wait(20)
     cluster.injector.state = "ignored"
-    cluster.kubelet.gone_after = 60  # it can still be changed
+    if not is_gone:  # yet, and can still be changed
+        cluster.kubelet.gone_after = 60
     (pod,) = cluster.pods("shop")
     cluster.delete("Pod", "shop", pod["metadata"]["name"])
-    cluster.wait_for(lambda: pod not in cluster.pods("shop") and cluster.pods("shop"))
+    total = 1 if is_gone else 2
+    cluster.wait_for(
+        lambda: len(cluster.store.list("pods", "shop")) == total and pod not in cluster.pods("shop")
+    )
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "lost_sidecar"})
@@ -104,6 +111,26 @@ def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start,
     failure = f"\nincomplete: Deployment shop/web:\n  {NOT_VERIFIED}: {status}"
     assert failure in ended.stdout
     assert "updated and ready" not in ended.stdout
+
+
+def test_beside_others_pods_that_were_not_verified_are_missing_in_the_sum(cluster, run):
+    """Else the sum would be that of a success."""
+    for name in ("a", "b"):
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    cluster.settle()
+    begun = threading.Event()
+
+    def after_its_patch(method: str, target: str, agent: str):
+        if method == "PATCH" and "deployments/b" in target:
+            begun.set()
+        is_denied = begun.is_set() and "labelSelector=app%3Db" in target
+        return server.Fault(status=403, body={"message": "no"}) if is_denied else None
+
+    cluster.server.chaos = after_its_patch
+    ended = run(cluster, CONFIRM)
+    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "incomplete"}
+    assert [r["pods"] for r in ended.of("result")] == [counts(2, 2, 2), None]
+    assert ended.summary["pods"] == counts(4, 2, 2)
 
 
 def test_a_removal_that_the_plan_announced_is_a_success(cluster, run):
