@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import json
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -18,7 +20,7 @@ from clusters.control_plane import image
 from clusters.control_plane.api import Api
 from clusters.control_plane.node import Node, NodeCluster, the_node
 from clusters.control_plane.remote import RemoteCluster, Shared, create_nodes
-from clusters.embedded import Cluster, EmbeddedCluster
+from clusters.embedded import Cluster, EmbeddedCluster, server
 from clusters.embedded.manifests import container, pod_spec, workload
 from clusters.injectors import INJECTORS
 from hypothesis import HealthCheck, settings
@@ -81,6 +83,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kills", type=int, default=3, help="how many runs to interrupt at random (default: 3)"
     )
+    parser.addoption(
+        "--late",
+        type=float,
+        default=0,
+        help="notice what tests await so many seconds late: those that must be quick fail (default: 0)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,6 +98,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "injectors: runs with --injectors alone")
     config.addinivalue_line("markers", "real: runs with --control-plane alone")
     config.addinivalue_line("markers", "embedded(reason): not with --control-plane")
+    seconds = config.getoption("--late")
+    waits = {
+        Cluster: ["wait_for"],
+        Running: ["wait_for_log", "wait_for_kubectls"],
+        server.Reached: ["wait"],
+    }
+    for kind, names in waits.items() if seconds else ():
+        for name in names:
+            setattr(kind, name, late(getattr(kind, name), seconds))
+
+
+def late(wait: Callable, seconds: float) -> Callable:
+    """A wait that ends late."""
+
+    @functools.wraps(wait)
+    def wrapped(*parts, **named):
+        found = wait(*parts, **named)
+        time.sleep(seconds)
+        return found
+
+    return wrapped
 
 
 @pytest.hookimpl(tryfirst=True)  # before the processes of pytest-xdist are started

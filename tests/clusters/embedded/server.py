@@ -112,6 +112,10 @@ class Target(NamedTuple):
         return cls(resource, found["ns"], name and urllib.parse.unquote(name), subresource)
 
 
+class Reached(threading.Event):
+    """Whether a request has met its fault; a class of its own for --late, see conftest.py."""
+
+
 @dataclasses.dataclass
 class Fault:
     """What happens to a request instead of, or before, its answer."""
@@ -128,7 +132,7 @@ class Fault:
     drop: str = ""  # "before" or "after" the server acted: the connection is cut without an answer
     truncate: bool = False  # half of the right answer, then the connection is cut
     release: threading.Event | None = None  # the request waits for it
-    reached: threading.Event = dataclasses.field(default_factory=threading.Event)
+    reached: Reached = dataclasses.field(default_factory=Reached)
 
     def applies(self, method: str, target: str, agent: str) -> bool:
         return (
