@@ -282,6 +282,7 @@ def test_pod_security_that_was_raised_later(shop, run):
     assert verdict == {"shop/web": "rejected"}  # a Pod could not be created, either
 
 
+@pytest.mark.embedded("what it answers depends on what was asked before")
 def test_interrupted_once_the_pod_in_progress_is_finished(shop, start):
     hangs = server.Fault(release=threading.Event())
 
@@ -629,6 +630,7 @@ def crash(shop, name: str) -> None:
         shop.store.change("pods", found, status=status)
 
 
+@pytest.mark.embedded("what it answers depends on what was asked before")
 def test_a_pod_that_crashes_after_its_change_ends_it(shop, run):
     """Without a readiness probe it was ready for a moment: it crashes while the next one is changed."""
     changed: list[str] = []

@@ -113,6 +113,7 @@ def test_pods_that_may_not_be_listed_afterwards_are_not_verified(cluster, start,
     assert "updated and ready" not in ended.stdout
 
 
+@pytest.mark.embedded("what it answers depends on what was asked before")
 def test_beside_others_pods_that_were_not_verified_are_missing_in_the_sum(cluster, run):
     """Else the sum would be that of a success."""
     for name in ("a", "b"):
