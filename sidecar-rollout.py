@@ -6298,8 +6298,7 @@ class Totals:
         self.options = options
         self.plan = Plan()
         self.outcomes: Counter[Outcome] = Counter()
-        self.pods: Counter[str] = Counter()  # fields of PodCounts
-        self.not_verified = 0  # of those that are wanted
+        self.pods: Counter[str] = Counter()  # fields of PodCounts, and how many are not verified
         self.leftovers: list[LeftPod] = []  # Pods that are not up to date
         self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
 
@@ -6309,9 +6308,9 @@ class Totals:
         self.outcomes[outcome] += 1
         if result.counts:
             self.pods.update(result.counts._asdict())
-        elif result.is_begun and outcome is not Outcome.SKIPPED:
-            self.not_verified += result.planned.pods_replaced
-            self.pods["wanted"] += result.planned.pods_replaced
+        elif result.is_begun and outcome is not Outcome.SKIPPED:  # which no longer exists
+            wanted = result.planned.pods_replaced
+            self.pods.update(wanted=wanted, not_verified=wanted)
         if outcome in FAILURES or result.stop_reason:
             self.failed[outcome.value] += 1
         # A row of --plan is neither rolled out nor up to date; not what a person or --max-rollouts
@@ -6890,13 +6889,14 @@ class Report:
         self.print(*texts * any(counts.values()), *self.left_out())
         pods = self.totals.pods
         wanted, ready, lost = pods["wanted"], pods["ready"], pods["lost"]
+        not_verified = pods["not_verified"]
         missing = {
-            "not updated": wanted - pods["updated"] - lost - self.totals.not_verified,
+            "not updated": wanted - pods["updated"] - lost - not_verified,
             "lost": lost,
             "not ready": pods["updated"] - ready,
-            "not verified": self.totals.not_verified,
+            "not verified": not_verified,
         }
-        if wanted > self.totals.not_verified:
+        if wanted > not_verified:
             note = f" ({count_words(missing)})" if wanted > ready else ""
             self.print(f"Pods: {ready} of {wanted} updated and ready{note}.")
 

@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--late",
         type=float,
         default=0,
-        help="notice what tests await so many seconds late: those that must be quick fail (default: 0)",
+        help="see each event that a test awaits this many seconds late: tests that depend on being quick fail",
     )
 
 
@@ -98,19 +98,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "injectors: runs with --injectors alone")
     config.addinivalue_line("markers", "real: runs with --control-plane alone")
     config.addinivalue_line("markers", "embedded(reason): not with --control-plane")
-    seconds = config.getoption("--late")
-    waits = {
-        Cluster: ["wait_for"],
-        Running: ["wait_for_log", "wait_for_kubectls"],
-        server.Reached: ["wait"],
-    }
-    for kind, names in waits.items() if seconds else ():
-        for name in names:
-            setattr(kind, name, late(getattr(kind, name), seconds))
+    if seconds := config.getoption("--late"):
+        Cluster.wait_for = late(Cluster.wait_for, seconds)
+        Running.wait_for_log = late(Running.wait_for_log, seconds)
+        Running.wait_for_kubectls = late(Running.wait_for_kubectls, seconds)
+        server.Reached.wait = late(server.Reached.wait, seconds)
 
 
 def late(wait: Callable, seconds: float) -> Callable:
-    """A wait that ends late."""
+    """A function that waits, and returns so many seconds late."""
 
     @functools.wraps(wait)
     def wrapped(*parts, **named):

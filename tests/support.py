@@ -202,7 +202,7 @@ class Running:
         return list(map(int, subprocess.run(words, capture_output=True).stdout.split()))
 
     def wait_for_kubectls(self, number: int, timeout: float = 20) -> list[int]:
-        """The process IDs once there are so many: the log names a kubectl before it has begun."""
+        """The process IDs, once there are so many. The log names a kubectl before it has begun."""
         deadline = time.monotonic() + timeout * self.patience
         while len(found := self.kubectls()) != number:
             assert time.monotonic() < deadline, f"{len(found)} instead of {number} kubectl"

@@ -282,21 +282,13 @@ def test_pod_security_that_was_raised_later(shop, run):
     assert verdict == {"shop/web": "rejected"}  # a Pod could not be created, either
 
 
-@pytest.mark.embedded("what it answers depends on what was asked before")
 def test_interrupted_once_the_pod_in_progress_is_finished(shop, start):
-    hangs = server.Fault(release=threading.Event())
-
-    def after_the_change(method: str, target: str, agent: str):
-        changed = (r for r in shop.server.requests if r.method == "PATCH")
-        is_waiting = any("dryRun" not in r.query for r in changed)
-        return hangs if is_waiting and method == "GET" and "pods" in target else None
-
-    shop.server.chaos = after_the_change
+    held = shop.fault(method="PATCH", path="/pods/web-", release=threading.Event())
     running = start(shop, *IN_PLACE, CONFIRM)
-    assert hangs.reached.wait(20)
+    assert held.reached.wait(20)
     running.signal(signal.SIGINT)
     running.wait_for_log("interrupted: ")
-    hangs.release.set()
+    held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (130, {"shop/web": "interrupted"})
     assert message_of(ended, "web") == "the others were not changed (1 of 3 Pods changed)"
@@ -620,7 +612,18 @@ def test_nothing_to_change_by_now(shop, start):
     assert set(images(shop)) == {OLD}
 
 
-def crash(shop, name: str) -> None:
+def test_a_pod_that_crashes_after_its_change_ends_it(shop, start):
+    """Without a readiness probe it was ready for a moment: it crashes while the next one is changed."""
+    shop.fault(method="PATCH", path="/pods/web-")
+    held = shop.fault(method="PATCH", path="/pods/web-", release=threading.Event())
+    running = start(shop, *IN_PLACE, CONFIRM, "--timeout=4s")
+    assert held.reached.wait(20)
+    (name,) = [
+        p["metadata"]["name"]
+        for p in shop.pods("shop", "web")
+        for s in p["status"]["containerStatuses"]
+        if s["image"] == NEW and s["ready"]
+    ]
     shop.kubelet.set_ready("shop", name, False)
     with shop.store.lock:
         found = shop.get("Pod", "shop", name)
@@ -628,24 +631,11 @@ def crash(shop, name: str) -> None:
         waiting = {"reason": "CrashLoopBackOff", "message": "back-off"}
         status["containerStatuses"][1]["state"] = {"waiting": waiting}
         shop.store.change("pods", found, status=status)
-
-
-@pytest.mark.embedded("what it answers depends on what was asked before")
-def test_a_pod_that_crashes_after_its_change_ends_it(shop, run):
-    """Without a readiness probe it was ready for a moment: it crashes while the next one is changed."""
-    changed: list[str] = []
-
-    def after_the_second(method: str, target: str, agent: str) -> None:
-        if method == "PATCH" and "dryRun" not in target:
-            changed.append(target.partition("?")[0].rpartition("/")[2])
-            if len(changed) == 2:
-                crash(shop, changed[0])
-
-    shop.server.chaos = after_the_second
-    ended = run(shop, *IN_PLACE, CONFIRM, "--timeout=3s")
+    held.release.set()
+    ended = running.finish()
     assert ended.outcomes == {"shop/web": "timed_out"}
     assert message_of(ended, "web").startswith(
-        f"{WAITS_FOR_READY}{changed[0]}: container istio-proxy: CrashLoopBackOff"
+        f"{WAITS_FOR_READY}{name}: container istio-proxy: CrashLoopBackOff"
     )
     assert sorted(images(shop, "web")) == [OLD, NEW, NEW]
 

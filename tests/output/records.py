@@ -51,7 +51,7 @@ RECORDS = {
         "started_before": "the cutoff",
         "outcomes": "numbers of workloads by outcome",
         "verdicts": "numbers of workloads by verdict",
-        "pods": "sums of those of the results; Pods that were not verified are wanted, too",
+        "pods": "sums over the results; `wanted` includes Pods that were not verified",
         "sidecars": "the table of sidecars: `name`, `image`, `in_template`, `pods`, `up_to_date`, `old`, and `left` by code",
         "leftovers": "Pods that are not up to date, without those of the plan: `namespace`, `name`, `workload`, `code`, `reason`, `sidecars`; with `--plan` also those that were not compared",
         "planned": "number of workloads",

@@ -176,7 +176,7 @@ def test_what_could_not_be_verified_has_no_numbers(a_report, tool, capsys):
     report.finish(tool.Result(begun, tool.Outcome.INCOMPLETE, NOT_VERIFIED, is_begun=True))
     report.print_counts(1.0)
     assert "Pods: " not in capsys.readouterr().out
-    assert report.totals.pods == {"wanted": 2}
+    assert report.totals.pods == {"wanted": 2, "not_verified": 2}
     other = a_workload(tool, name="other")
     report.finish(tool.Result(other, tool.Outcome.SUCCEEDED, counts=tool.PodCounts(3, 3, 3)))
     report.print_counts(1.0)
