@@ -129,7 +129,7 @@ from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-VERSION = "0.6.0"
+VERSION = "0.7.0"
 SCRIPT = "sidecar-rollout.py"
 IS_PLUGIN = os.path.basename(sys.argv[0]) == "kubectl-sidecar_rollout"  # of kubectl
 PROGRAM = "kubectl sidecar-rollout" if IS_PLUGIN else SCRIPT
@@ -343,9 +343,8 @@ class Difference(NamedTuple):
 
 
 Path = tuple[str, ...]
-# Paths of what is different in each new Pod: of a value, or of the order of a list, with None; of a
-# key such as `ID_*`, or of elements of a list, `*`, with the keys or elements that are the same.
-Varying = frozenset[tuple[Path, frozenset[str] | None]]
+Ignored = frozenset[Path]  # of what is different in each new Pod
+ALL_NAMES = "*"  # in such a path: only names that both sides have are compared there
 
 
 class LivePod(NamedTuple):
@@ -1204,7 +1203,7 @@ class Today:
     other_changes: Names = ()  # of these
     configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
     config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
-    varying: Varying = frozenset()  # what is different in each new Pod
+    ignored: Ignored = frozenset()
     error: ApiError | None = None
 
 
@@ -3030,71 +3029,46 @@ def hash_of(today: Today) -> str:
     """
     if not today.view:
         return ""
-    text = json.dumps(constant_part(unpacked(today.view), (), dict(today.varying)))
+    text = json.dumps(constant_part(unpacked(today.view), today.ignored))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-ORDER = "(order)"  # of a list, in a path of Varying
-CHANGES = "(different in each new Pod)"
-
-
-def constant_part(value: Any, path: Path, varying: Mapping[Path, Collection[str] | None]) -> Any:
-    """Return a value with a mark in place of what is different in each new Pod."""
-    if path in varying and (varying[path] is None or not isinstance(value, dict)):
-        return CHANGES
+def constant_part(value: Any, ignored: Ignored = frozenset(), path: Path = ()) -> Any:
+    """Return a value without what is different in each new Pod, its lists in one order."""
+    if path in ignored or (*path, ALL_NAMES) in ignored:
+        return None
     if isinstance(value, dict):
-        kept = as_pattern(value, path, varying)
-        return {key: constant_part(kept[key], (*path, key), varying) for key in sorted(kept)}
-    if not isinstance(value, list):
-        return value
-    parts = [constant_part(part, (*path, str(n)), varying) for n, part in enumerate(value)]
-    same = varying.get((*path, "*"))
-    if same is not None:
-        parts = [part if json.dumps(part) in same else CHANGES for part in parts]
-    return sorted(parts, key=json.dumps) if (*path, ORDER) in varying else parts
-
-
-def as_pattern(obj: Json, path: Path, varying: Mapping[Path, Collection[str] | None]) -> Json:
-    """Return an object in which a key that is different in each new Pod is its pattern, `ID_*`."""
-    renamed = dict(obj)
-    for (*parents, pattern), same in varying.items():
-        if tuple(parents) == path and same is not None:
-            start, _, end = pattern.partition("*")
-            found = [
-                key
-                for key in sorted(renamed.keys() - same)
-                if key.startswith(start) and key.endswith(end) and len(key) > len(start + end)
-            ]
-            if found:
-                renamed[pattern] = renamed.pop(found[0])
-    return renamed
-
-
-def as_objects(values: Sequence[Any]) -> Sequence[Any]:
-    """Return lists of objects, if they are equally long, as objects by index; or the values."""
-    are_lists = all(isinstance(value, list) for value in values)
-    if not are_lists or len(set(map(len, values))) > 1 or not values[0]:
-        return values
-    if not all(isinstance(part, dict) for value in values for part in value):
-        return values
-    return [{str(n): part for n, part in enumerate(value)} for value in values]
+        return {key: constant_part(value[key], ignored, (*path, key)) for key in sorted(value)}
+    if isinstance(value, list):
+        parts = [constant_part(part, ignored, (*path, str(n))) for n, part in enumerate(value)]
+        return sorted(parts, key=json.dumps)
+    return value
 
 
 def find_differences(
-    current: Any,
-    expected: Any,
-    path: Path = (),
-    varying: Mapping[Path, Collection[str] | None] = NOTHING,
+    current: Any, expected: Any, ignored: Ignored = frozenset(), path: Path = ()
 ) -> Iterator[Difference]:
-    """Yield where two normal forms differ, as deep inside as possible, but for what varies."""
-    parts = [json.dumps(constant_part(value, path, varying)) for value in (current, expected)]
-    if parts[0] == parts[1] and (current is None) == (expected is None):
+    """Yield where two normal forms differ, as deep inside as possible, except at ignored paths.
+
+    The order of a list is no difference: some injectors write it from a map of Go. An annotation
+    that new Pods do not have was written later, as network plugins do.
+    """
+    if path[-2:] == ("fieldRef", "value") and expected is None:
         return
-    one, other = as_objects([current, expected])
-    if isinstance(one, dict) and isinstance(other, dict):
-        before, after = (as_pattern(each, path, varying) for each in (one, other))
-        for key in sorted(before.keys() | after.keys()):
-            yield from find_differences(before.get(key), after.get(key), (*path, key), varying)
+    if is_same(constant_part(current), constant_part(expected)):
+        return
+    current, expected = as_objects(current, expected)
+    if isinstance(current, dict) and isinstance(expected, dict):
+        names = current.keys() | expected.keys()
+        if (*path, ALL_NAMES) in ignored:
+            names = current.keys() & expected.keys()
+        for name in sorted(names):
+            place = (*path, name)
+            yield from find_differences(current.get(name), expected.get(name), ignored, place)
+        return
+    is_in_both = current is not None and expected is not None
+    parts = (constant_part(value, ignored, path) for value in (current, expected))
+    if is_in_both and is_same(*parts):
         return
     if len(path) == 1:  # a whole container
         current, expected = (
@@ -3103,83 +3077,81 @@ def find_differences(
     yield Difference(path, current, expected)
 
 
-def common_ends(texts: Sequence[str]) -> tuple[str, str]:
-    """Return what all texts begin and end with."""
-    start = os.path.commonprefix(list(texts))
-    rest = [text[len(start) :][::-1] for text in texts]
-    return start, os.path.commonprefix(rest)[::-1]
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values have the same JSON: for Python, 1 is True."""
+    return json.dumps(one) == json.dumps(other)
 
 
-def key_patterns(keys: Sequence[Collection[str]]) -> list[tuple[str, list[str]]]:
-    """Return the keys of several objects that belong together, such as `ID_1`, `ID_2` of `ID_*`.
+def as_objects(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return two lists of objects, if they are equally long, as objects by index; others as is."""
+    if not (isinstance(one, list) and isinstance(other, list) and len(one) == len(other)):
+        return one, other
+    if not all(isinstance(element, dict) for element in (*one, *other)):
+        return one, other
+    return by_index(one), by_index(other)
 
-    They are those with the most in common at both ends: a variable's name, or the path of a mount,
-    may have the name of its Pod in it.
+
+def by_index(elements: Sequence[Any]) -> Json:
+    return {str(number): element for number, element in enumerate(elements)}
+
+def elements_beyond(elements: Sequence[Any], others: Sequence[Any]) -> Json:
+
+    """Return the elements of a list that another list does not have, by their index."""
+    counts = Counter(map(json.dumps, others))
+    beyond = {}
+    for index, element in by_index(elements).items():
+        text = json.dumps(element)
+        if not counts[text]:
+            beyond[index] = element
+        counts[text] = max(counts[text] - 1, 0)
+    return beyond
+
+
+def ignored_paths(
+    first: Any, second: Any, running: Sequence[Any] = ()
+) -> tuple[Ignored, list[Path]]:
+    """Return what is different in each new Pod, by two answers, and the paths where it cannot be.
+
+    Containers and their fields, such as the image, are the same in all Pods. A value that a running
+    Pod has, too, is one of a few, or the injector is being upgraded; so is a name without another
+    one in its place. In a list in another order, nobody can tell which element is which.
     """
-    first, *others = map(set, keys)
-    found = []
-    for key in sorted(first):
-        group = [key]
-        for each in others:
-            alike = [(len("".join(common_ends([key, other]))), other) for other in each]
-            group.append(max(alike)[1])
-            each.discard(group[-1])
-        start, end = common_ends(group)  # by whole words: these have a letter in common by chance
-        pattern = f"{re.sub('[A-Za-z0-9]*$', '', start)}*{re.sub('^[A-Za-z0-9]*', '', end)}"
-        found.append((pattern, group))
-    return found
+    ignored = set()
+    unknown = []
+    names: Counter[Path] = Counter()  # how many more the first answer has than the second
+    changes: list[Difference] = []
+    for difference in find_differences(first, second):
+        path, one, other = difference
+        if not (isinstance(one, list) and isinstance(other, list)):
+            changes.append(difference)
+            continue
+        gone, new = elements_beyond(one, other), elements_beyond(other, one)
+        if gone.keys() == new.keys():
+            changes += [Difference((*path, index), gone[index], new[index]) for index in gone]
+        else:
+            unknown.append(path)
+    for path, one, other in changes:
+        values = [value for value in (one, other) if value is not None]
+        if len(path) <= 2 or any(value_at(pod, path) in values for pod in running):
+            unknown.append(path)
+        elif len(values) == 2:
+            ignored.add(path)
+        else:
+            place = (*path[:-1], ALL_NAMES)
+            ignored.add(place)
+            names[place] += 1 if other is None else -1
+    return frozenset(ignored), unknown + [place for place, more in names.items() if more]
 
 
-def variations(
-    answers: Sequence[Any], path: Path, known: dict[Path, frozenset[str] | None]
-) -> list[Path]:
-    """Find where the answers of an injector differ, and return where nobody can tell why.
-
-    What is another one in each answer belongs to the Pod: it is added to `known`, see Varying. What
-    comes back may be one of a few possible values, or the injector is being upgraded. Containers
-    and their fields are always the same.
-    """
-    if len(set(map(json.dumps, answers))) == 1:
-        return []
-    answers = as_objects(answers)
-    if all(isinstance(answer, dict) for answer in answers):
-        same = frozenset(answers[0]).intersection(*answers)
-        keys = [answer.keys() - same for answer in answers]
-        if any(keys) and not (len(path) > 1 and is_each_once(keys)):
-            return [(*path, key) for key in sorted(set().union(*keys))]
-        groups = [(key, [key] * len(answers)) for key in sorted(same)] + key_patterns(keys)
-        unknown = []
-        for key, group in groups:
-            values = [answer[name] for answer, name in zip(answers, group, strict=True)]
-            if key not in same:
-                place = (*path, key)
-                known[place] = same
-            if key in same or isinstance(values[0], dict):
-                unknown += variations(values, (*path, key), known)
-        return unknown
-    if all(isinstance(answer, list) for answer in answers):
-        texts = [list(map(json.dumps, answer)) for answer in answers]
-        common = functools.reduce(lambda one, other: one & other, map(Counter, texts))
-        others = [Counter(each) - common for each in texts]
-        is_known = is_each_once(others) and not any(each.keys() & common.keys() for each in others)
-        if any(others) and not is_known:
-            return [path]
-        if any(others):
-            place = (*path, "*")
-            known[place] = frozenset(common)
-        orders = [[text if text in common else "" for text in each] for each in texts]
-        if any(order != orders[0] for order in orders):
-            place = (*path, ORDER)
-            known[place] = None
-        return []
-    known[path] = None
-    return [] if is_each_once([[json.dumps(answer)] for answer in answers]) else [path]
-
-
-def is_each_once(parts: Sequence[Collection[str]]) -> bool:
-    """Return whether all answers have equally many parts that no other answer has."""
-    seen = Counter(itertools.chain(*map(set, parts)))
-    return set(seen.values()) == {1} and len(set(map(len, parts))) == 1
+def value_at(value: Any, path: Path) -> Any:
+    """Return what a normal form has at a path; None if it is absent."""
+    for name in path:
+        if isinstance(value, list):
+            value = by_index(value)
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
 
 
 def without_values(difference: Difference) -> Difference:
@@ -3201,20 +3173,10 @@ def view_of_others(pod: Json, names: Names) -> bytes:
     return view_of(pod, [name for name in container_names(pod) if not matches(name, names)])
 
 
-def other_changes(live: bytes, expected: bytes, varying: Varying = frozenset()) -> Names:
+def other_changes(live: bytes, expected: bytes, ignored: Ignored = frozenset()) -> Names:
     """Return which other containers of the Pod would differ, too."""
-    return sorted({f"container {found.path[0]}" for found in differing(live, expected, varying)})
-
-
-def differing(live: bytes, expected: bytes, varying: Varying) -> Iterator[Difference]:
-    """Yield what differs between two views.
-
-    An annotation that new Pods do not have was written later, as network plugins do.
-    """
-    for difference in find_differences(unpacked(live), unpacked(expected), (), dict(varying)):
-        path, current, wanted = difference
-        if not (path[-2:] == ("fieldRef", "value") and wanted is None and current is not None):
-            yield difference
+    differences = find_differences(unpacked(live), unpacked(expected), ignored)
+    return sorted({f"container {difference.path[0]}" for difference in differences})
 
 
 def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
@@ -3243,7 +3205,7 @@ CONFIG_CHANGED = "changed after Pods were created"
 
 @functools.lru_cache(maxsize=4096)
 def sidecar_differences(
-    live: bytes, expected: bytes, resized: Names, varying: Varying, with_values: bool
+    live: bytes, expected: bytes, resized: Names, ignored: Ignored, with_values: bool
 ) -> dict[str, Difference]:
     """Return what differs between two views by its JSON, except what is different in each new Pod,
     and resources that were changed in place.
@@ -3253,7 +3215,7 @@ def sidecar_differences(
     if live == expected:
         return {}
     found = {}
-    for difference in differing(live, expected, varying):
+    for difference in find_differences(unpacked(live), unpacked(expected), ignored):
         is_resized = difference.path[0] in resized and difference.path[1:2] == ("resources",)
         if not is_resized:
             shown = difference if with_values else without_values(difference)
@@ -3270,7 +3232,7 @@ def compare_pods(
     distinct: dict[str, Difference] = {}
     for pod in sorted(pods, key=lambda pod: pod.view):
         found = sidecar_differences(
-            pod.view, today.view, pod.resized, today.varying, options.show_values
+            pod.view, today.view, pod.resized, today.ignored, options.show_values
         )
         distinct |= found
         if found:
@@ -3375,7 +3337,6 @@ def compare_all(
     return {found.ref: comparison for found, comparison in compared.items()}
 
 
-ANSWERS = 4  # if they differ: a value of which there are at most three comes back
 ANSWERS_APART = 1.1  # seconds: an injector may write the time
 
 
@@ -3383,67 +3344,33 @@ def ask_again_later(
     cluster: Cluster,
     options: Options,
     compared: Mapping[Found, Comparison],
-    answered: dict[Found, float],
+    answered: Mapping[Found, float],
     progress: ProgressLine,
 ) -> dict[Found, Today]:
     """Ask again what would be created for the workloads that differ, and return what is known then.
 
-    They are asked once, and those with another answer until ANSWERS are known. `answered` has the
-    monotonic times of the answers.
+    `answered` has the monotonic times of the first answers.
     """
-    answers = {found: [compared[found].today] for found in answered if compared[found].differences}
-    asked: dict[Found, Today] = {}
-    waiting = list(answers)
 
     def ask(found: Found) -> Today:
         time.sleep(max(answered[found] + ANSWERS_APART - time.monotonic(), 0))
-        return ask_today(cluster, options, found, len(answers[found]))
+        return ask_today(cluster, options, found, 1)
 
-    for number in range(2, ANSWERS + 1):
-        for done, (found, today) in enumerate(in_parallel(waiting, ask), 1):
-            answers[found].append(today)
-            answered[found] = time.monotonic()
-            progress.show(f"Comparing: answer {number} of {done} of {len(waiting)} workloads")
-        asked |= {found: known_today(found, answers[found], options) for found in waiting}
-        waiting = [
-            found
-            for found in waiting
-            if not asked[found].error
-            and (
-                asked[found].varying
-                or any(differ_in_order(pod.view, asked[found].view) for pod in found.pods)
-            )
-        ]
+    waiting = [found for found in answered if compared[found].differences]
+    asked = {}
+    for found, second in in_parallel(waiting, ask):
+        asked[found] = known_today(found, compared[found].today, second, options)
+        progress.show(f"Comparing again: {len(asked)} of {len(waiting)} workloads")
     progress.show("")
-    # Two answers may have the same order by chance: what varies in one workload varies in all.
-    orders = {part for today in asked.values() for part in today.varying if part[0][-1] == ORDER}
-    return {
-        found: today if today.error else replace(today, varying=today.varying | orders)
-        for found, today in asked.items()
-    }
+    return asked
 
 
-@functools.lru_cache(maxsize=4096)
-def differ_in_order(live: bytes, expected: bytes) -> bool:
-    """Return whether a list differs between two views in nothing but its order.
-
-    Cached: many workloads have the same views.
-    """
-    for _, *lists in find_differences(unpacked(live), unpacked(expected)):
-        if all(isinstance(each, list) for each in lists):
-            one, other = (Counter(map(json.dumps, each)) for each in lists)
-            if one == other:
-                return True
-    return False
-
-
-def known_today(found: Found, answers: Sequence[Today], options: Options) -> Today:
-    """Return what would be created, by all answers, or why that is not known."""
-    first = answers[0]
-    errors = [answer.error for answer in answers if answer.error]
-    if errors:
-        return replace(first, error=errors[0])
-    varying, unknown = split_variations([answer.view for answer in answers])
+def known_today(found: Found, first: Today, second: Today, options: Options) -> Today:
+    """Return what would be created, by two answers, or why that is not known."""
+    if second.error:
+        return replace(first, error=second.error)
+    running = [unpacked(view) for view in {pod.view for pod in found.pods}]
+    ignored, unknown = ignored_paths(unpacked(first.view), unpacked(second.view), running)
     if unknown:
         places = [
             f"{section_text(path[1:])} of {path[0]}" if path[1:] else f"container {path[0]}"
@@ -3452,19 +3379,9 @@ def known_today(found: Found, answers: Sequence[Today], options: Options) -> Tod
         text = f"the injector gave two different answers ({join_words(places)})"
         why = "it has a few possible values, or the injector is being upgraded"
         return replace(first, error=ApiError(200, f"{text}: {why}"))
-    others, _ = split_variations([answer.others for answer in answers])
+    others, _ = ignored_paths(unpacked(first.others), unpacked(second.others))
     live = view_of_others(unpacked(found.sample), options.sidecars)
-    return replace(first, varying=varying, other_changes=other_changes(live, first.others, others))
-
-
-def split_variations(views: Sequence[bytes]) -> tuple[Varying, list[Path]]:
-    """Return what is different in each of these views, and the paths where nobody can tell."""
-    known: dict[Path, frozenset[str] | None] = {}
-    answers = list(map(unpacked, views))
-    unknown = list(dict.fromkeys(variations(answers, (), known)))
-    if not unknown and len({json.dumps(constant_part(each, (), known)) for each in answers}) > 1:
-        unknown = sorted({path[:2] for path in known})  # the parts of several keys are mixed up
-    return frozenset(known.items()), unknown
+    return replace(first, ignored=ignored, other_changes=other_changes(live, first.others, others))
 
 
 def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0) -> Today:
@@ -4054,7 +3971,7 @@ def is_repair(found: Found, comparison: Comparison) -> bool:
         if pod.stuck and not today.view:
             return True
         if pod.stuck:
-            parts = (pod.view, today.view, pod.resized, today.varying, False)
+            parts = (pod.view, today.view, pod.resized, today.ignored, False)
             differences = sidecar_differences(*parts).values()
             if pod.stuck & {difference.path[0] for difference in differences}:
                 return True
@@ -6464,7 +6381,7 @@ class Report:
                 workload.ref,
                 verdict=workload.comparison.verdict.snake_case,
                 differences=[found._asdict() for found in workload.differences],
-                ignored=sorted(path for path, _ in workload.comparison.today.varying),
+                ignored=sorted(workload.comparison.today.ignored),
                 other_changes=workload.comparison.today.other_changes,
                 message=workload.comparison.message,
             )
@@ -6539,7 +6456,7 @@ class Report:
             texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
             for workload in group:
                 self.letters |= dict.fromkeys([workload.ref, *workload.found.subjects], letter)
-        ignored = {path for row in self.plan.compared for path, _ in row.comparison.today.varying}
+        ignored = {path for row in self.plan.compared for path in row.comparison.today.ignored}
         names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
         if texts:
             self.print("Differences between running Pods and new ones:", *texts, "")

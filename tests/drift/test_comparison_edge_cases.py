@@ -61,7 +61,7 @@ def test_long_texts_and_lists_take_no_quadratic_time(tool):
     assert took(lambda: tool.redact_text("ey-" * 11_000)) < 1  # 6 s before
     words = [f"--flag-{number}" for number in range(5000)]
     other = [f"--other-{number}" for number in range(5000)]
-    assert took(lambda: list(tool.find_differences(words, other, ("x", "args")))) < 1
+    assert took(lambda: list(tool.find_differences(words, other, path=("x", "args")))) < 1
 
 
 def view(tool, *containers: dict, **spec) -> dict:

@@ -46,9 +46,9 @@ def test_what_is_made_from_the_name_of_a_pod_is_no_drift(hashing, run):
     assert verdicts(ended) == dict.fromkeys(("shop/db", "shop/log", "shop/web"), "up_to_date")
     ignored = {record["name"]: record["ignored"] for record in ended.of("drift")}
     assert ignored["db"] == [
-        ["istio-proxy", "env", "TOKEN_*"],
-        ["istio-proxy", "volumeMounts", "/tokens/*"],
-        ["istio-proxy", "volumes", "/tokens/*"],
+        ["istio-proxy", "env", "*"],
+        ["istio-proxy", "volumeMounts", "*"],
+        ["istio-proxy", "volumes", "*"],
     ]
 
 
