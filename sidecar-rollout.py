@@ -695,13 +695,15 @@ def container_ids(pod: Json) -> dict[str, str]:
 
 
 CRASH_LOOP = "CrashLoopBackOff"
-NOT_PULLED = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName")
 STUCK = (
     CRASH_LOOP,
     "RunContainerError",
     "CreateContainerError",
     "CreateContainerConfigError",
-    *NOT_PULLED,
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "ErrImageNeverPull",
+    "InvalidImageName",
 )
 
 
@@ -2452,12 +2454,12 @@ class Cluster:
         is_same = found and uid_of(found) == uid_of(pod) and not is_terminating(found)
         return found if is_same else {}
 
-    def latest_event(self, obj: Json, selector: str, since: str = "") -> str:
+    def latest_event(self, obj: Json, selector: str) -> str:
         """Return the message of the latest event of an object; empty if it has none.
 
-        `selector` is a field selector; `since` is in whole seconds. ApiError. No status says why a
-        StatefulSet or DaemonSet cannot create Pods (reason FailedCreate), or why the kubelet cannot
-        create the containers of a Pod.
+        `selector` is a field selector. ApiError. No status says why a StatefulSet or DaemonSet
+        cannot create Pods (reason FailedCreate), or why the kubelet cannot create the containers of
+        a Pod.
         """
         metadata = dig(obj, "metadata")
         if not metadata:  # it is gone
@@ -2466,8 +2468,7 @@ class Cluster:
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
         events = dig(self.find(path, query=query, retries=0), "items")
         latest: Json = max(events, key=time_of_event, default={})
-        is_new = time_of_event(latest)[:19] >= since
-        return message_text(latest.get("message", "")) if is_new else ""
+        return message_text(latest.get("message", ""))
 
     def pod_today(self, ref: ObjectRef, obj: Json, sample: Json, number: int = 0) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
@@ -3094,8 +3095,8 @@ def as_objects(one: Any, other: Any) -> tuple[Any, Any]:
 def by_index(elements: Sequence[Any]) -> Json:
     return {str(number): element for number, element in enumerate(elements)}
 
-def elements_beyond(elements: Sequence[Any], others: Sequence[Any]) -> Json:
 
+def elements_beyond(elements: Sequence[Any], others: Sequence[Any]) -> Json:
     """Return the elements of a list that another list does not have, by their index."""
     counts = Counter(map(json.dumps, others))
     beyond = {}
@@ -4451,10 +4452,7 @@ STUCK_FOR = {  # seconds that a new Pod is not ready because of a named sidecar
     "ImagePullBackOff": 60.0,
     "CrashLoopBackOff": 60.0,
 }
-UNAVAILABLE_FOR = 60.0  # seconds that what was unavailable at the start is waited for
 READY_FOR = 10.0  # seconds that new containers must stay ready: at first, old probes count
-RESTARTS_WITHIN = 30.0  # seconds until the kubelet acts on an image
-PUT_BACK = "the old image was put back"
 
 
 def run_until(
@@ -5255,8 +5253,7 @@ class PodByPod(Work):
         super().__init__(*parts)
         self.todo: set[str] = set()  # UIDs of the Pods to replace or change
         self.known: set[str] = set()  # UIDs at the start, without those that are done
-        self.before: set[str] = set()  # what was unavailable then; see unavailable
-        self.began = time.monotonic()
+        self.away_before = 0  # how many Pods of the owner were away then, without those taken since
         self.taken: set[str] = set()  # UIDs of the Pods that were acted upon
         self.batch: dict[str, Json] = {}  # those that are waited for, by UID
         self.ending: Exception | None = None  # why no others are taken, once these are waited for
@@ -5279,6 +5276,8 @@ class PodByPod(Work):
         try:
             for owner in self.owners:
                 self.owner = owner
+                self.read()
+                self.away_before = self.away()
                 while self.todo and self.take_next():
                     self.tell(self.progress)
             return self.verify(self.attempt)
@@ -5322,7 +5321,8 @@ class PodByPod(Work):
         """Note that a Pod may have been evicted or changed; `state` follows its name."""
         self.is_begun = True
         self.taken.add(uid_of(pod))
-        self.before.discard(uid_of(pod))
+        if not is_ready(pod):  # its replacement is to be ready
+            self.away_before = max(self.away_before - 1, 0)
         self.batch[uid_of(pod)] = pod
         self.state = f"Pod {join_words(list(map(name_of, self.batch.values())))} {state}"
 
@@ -5349,7 +5349,6 @@ class PodByPod(Work):
             self.read()
             found = not_terminating(self.pods)
             self.known |= set(map(uid_of, found))
-            self.before |= self.unavailable().keys()
             everything += found
             selected = self.selected(found)
             outdated = self.outdated(selected)
@@ -5468,43 +5467,20 @@ class PodByPod(Work):
         return ready, number if is_upwards else -number, name_of(pod)
 
     def obstacle(self, pod: Json) -> str:
-        """Return what a Pod waits for; nothing if it may be taken now.
-
-        UnsuccessfulError if that has been unavailable from the start, for a minute.
-        """
+        """Return what a Pod waits for; nothing if it may be taken now."""
         if not is_observed(self.owner_obj):
             return "waiting for its spec update to be observed"
-        unavailable = self.unavailable()
         if is_ready(pod):
-            is_possible = len(unavailable) < self.limit
+            is_possible = self.away() < self.limit
         else:
             lower = {ordinal_of(p) for p in filter(is_ready, not_terminating(self.pods))}
             lowest = dig(self.owner_obj, "spec.ordinals.start") or 0
             is_possible = not self.is_ordered or lower.issuperset(range(lowest, ordinal_of(pod)))
-            unavailable = without(unavailable, uid_of(pod))
-        if is_possible:
-            return ""
-        stays = without(unavailable, *(unavailable.keys() - self.before))
-        text = self.awaited(without(unavailable, *stays) or stays)
-        is_over = time.monotonic() - self.began > UNAVAILABLE_FOR + self.min_ready
-        if len(stays) < self.limit or self.batch or not is_over:
-            return f"waiting for {text}"
-        count = f"{len(stays)} of {count_of(self.wanted, 'Pod')} unavailable since the start"
-        reason = f"still waiting for {text}; {count}"
-        can_more = self.planned.method is Method.EVICT and not self.is_ordered
-        hint = f", or use --max-unavailable={len(stays) + 1}" if can_more else ""
-        raise UnsuccessfulError(Outcome.INCOMPLETE, f"{reason}; repair it{hint}")
+        return "" if is_possible else f"waiting for {self.awaited(pod)}"
 
-    def unavailable(self) -> dict[str, Json]:
-        """Return the Pods that are unavailable, by UID, and missing ones: as many as are wanted
-        and not ready. For a missing one stands a Pod that terminates, or nothing.
-        """
-        alive = not_terminating(self.pods)
-        found = {uid_of(p): p for p in alive if uid_of(p) in self.batch or not self.is_available(p)}
-        missing = self.wanted - len(alive)
-        ending = list(filter(is_terminating, self.pods)) if missing > 0 else []
-        ending = [{}] * (missing - len(ending)) + ending
-        return found | {f"{self.owner.name} {n}": ending[n] for n in range(missing)}
+    def away(self) -> int:
+        """Return how many of the wanted Pods are not available."""
+        return self.wanted - sum(map(self.is_available, self.pods))
 
     @property
     def min_ready(self) -> int:
@@ -5512,25 +5488,26 @@ class PodByPod(Work):
         return dig(self.owner_obj, "spec.minReadySeconds") or 0
 
     def is_available(self, pod: Json) -> bool:
-        """Return whether a Pod is ready, and has been for minReadySeconds."""
+        """Return whether a Pod was not taken, is ready, and has been for minReadySeconds."""
         ready = conditions_of(pod).get(("Ready", "True"))
-        since = ready and ready.get("lastTransitionTime")
-        if not ready or not since or not self.min_ready:
-            return bool(ready)
+        if not ready or is_terminating(pod) or uid_of(pod) in self.batch:
+            return False
+        since = ready.get("lastTransitionTime")
+        if not since or not self.min_ready:
+            return True
         return self.cluster.now() >= parse_time(since) + timedelta(seconds=self.min_ready)
 
-    def awaited(self, unavailable: Mapping[str, Json]) -> str:
-        """Return what to wait for, by the first one; nothing if there is none."""
-        for pod in unavailable.values():
-            if is_terminating(pod):
-                return text_of_ending(pod)
-            if pod:
+    def awaited(self, next_pod: Json | None = None) -> str:
+        """Return what to wait for: the first Pod that is not available, other than the next one."""
+        others = [pod for pod in self.pods if pod is not next_pod]
+        for pod in others:
+            if not is_terminating(pod) and not self.is_available(pod):
                 where = f"{name_of(pod)}{on_node(pod)}"
-                seconds = f" for {self.min_ready}s" * is_ready(pod)
+                seconds = f" for {self.min_ready}s" if is_ready(pod) else ""
                 return f"a Pod to be ready{seconds}: {self.problem_of(pod) or where}"
-            missing = sum(not pod for pod in unavailable.values())
-            return f"{count_of(missing, 'Pod')} to be created"
-        return ""
+        for pod in filter(is_terminating, others):
+            return text_of_ending(pod)
+        return f"{count_of(self.wanted - len(self.pods), 'Pod')} to be created"
 
     @property
     def wanted(self) -> int:
@@ -5629,9 +5606,10 @@ class Eviction(PodByPod):
             for pod in not_terminating(self.pods):
                 if uid_of(pod) in self.batch:
                     self.leave(pod)
-        waiting = without(self.unavailable(), *self.before)
-        waiting |= {uid_of(pod): pod for pod in self.pods if uid_of(pod) in self.batch}
-        return f"waiting for {self.awaited(waiting)}" if waiting else ""
+        is_there = any(uid_of(pod) in self.batch for pod in self.pods)
+        if not is_there and self.away() <= self.away_before:
+            return ""
+        return f"waiting for {self.awaited()}"
 
     def give_up(self, problem: str) -> NoReturn:
         reason = self.why_missing(self.owner_obj, self.wanted - len(self.pods))
@@ -5652,7 +5630,6 @@ class ImageChange(PodByPod):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.changed_at = ""  # the Pod, by the API server's clock, in whole seconds
         self.ready_as: tuple[dict[str, str], float] = ({}, 0.0)  # its container IDs, since when
 
     @property
@@ -5686,11 +5663,7 @@ class ImageChange(PodByPod):
     def act(self, pod: Json) -> str:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
-        for image in () if self.taken else images.values():
-            if (self.ref.namespace, image) in self.rollout.not_pulled:
-                raise SkipError(f"{image} could not be pulled in this namespace before")
         self.take(pod, "may have the new image; ")
-        self.changed_at = seconds_of(self.cluster.now())
         try:
             status = self.cluster.change_images(pod, images)["status"]
             self.batch[uid_of(pod)] = {**pod, "status": status}  # as it was then
@@ -5722,11 +5695,9 @@ class ImageChange(PodByPod):
             awaited, yet = "to stay ready", "has not stayed ready"
         problem = self.problem_of(now)
         self.state = f"Pod {problem or name_of(now)}: has the new image, but {yet} yet; "
-        stuck = why_not_started(pod, now, images) or self.why_not_back(now, images)
+        stuck = why_not_started(pod, now, images)
         if stuck:
-            if any(word in stuck.reason for word in (*NOT_PULLED, "Failed to pull")):
-                self.rollout.not_pulled.add((self.ref.namespace, images[stuck.name]))
-            self.restore(pod, str(stuck))
+            self.put_back(pod, str(stuck))
         return f"waiting for Pod {problem or f'{name_of(now)} {awaited}'}"
 
     def is_up(self, before: Json, pod: Json, names: Collection[str]) -> bool:
@@ -5740,91 +5711,35 @@ class ImageChange(PodByPod):
         ready_for = time.monotonic() - self.ready_as[1]
         return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
 
-    def why_not_back(self, pod: Json, names: Collection[str]) -> Stuck | None:
-        """Return why a native sidecar has ended and is not started again.
-
-        Only an event tells that an image cannot be pulled, if it ended with 0.
-        """
-        for status in dig(pod, "status.initContainerStatuses"):
-            name = status["name"]
-            if name in names and "terminated" in dig(status, "state"):
-                path = f"involvedObject.fieldPath=spec.initContainers{{{name}}}"
-                with suppress(ApiError):
-                    selector = f"reason=Failed,{path}"
-                    event = self.cluster.latest_event(pod, selector, self.changed_at)
-                    return Stuck(name, event, "") if event else None
-        return None
-
     def give_up(self, problem: str) -> None:
-        """Restore the old image, unless the Pod is ready by now, and only has to stay so."""
+        """Put the old image back, unless the Pod is ready by now, and only has to stay so."""
         (pod,) = self.batch.values()
         if not self.ready_as[0]:
-            self.restore(pod, f"still {problem} after {self.options.timeout:g}s")
+            self.put_back(pod, f"still {problem} after {self.options.timeout:g}s")
 
-    def restore(self, pod: Json, problem: str) -> NoReturn:
-        """Put the old images back, and raise UnsuccessfulError."""
+    def put_back(self, pod: Json, problem: str) -> NoReturn:
+        """Put the old images back, and raise UnsuccessfulError.
+
+        That is not waited for. The kubelet ignores the image of a native sidecar whose startup
+        probe has not passed: then only a new Pod helps.
+        """
         old = only(images_of(pod), self.images_to_change(pod))
-        text = f"Pod {name_of(pod)}: {problem}; "
-        self.state = f"{text}restoring the old image; "
+        text = "the old image was put back"
         try:
-            changed = self.cluster.change_images(pod, old)
+            self.cluster.change_images(pod, old)
         except ApiError as error:
             if error.status in UNAVAILABLE:
                 raise
-            text += f"old image not restored: {first_line(error)}"
-        else:
-            self.state = f"{text}{PUT_BACK}; "
-            text += self.wait_for_restart(pod, changed, old)
-        is_first = not self.rollout.proven.is_set()
-        stop_reason = f"the new image does not start in {self.ref}" if is_first else ""
-        self.state = ""
-        raise UnsuccessfulError(Outcome.FAILED, text, stop_reason)
-
-    def wait_for_restart(self, before: Json, changed: Json, names: Collection[str]) -> str:
-        """Wait until containers run with their old images again; return what to say of it.
-
-        The kubelet ignores the image of a native sidecar whose startup probe has not passed.
-        """
-        deadline = time.monotonic() + RESTARTS_WITHIN
-        now = changed
-        while time.monotonic() < deadline:
-            self.signals.wait(1.0)
-            with suppress(ApiError):
-                now = self.cluster.pod(before)
-            if not now or has_old_containers(before, changed, now, names):
-                return "old image restored"
-        if is_ready(now) and only(container_ids(now), names) == only(container_ids(before), names):
-            return "old image restored"  # the kubelet had not restarted anything
-        if not runs_since(before, changed, now, names):
-            return f"{PUT_BACK}, but no restart was seen yet"
-        ref = ObjectRef("Pod", self.ref.namespace, name_of(before))
+            text = f"the old image was not put back: {first_line(error)}"
+        stop_reason = ""
+        if not self.rollout.proven.is_set():
+            stop_reason = f"the new image does not start in {self.ref}"
+        ref = ObjectRef("Pod", self.ref.namespace, name_of(pod))
         command = self.cluster.connection.kubectl_command(ref, "delete")
-        return f"{PUT_BACK}, but the Pod still runs the new one; run `{command}`"
-
-
-def has_old_containers(before: Json, changed: Json, pod: Json, names: Collection[str]) -> bool:
-    """Return whether containers were restarted since `changed`, with the images of `before`."""
-    images = {status["name"]: status.get("imageID") for status in container_statuses(before)}
-    ids = container_ids(changed)
-    restarted = {
-        status["name"]
-        for status in container_statuses(pod)
-        if status.get("containerID") != ids.get(status["name"])
-        and "running" in dig(status, "state")
-        and images.get(status["name"]) in (None, "", status.get("imageID"))
-    }
-    return restarted.issuperset(names)
-
-
-def runs_since(before: Json, changed: Json, pod: Json, names: Collection[str]) -> bool:
-    """Return whether a container still runs that was started between `before` and `changed`."""
-    old, ids = container_ids(before), container_ids(changed)
-    return any(
-        status["name"] in names
-        and "running" in dig(status, "state")
-        and old.get(status["name"]) != status.get("containerID") == ids.get(status["name"])
-        for status in container_statuses(pod)
-    )
+        self.state = ""
+        hint = f"if the Pod does not become ready, run `{command}`"
+        message = f"Pod {name_of(pod)}: {problem}; {text}; {hint}"
+        raise UnsuccessfulError(Outcome.FAILED, message, stop_reason)
 
 
 def first_line(error: ApiError) -> str:
@@ -5895,7 +5810,6 @@ class Rollout:
     signals: Signals
     gate: Gate
     options: Options
-    not_pulled: set[tuple[str, str]] = field(default_factory=set)  # namespaces and images
     # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
     proven: threading.Event = field(default_factory=threading.Event)
 

@@ -17,5 +17,5 @@ module.ANSWERS_APART = 0.0
 module.RETRIES = int(os.environ.get("RETRIES", module.RETRIES))
 module.SETTLE = float(os.environ.get("SETTLE", module.SETTLE))
 module.Gate.VALID_FOR = 0.0
-module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
+module.READY_FOR = 0.2
 sys.exit(module.main(sys.argv[1:]))

@@ -207,7 +207,7 @@ def tool(request: pytest.FixtureRequest) -> ModuleType:
         assert module.SETTLE == 10
         module.SETTLE = 3.0
     if not request.config.getoption("--node"):
-        module.READY_FOR, module.RESTARTS_WITHIN = 0.2, 2.0
+        module.READY_FOR = 0.2
     return module
 
 

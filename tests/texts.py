@@ -17,8 +17,9 @@ WITHOUT_SIDECAR = "not begun: new Pods would not have the sidecar"
 NOT_CREATED = "not begun: new Pods cannot be created: "
 WAITS_FOR_READY = "waiting for a Pod to be ready: "
 WAITS_FOR_POD = "waiting for 1 Pod to be created"
-SINCE_START = "unavailable since the start"
-RESTORED = "; old image restored ("
+PUT_BACK = (
+    "; the old image was put back; if the Pod does not become ready, run `kubectl delete pod/"
+)
 TO_BE_READY = " to be restarted and ready after "
 SIDECAR_NOT_READY = "the sidecar is not ready in new Pods of "
 SIDECAR_NOT_STARTED = "a sidecar did not start; "

@@ -62,7 +62,6 @@ CONSTANTS = {  # of the tool: waits for a cluster that is slower than this one
     "SOAK_EVERY": 0.2,
     "READY_FOR": 0.2,
     "ANSWERS_APART": 1.1 * TICK,
-    "RESTARTS_WITHIN": 3.0,
     "gc": SimpleNamespace(freeze=bool, set_threshold=bool),  # this process goes on
 }
 HOLDS_PENDING = ("paused", "OnDelete", "partition")  # strategies that do not roll out a template

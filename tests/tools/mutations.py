@@ -420,8 +420,14 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        '        return f"waiting for {self.awaited(waiting)}" if waiting else ""\n\n    def give_up',
-        '        return ""\n\n    def give_up',
+        "        if not is_there and self.away() <= self.away_before:\n",
+        "        if not is_there:\n",
+    ),
+    Mutation(
+        "evict: the replacement of a Pod that was unready need not be ready",
+        "evicting_one_at_a_time evicting_pending evicting_replacements",
+        "            self.away_before = max(self.away_before - 1, 0)\n",
+        "            pass\n",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -473,10 +479,10 @@ MUTATIONS = (
     ),
     # In place
     Mutation(
-        "in place: the old image is not restored",
+        "in place: the old image is not put back",
         "in_place image_changes",
-        "            changed = self.cluster.change_images(pod, old)\n",
-        "            changed = pod\n",
+        "            self.cluster.change_images(pod, old)\n",
+        "            pass\n",
     ),
     Mutation(
         "in place: a ready Pod does not wait for the others",
@@ -712,34 +718,16 @@ MUTATIONS = (
     ),
     # Images that cannot be pulled, and rollouts that are not complete
     Mutation(
-        "in place: the next workload gets an image that cannot be pulled",
-        "in_place",
-        "                self.rollout.not_pulled.add((self.ref.namespace, images[stuck.name]))\n",
-        "                pass\n",
-    ),
-    Mutation(
         "in place: a crash of the old container is one of the new image",
         "image_changes",
         "        is_new = now[found.name] > counts.get(found.name, 0)\n",
         "        is_new = True\n",
     ),
     Mutation(
-        "in place: what was put back is not waited for",
-        "images_on_a_node",
-        "            if not now or has_old_containers(before, changed, now, names):\n",
-        "            if True:\n",
-    ),
-    Mutation(
         "in place: a Pod that is ready at the timeout is put back",
         "image_changes",
-        "        if not self.ready_as[0]:\n            self.restore(",
-        "        if True:\n            self.restore(",
-    ),
-    Mutation(
-        "in place: a container with another image counts as restored",
-        "image_changes",
-        '        and images.get(status["name"]) in (None, "", status.get("imageID"))\n',
-        "",
+        "        if not self.ready_as[0]:\n            self.put_back(",
+        "        if True:\n            self.put_back(",
     ),
     Mutation(
         "in place: a startup probe that has not passed is no matter",
@@ -830,14 +818,14 @@ MUTATIONS = (
     Mutation(
         "evict: one Pod more than --max-unavailable",
         "max_unavailable",
-        "is_possible = len(unavailable) < self.limit",
-        "is_possible = len(unavailable) <= self.limit",
+        "is_possible = self.away() < self.limit",
+        "is_possible = self.away() <= self.limit",
     ),
     Mutation(
-        "evict: what was unavailable from the start is waited for",
+        "evict: what was unavailable from the start is waited for in each batch",
         "max_unavailable",
-        "if len(stays) < self.limit or self.batch or not is_over:",
-        "if True:",
+        "                self.away_before = self.away()\n",
+        "",
     ),
     Mutation(
         "evict: an OrderedReady StatefulSet loses several Pods at once",
@@ -848,13 +836,13 @@ MUTATIONS = (
     Mutation(
         "evict: what is in the batch is available",
         "max_unavailable",
-        "if uid_of(p) in self.batch or not self.is_available(p)}",
-        "if not self.is_available(p)}",
+        "if not ready or is_terminating(pod) or uid_of(pod) in self.batch:",
+        "if not ready or is_terminating(pod):",
     ),
     Mutation(
         "evict: minReadySeconds is ignored",
         "rollouts_on_a_node",
-        "        if not ready or not since or not self.min_ready:\n",
+        "        if not since or not self.min_ready:\n",
         "        if True:\n",
     ),
     Mutation(
