@@ -297,7 +297,9 @@ class RemoteCluster(Cluster):
 
         threading.Thread(target=follow, daemon=True).start()
 
-    def change(self, kind: str, namespace: str, name: str, patch: dict) -> dict:
+    def change(
+        self, kind: str, namespace: str, name: str, patch: dict, manager: str = "kubectl-edit"
+    ) -> dict:
         if kind == "Namespace":
             name = self.names.real(name)
         path = path_of(PLURALS[kind], self.names.real(namespace), name)
@@ -307,7 +309,7 @@ class RemoteCluster(Cluster):
             finalizers = {"finalizers": patch["metadata"]["finalizers"]}
             self.api.ask("PATCH", path, {"metadata": finalizers}, STRATEGIC)
             return self.api.ask("DELETE", path)
-        return self.api.ask("PATCH", path, patch, STRATEGIC, fieldManager="kubectl-edit")
+        return self.api.ask("PATCH", path, patch, STRATEGIC, fieldManager=manager)
 
     def delete(self, kind: str, namespace: str, name: str, *, orphan: bool = False) -> None:
         policy = "Orphan" if orphan else "Background"

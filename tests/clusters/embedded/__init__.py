@@ -294,7 +294,9 @@ class EmbeddedCluster(Cluster):
         obj.pop("apiVersion", None)
         return server.create_object(self.server, resource, obj, namespace, "kubectl-create")
 
-    def change(self, kind: str, namespace: str, name: str, patch: dict) -> dict:
+    def change(
+        self, kind: str, namespace: str, name: str, patch: dict, manager: str = "kubectl-edit"
+    ) -> dict:
         """A merge patch by a client of the API."""
         target = server.Target(RESOURCES[PLURALS[kind]], namespace, name, None)
         with self.store.lock:
@@ -304,7 +306,7 @@ class EmbeddedCluster(Cluster):
             admission.set_template_generation(target.resource.plural, changed, current)
             if changed.get("spec") != current.get("spec") and "generation" in current["metadata"]:
                 changed["metadata"]["generation"] = current["metadata"]["generation"] + 1
-            server.note_manager(current, changed, "kubectl-edit", target.resource.api_version)
+            server.note_manager(current, changed, manager, target.resource.api_version)
             return self.store.update(target.resource.plural, changed)
 
     def create_job(self, namespace: str, name: str, spec: dict) -> None:

@@ -22,6 +22,7 @@ from . import admission, eviction, kubelet
 from .eviction import is_terminating
 from .store import PLURALS, RESOURCES, Store, controller_of, now
 
+NO_DEADLINE = 2147483647  # of a Deployment: it has no condition Progressing
 REVISION_HASH = "controller-revision-hash"
 DAEMON_TOLERATIONS = [
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
@@ -566,7 +567,9 @@ class Controllers:
             "Available", has, reason, f"Deployment {word} minimum availability."
         )
         conditions = put_condition(conditions, availability)
-        conditions = put_condition(conditions, self._progressing(deployment, new, status, created))
+        if spec["progressDeadlineSeconds"] != NO_DEADLINE:
+            progressing = self._progressing(deployment, new, status, created)
+            conditions = put_condition(conditions, progressing)
         failures = [
             c
             for r in owned
@@ -581,6 +584,12 @@ class Controllers:
         if spec.get("paused"):
             return condition("Progressing", "Unknown", "DeploymentPaused", "Deployment is paused")
         name = new["metadata"]["name"]
+        # A rollout that was complete stays so, whatever becomes of its Pods (progress.go, syncRolloutStatus)
+        conditions = deployment.get("status", {}).get("conditions", ())
+        current = next((c for c in conditions if c["type"] == "Progressing"), {})
+        is_same = status.get("replicas", 0) == status.get("updatedReplicas", 0) and not created
+        if is_same and current.get("reason") == "NewReplicaSetAvailable":
+            return current
         wanted = spec["replicas"]
         done = all(
             status.get(f, 0) == wanted for f in ("replicas", "updatedReplicas", "availableReplicas")
