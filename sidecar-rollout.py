@@ -55,10 +55,10 @@ value means true; =false is the opposite.
 Exit codes:
   0         nothing failed; what is left (rejected, unknown, skipped, not
             started) is listed
-  1         something failed: a rollout, also one of an earlier run that is
-            still not complete; new Pods have no sidecar; a row of --plan was
-            not applied; the API server became unavailable; with
-            --fail-on-drift, selected Pods are not up to date
+  1         something failed: a rollout; one of an earlier run was never
+            complete; new Pods have no sidecar; a row of --plan was not applied;
+            the API server became unavailable; with --fail-on-drift, selected
+            Pods are not up to date
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl, or a name does
             not exist; nothing was changed
@@ -78,7 +78,7 @@ Contents, in the order in which the data flows; nothing uses what stands below i
   10. Comparing           what Pods would be like today: ask_today -> Today, compare -> Comparison
   11. Deciding            rules to skip a workload: decide -> Decision
   12. The plan            find_workloads, make_plan -> Plan
-  13. Rolling out         one workload, in a worker: Signals, Gate, Work: Restart, Attach -> Result
+  13. Rolling out         one workload, in a worker: Signals, Gate, Work: Restart -> Result
   14. A few Pods at once  PodByPod: Eviction, ImageChange
   15. Scheduler           Rollout in workers; the whole plan, by the main thread: Scheduler
   16. Report              plan, progress, results, summary
@@ -234,7 +234,7 @@ class Planned(NamedTuple):
     uid: str
     cutoff: datetime
     sidecar_hash: str  # see hash_of
-    method: str
+    method: Method
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,6 @@ class Options:
     workloads: list[str]  # such as deployment/web*; none: all
     sidecars: list[str]  # container names, with shell wildcards, as are the other lists of names
     cutoff: datetime  # only Pods created before it; of --only-started-before
-    now: datetime  # when the run began, by the API server's clock
     plan: Mapping[ObjectRef, Planned] | None  # what was approved, in its order; None: everything
     include_namespace: list[str]
     exclude_namespace: list[str]
@@ -287,6 +286,9 @@ class Options:
         return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff
 
 
+NOW = datetime.max.replace(tzinfo=timezone.utc)  # no cutoff; of an option, that of the API server
+
+
 def snake_case(text: str) -> str:
     """Return words for people as JSON records have them: `static_pod`."""
     return text.lower().replace(" ", "_")
@@ -315,13 +317,8 @@ class Method(Word):
     """How the Pods of a workload are replaced."""
 
     RESTART = "restart"  # by a rollout
-    ATTACH = "attach"  # not begun again: the rollout of an earlier run is waited for
     EVICT = "evict"
     IN_PLACE = "in place"  # not replaced: images of running containers are changed
-
-    @property
-    def is_rollout(self) -> bool:
-        return self in (Method.RESTART, Method.ATTACH)
 
 
 class Verdict(Word):
@@ -503,6 +500,11 @@ def dig(obj: Json, path: str) -> Any:
 def format_time(moment: datetime) -> str:
     """Return a time in UTC, in whole seconds, as Kubernetes writes it."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_cutoff(cutoff: datetime) -> str | None:
+    """Return a cutoff as JSON records have it; None: there is none."""
+    return format_time(cutoff) if cutoff < NOW else None
 
 
 def parse_time(text: str) -> datetime:
@@ -875,13 +877,6 @@ def last_change(workload: Json) -> tuple[str, bool]:
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
 
 
-def last_restart(workload: Json, options: Options) -> str:
-    """Return when this command restarted a workload last; those of a person have another form."""
-    stamps = timestamps_of(workload, options.annotation_prefix)
-    form = r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\d\.\d{6}\+00:00"
-    return max((stamp for stamp in stamps if re.fullmatch(form, stamp)), default="")
-
-
 def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
     """Return the times at which this command restarted a workload; no prefix means any.
 
@@ -895,6 +890,23 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
         or (key.endswith(".rollout.timestamp") and not prefix)
         or (key == RESTARTED_AT and is_controlled)
     ]
+
+
+def was_never_complete(workload: Json) -> bool:
+    """Return whether its controller has a record of the last rollout, and never called it complete.
+
+    A Pod that becomes unready later does not change that. A DaemonSet has no record, nor has a
+    StatefulSet with a partition, or a Deployment without a progress deadline. Kubernetes'
+    pkg/controller/deployment/progress.go and statefulset/stateful_set_control.go.
+    """
+    conditions = conditions_of(workload)
+    if ("Progressing", "False") in conditions:
+        return True
+    progress = conditions.get(("Progressing", "True"))  # Unknown: it was paused since
+    if progress:
+        return progress.get("reason") != "NewReplicaSetAvailable"
+    updated = dig(workload, "status.updateRevision")  # of a StatefulSet
+    return updated != dig(workload, "status.currentRevision") and not partition_of(workload)
 
 
 def managed_images(pod: Json) -> str:
@@ -1266,9 +1278,8 @@ class Decision:
     total_pods: int = 0
     pods_replaced: int = 0  # with those that a restart replaces although they are up to date
     state: State = State.SERVING
-    problem: str = ""  # why it is unhealthy; not of one whose rollout is waited for
+    problem: str = ""  # why it is unhealthy
     downtime: bool = False  # whether all its Pods may be away at once
-    unfinished: str = ""  # what is wrong with the last rollout that this command began
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
     planned: Decision | None = None  # of a worker's: what the plan had decided
@@ -1289,6 +1300,7 @@ class Scan:
     pods: int = 0
     namespaces: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
+    began: datetime = NOW  # by the API server's clock
     named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
     planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
 
@@ -1315,7 +1327,7 @@ class Plan:
     workloads: Sequence[Decision] = ()  # in rollout order
     selected: int = 0  # how many of them --max-rollouts leaves
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
-    unfinished: int = 0  # rollouts of earlier runs that are not complete, and are left so
+    unfinished: int = 0  # rollouts of earlier runs that were never complete
     skips: Sequence[Skip] = ()
     compared: Sequence[Decision] = ()  # with --only-drifted
     found: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
@@ -1503,37 +1515,34 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
     found = {}
     number = 0
     try:
-        is_stdin = text == "-"
-        path = 0 if is_stdin else file_path(text)
-        with open(path, encoding="utf-8-sig", closefd=not is_stdin) as lines:
+        path = 0 if text == "-" else file_path(text)
+        with open(path, encoding="utf-8-sig", closefd=text != "-") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007
-                record = json.loads(line) if line.strip() else {"record": ""}
-                if record["record"] != "plan" or not typed(record, "selected", bool):
+                if not line.strip():
                     continue
-                names = (*ObjectRef._fields, "uid", "sidecar_hash", "method", "started_before")
-                *ref, uid, digest, method, cutoff = (typed(record, name, str) for name in names)
-                utc = parse_time(cutoff).astimezone(timezone.utc)
-                Method(method.replace("_", " "))  # ValueError if it is none
-                found[ObjectRef(*ref)] = Planned(uid, utc, digest, method)
+                record = json.loads(line)
+                if record["record"] == "plan" and record["selected"]:
+                    ref, row = planned_row(record)
+                    found[ref] = row
     except OSError as error:
         raise invalid(text, f"a file that can be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+    except Exception:  # whatever else may be wrong with a line
         wanted = f"the output of {VERSION} or later with --log-format=json, a record per line"
-        problem = "is no such record"
-        if isinstance(error, KeyError):
-            is_old = error.args[0] in Planned._fields
-            hint = ": made by an older version; repeat the dry run" * is_old
-            problem = f"has no field {error}{hint}"
+        problem = "is no such record, or made by an older version; repeat the dry run"
         raise invalid(text, f"{wanted}; line {number} {problem}") from None
     return found
 
 
-def typed(record: Json, name: str, type: Callable[..., Item]) -> Item:
-    """Return a field of a record. KeyError if it is absent, TypeError if it has another type."""
-    value = record[name]
-    if not isinstance(value, type):  # type: ignore[arg-type]
-        raise TypeError(f"{name} must be a {type.__name__}")
-    return value
+def planned_row(record: Json) -> tuple[ObjectRef, Planned]:
+    """Return what a `plan` record says. An exception if a field is absent, or of another type."""
+    *names, uid, digest = (record[name] for name in (*ObjectRef._fields, "uid", "sidecar_hash"))
+    if not all(isinstance(text, str) for text in (*names, uid, digest)):
+        raise TypeError
+    cutoff = NOW
+    if record["started_before"] is not None:
+        cutoff = parse_time(record["started_before"]).astimezone(timezone.utc)
+    method = Method(record["method"].replace("_", " "))
+    return ObjectRef(*names), Planned(uid, cutoff, digest, method)
 
 
 SHORT_NAMES = {
@@ -1606,7 +1615,6 @@ class Option(NamedTuple):
 
 
 DEFAULT_REASON = "Update sidecars"
-NOW = datetime.max.replace(tzinfo=timezone.utc)  # the cutoff until the API server tells the time
 OPTIONS = {
     "Common options": (
         Option(
@@ -1887,7 +1895,7 @@ def parse_args(argv: Sequence[str]) -> Options:
     if contradiction:
         parser.error(contradiction)
     given.sidecars = given.sidecar_container_name
-    given.cutoff = given.now = given.only_started_before
+    given.cutoff = given.only_started_before
     if given.plan and given.cutoff is not NOW:
         given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
     given.confirm = bool(given.confirm or given.confirm_each)
@@ -1966,7 +1974,8 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
         kept += [] if is_value or is_switch else [redact_text(word)]
     added = ["--confirm-each" if options.confirm_each else "--confirm=true", *more]
     typed = {word.partition("=")[0] for word in argv}
-    if options.plan is None and "--only-started-before" not in typed:  # else those of the plan
+    is_given = "--only-started-before" in typed or options.plan is not None  # it has its own
+    if options.cutoff < NOW and not is_given:
         added.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
         added.append(f"--context={context}")
@@ -3486,7 +3495,7 @@ class Stage(enum.IntEnum):
     OWNER = 1  # the owner of its Pods; of others, the object is not read
     OBJECT = 2  # the object: in the plan, and each time a worker reads it
     METHOD = 3  # how its Pods would be replaced, and which: also before each Pod
-    WRITE = 4  # what our own writes change; not asked about a rollout that is only waited for
+    WRITE = 4  # what our own writes change
 
 
 RuleFunction = Callable[[Decision, Options], str]
@@ -3556,11 +3565,11 @@ def decide(
     if stage >= Stage.METHOD:
         draft = draft_of(draft, options)
     for code, (applies, needed, _) in RULES.items():
-        if needed <= stage and not (needed is Stage.WRITE and draft.method is Method.ATTACH):
-            reason = applies(draft, options)
-            if reason:
-                unfinished = draft.unfinished * (needed > Stage.OBJECT)
-                return replace(draft, reason=reason, code=code, unfinished=unfinished)
+        if needed > stage:
+            continue
+        reason = applies(draft, options)
+        if reason:
+            return replace(draft, reason=reason, code=code)
     return draft
 
 
@@ -3571,17 +3580,10 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     """
     found, comparison, obj = draft.found, draft.comparison, draft.found.obj
     problem = found.problem
-    stamp = ""
+    method = method_for(found, comparison, options)
     if draft.planned:
         method = draft.planned.method
-    else:
-        stamp = to_attach(found, comparison, options)
-        method = Method.ATTACH if stamp else method_for(found, comparison, options)
     old, kept = old_and_kept(found, comparison, options)
-    if stamp:
-        began = stamp[:19]
-        before = {pod.name for pod in found.pods if seconds_of(pod.created) < began}
-        old = [name for name in old if name in before]
     total = max(counts_of(found.ref, obj)[2], len(found.pods))
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
@@ -3595,9 +3597,8 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         total_pods=total,
         pods_replaced=replaced,
         state=State.UNHEALTHY if problem else state,
-        problem="" if stamp else problem,  # what is not ready is so because of this rollout
+        problem=problem,
         downtime=may_all_be_away(found, method, options),
-        unfinished=why_unfinished(found, options),
     )
 
 
@@ -3614,37 +3615,26 @@ def method_for(found: Found, comparison: Comparison, options: Options) -> Method
 def old_and_kept(
     found: Found, comparison: Comparison, options: Options
 ) -> tuple[list[str], list[str]]:
-    """Return the Pods to replace, and those that a partition keeps: old ones, and whatever their
-    age those that lack a sidecar."""
-    drifted, lost = comparison.drifted, found.lost
-    lacking = pods_lacking(found, comparison, options)
+    """Return the Pods to replace, and those that a partition keeps.
+
+    They are those that differ, or without --only-drifted all with a sidecar, if they were created
+    before the cutoff; and whatever their age those that lost a sidecar.
+    """
+    lost = found.lost
     cutoff = options.cutoff_of(found.ref)
-    old = [
-        pod.name
-        for pod in found.pods
-        if pod.name in lost
-        or pod.name in lacking
-        or (
-            (pod.name in drifted or not options.only_drifted)
-            and pod.created < cutoff
-            and (pod.sidecars or options.include_missing)
-        )
-    ]
-    kept = [name for name in old if is_below_partition(found.obj, name)]
-    return [name for name in old if name not in kept], kept
-
-
-def pods_lacking(found: Found, comparison: Comparison, options: Options) -> set[str]:
-    """Return the Pods without a sidecar that others have, and new ones would get."""
-    today = stored_object(comparison.today.view)
-    lacking = set()
-    for pod in found.pods if found.sidecars else ():
-        names = comparison.drifted.get(pod.name, ())
-        is_init = {name: today.get(name, {}).get("position") == INIT for name in names}
-        wanted = [Sidecar(name, "", False, is_init[name]) for name in names]
-        if lacking_of(wanted, {sidecar.name for sidecar in pod.sidecars}, options):
-            lacking.add(pod.name)
-    return lacking
+    old = []
+    kept = []
+    for pod in found.pods:
+        is_outdated = bool(pod.sidecars)
+        if options.only_drifted:
+            is_outdated = pod.name in comparison.drifted
+        if pod.name not in lost and not (is_outdated and pod.created < cutoff):
+            continue
+        if is_below_partition(found.obj, pod.name):
+            kept.append(pod.name)
+        else:
+            old.append(pod.name)
+    return old, kept
 
 
 def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
@@ -3740,26 +3730,21 @@ def another_object(draft: Decision, options: Options) -> str:
 
 @rule(Stage.OBJECT)
 def restarted_meanwhile(draft: Decision, options: Options) -> str:
-    """Restarted by another run since the plan, or its Pod template was changed."""
+    """Restarted by another run since the plan."""
     planned = draft.planned
-    if not planned or not planned.method.is_rollout:
+    if not planned or planned.method is not Method.RESTART:
         return ""
-    obj = draft.found.obj
     before = set(timestamps_of(planned.found.obj))
-    now = set(timestamps_of(obj))
-    if planned.method is Method.RESTART:
-        return "already restarted by another run" if now - before else ""
-    is_same = before == now and last_change(obj)[1]
-    return "" if is_same else "its Pod template was changed; rerun this command"
+    now = set(timestamps_of(draft.found.obj))
+    return "already restarted by another run" if now - before else ""
 
 
 @rule(Stage.OBJECT, left="without Pods")
 def without_pods(draft: Decision, options: Options) -> str:
-    """Has no Pods since its last rollout by this command."""
+    """Has no Pods since its last rollout, which this command began."""
     if draft.found.sample:
         return ""
-    reason = failure_condition(draft.found.obj)
-    return f"no Pods since its last rollout{f': {short_reason(reason)}' if reason else ''}"
+    return why_unfinished(draft.found, options)
 
 
 @rule(Stage.METHOD, left="rejected")
@@ -3796,10 +3781,20 @@ def is_needed(draft: Decision, options: Options) -> bool:
     return is_due or bool(draft.planned)
 
 
-@rule(Stage.WRITE, left="")
-def unfinished(draft: Decision, options: Options) -> str:
-    """The last rollout by this command is not complete, or its new Pods are not ready."""
-    return "" if is_needed(draft, options) else draft.unfinished
+@rule(Stage.WRITE, left="drifted")
+def incomplete_rollout(draft: Decision, options: Options) -> str:
+    """Its rollout is not complete, or never was since this command began it."""
+    # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
+    # new ones, and differ, it is unhealthy like any other.
+    if is_needed(draft, options):
+        if is_repair(draft):
+            return ""
+        reason = why_incomplete(draft.found)
+        if reason:
+            return f"{reason}; wait, or run `kubectl rollout status`"
+        if draft.comparison.is_drifted or draft.method is not Method.RESTART:
+            return ""
+    return why_unfinished(draft.found, options) if is_selected_kind(draft.ref, options) else ""
 
 
 @rule(Stage.WRITE, left="")
@@ -3825,15 +3820,6 @@ def wrong_method(draft: Decision, options: Options) -> str:
     is_deployment = draft.ref.kind == "Deployment" and draft.method is Method.EVICT
     is_resumed = is_deployment and not is_stopped
     return "no longer paused; rerun this command to restart it" if is_resumed else ""
-
-
-@rule(Stage.WRITE, left="drifted")
-def incomplete_rollout(draft: Decision, options: Options) -> str:
-    """The rollout of somebody else is not complete."""
-    # In the middle of a release, a restart would bury the Pods that still serve.
-    is_left = not is_repair(draft.found, draft.comparison)
-    reason = why_incomplete(draft.found) if is_left else ""
-    return f"{reason}; wait, or run `kubectl rollout status`" if reason else ""
 
 
 @rule(Stage.WRITE, left="drifted")
@@ -3942,11 +3928,9 @@ def another_sidecar(draft: Decision, options: Options) -> str:
 def another_method(draft: Decision, options: Options) -> str:
     """Its Pods would be replaced in another way than in `--plan`."""
     row = (options.plan or {}).get(draft.ref)
-    approved = row.method if row else draft.method.snake_case
-    is_same = draft.method.snake_case == approved
-    is_same |= draft.method is Method.ATTACH and approved == Method.RESTART.snake_case
-    text = f"would be {draft.method.value}, and not {approved} as in the plan"
-    return "" if is_same else text
+    if not row or row.method is draft.method:
+        return ""
+    return f"would be {draft.method.value}, and not {row.method.value} as in the plan"
 
 
 @rule(Stage.WRITE, left="drifted")
@@ -3959,24 +3943,33 @@ def has_downtime(draft: Decision, options: Options) -> str:
 # What rules ask
 
 
-def is_repair(found: Found, comparison: Comparison) -> bool:
+def new_pods(found: Found) -> list[LivePod]:
+    """Return the Pods created since the Pod template was changed; none if that is not known."""
+    changed, _ = last_change(found.obj)
+    return [pod for pod in found.pods if changed and seconds_of(pod.created) >= changed]
+
+
+def is_repair(draft: Decision) -> bool:
     """Return whether only a restart heals an incomplete rollout, whoever began it.
 
     A new Pod is stuck because of a sidecar that differs from what would be injected today, or it
-    lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ.
+    lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ; a
+    worker that has no answer does nothing.
     """
-    changed, _ = last_change(found.obj)
-    today, lost = comparison.today, found.lost
-    new = [pod for pod in found.pods if changed and seconds_of(pod.created) >= changed]
-    for pod in new:
-        if pod.stuck and not today.view:
+    today, lost = draft.comparison.today, draft.found.lost
+    for pod in new_pods(draft.found):
+        if not today.view:
+            if not draft.planned and (pod.stuck or pod.name in lost):
+                return True
+            continue
+        if pod.name in lost:
             return True
         if pod.stuck:
             parts = (pod.view, today.view, pod.resized, today.ignored, False)
             differences = sidecar_differences(*parts).values()
             if pod.stuck & {difference.path[0] for difference in differences}:
                 return True
-    return any(pod.name in lost for pod in new)
+    return False
 
 
 def why_incomplete(found: Found) -> str:
@@ -3991,49 +3984,39 @@ def why_incomplete(found: Found) -> str:
     is_done = revision and revision == dig(obj, "status.updateRevision")
     if not is_workload(found.ref) or is_done or current - updated <= partition_of(obj):
         return ""
-    cause = failure_condition(obj) or next((pod.problem for pod in found.pods if pod.problem), "")
     text = f"its rollout is not complete: {updated} of {count_of(current, 'Pod')} updated"
-    return f"{text}: {short_reason(cause)}" if cause else text
+    cause = why_not_healthy(found)
+    return f"{text}: {cause}" if cause else text
 
 
 def why_unfinished(found: Found, options: Options) -> str:
-    """Return what is wrong with the last rollout that this command began; empty: nothing.
+    """Return why the last rollout was never complete, if this command began it.
 
-    It left older Pods, or, since the cutoff, new ones that do not run.
-    """
-    last = last_restart(found.obj, options)[:19]  # in whole seconds
-    if not (last and found.pods and is_selected_kind(found.ref, options)):
-        return ""
-    reason = why_incomplete(found) if seconds_of(found.oldest_pod) < last else ""
-    unready = unready_since(found, last)
-    if reason or not unready or last < seconds_of(options.cutoff_of(found.ref)):
-        return reason
-    problem = f"{unready[0].name}: {unready[0].problem or 'not ready'}"
-    return f"not healthy since its rollout: {problem}"
-
-
-def unready_since(found: Found, last: str) -> list[LivePod]:
-    """Return the Pods created since a rollout that are not ready; none without a rollout."""
-    new = [pod for pod in found.pods if last and seconds_of(pod.created) >= last]
-    return [pod for pod in new if not pod.is_ready]
-
-
-def to_attach(found: Found, comparison: Comparison, options: Options) -> str:
-    """Return the timestamp of this command's rollout that is to be waited for; empty: none.
-
-    Nobody has changed the template since, and not all Pods are updated, or the youngest one is not
-    ready and younger than --timeout. A rollout that only a restart heals is begun again.
+    Empty if it was, or if somebody else has changed the Pod template since.
     """
     obj = found.obj
-    stamp = last_restart(obj, options)
-    is_possible = comparison.verdict not in (Verdict.REJECTED, Verdict.UNKNOWN)
-    is_possible &= not (is_paused(obj) or is_on_delete(obj)) and last_change(obj)[1]
-    is_possible &= is_selected_kind(found.ref, options)
-    if not (stamp and is_possible) or is_repair(found, comparison):
+    changed, is_own = last_change(obj)
+    if not (is_own and timestamps_of(obj, options.annotation_prefix)):
         return ""
-    youngest = max((pod.created for pod in unready_since(found, stamp[:19])), default=None)
-    is_young = youngest and (options.now - youngest).total_seconds() < options.timeout
-    return stamp if why_incomplete(found) or is_young else ""
+    reason = why_incomplete(found)
+    if reason or not was_never_complete(obj):
+        return reason
+    cause = why_not_healthy(found) or shortage_of(found.ref, obj)
+    if not found.pods:
+        cause = f"no Pods: {cause}"
+    return f"not healthy since its rollout at {changed[:10]}: {cause}" if cause else ""
+
+
+def why_not_healthy(found: Found) -> str:
+    """Return why new Pods are not ready, without their names: so that many are one group."""
+    for pod in new_pods(found):
+        if pod.problem:
+            return pod.problem
+    conditions = conditions_of(found.obj)
+    failure = conditions.get(("ReplicaFailure", "True"))
+    if failure:
+        return short_reason(message_text(failure.get("message", "")))
+    return str(conditions.get(("Progressing", "False"), {}).get("reason", ""))
 
 
 def missing_sidecars(decision: Decision, names: Collection[str], options: Options) -> list[str]:
@@ -4081,7 +4064,7 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     wanted = counts_of(found.ref, obj)[0] or len(found.pods)
     if partition_of(obj) or (found.ref.kind == "DaemonSet" and wanted == 1):
         return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
-    if not method.is_rollout:
+    if method is not Method.RESTART:
         is_one_by_one = is_ordered_ready(obj) and wanted > 1
         away = 1 if is_one_by_one else evicted_at_once(method, wanted, options)
         return away >= wanted
@@ -4179,7 +4162,9 @@ def read_lists(
                 if ref in wanted:
                     objects[ref] = reduced(obj)
                 elif is_without_pods(ref, obj, options):
-                    without_any.append(Found(ref, stored=reduced(obj)))
+                    found = Found(ref, stored=reduced(obj))
+                    if why_unfinished(found, options):
+                        without_any.append(found)
         except ApiError as error:
             if error.status != 403 or kind in options.kinds:
                 raise
@@ -4198,14 +4183,14 @@ def reduced(obj: Json) -> bytes:
 
 
 def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
-    """Return whether a workload that this command has restarted wants Pods and has none.
+    """Return whether a selected workload wants Pods and has none.
 
     No Pod leads to it. With a selector for Pods it is not known whether it is selected.
     """
+    if options.selector or not (is_included(ref.namespace, options) and is_named(ref, options)):
+        return False
     desired, _, current, _ = counts_of(ref, obj)
-    is_ours = is_included(ref.namespace, options) and is_named(ref, options)
-    is_ours = is_ours and bool(timestamps_of(obj, options.annotation_prefix))
-    return is_ours and not options.selector and is_observed(obj) and desired > current == 0
+    return is_observed(obj) and desired > current == 0
 
 
 def controllers_of(
@@ -4264,14 +4249,16 @@ def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
     """Return the workloads, also those without Pods, and what else was seen."""
-    log.info("scanning for Pods created before %s", format_time(options.cutoff))
+    log.info("scanning for Pods")
     # With fewer collections, 7 % less CPU time for 50,000 Pods. And the last worker, a daemon
     # thread, does not free the connections while Python exits, which may end in a traceback.
     gc.freeze()
     gc.set_threshold(50_000)
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
+    began = cluster.now()
     owners, scan = read_pods(pods, options)
+    scan.began = began
     everything = find_workloads(cluster, owners, scan, options)
     needs_them = asks_namespaces(options) or options.confirm
     names = {found.ref.namespace for found in everything if needs_them}
@@ -4303,17 +4290,19 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             decided[found.ref] = decide(found, compared[found.ref], options)
     places = {ref: place for place, ref in enumerate(options.plan or ())}
     planned = in_rollout_order([decision for decision in decided.values() if not decision.reason])
-    # What is in progress is waited for first, as nothing is written; no limit is about it.
-    planned.sort(key=lambda row: (row.method is not Method.ATTACH, places.get(row.ref, 0)))
-    attached = sum(decision.method is Method.ATTACH for decision in planned)
-    others = len(planned) - attached
+    planned.sort(key=lambda row: places.get(row.ref, 0))
     skips = [skip for decision in decided.values() for skip in skips_of(decision)]
-    left = [row for row in decided.values() if row.reason and row.code != "not_named"]
+    left = [row for row in decided.values() if row.code and row.code != "not_named"]
+    unfinished = 0
+    for row in left:
+        is_examined = RULES[row.code].stage > Stage.OBJECT or row.code == "without_pods"
+        if is_examined and is_selected_kind(row.ref, options):
+            unfinished += bool(why_unfinished(row.found, options))
     return Plan(
         workloads=planned,
-        selected=attached + min(math.ceil(options.max_rollouts.of(others)), others),
+        selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
         needs_evict=any(row.code == "degraded" and row.found.is_held for row in left),
-        unfinished=sum(bool(decision.unfinished) for decision in left),
+        unfinished=unfinished,
         skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
         compared=in_rollout_order([decided[ref] for ref in compared]),
         found=[decision for decision in decided.values() if decision.found.pods],
@@ -4980,10 +4969,8 @@ class Restart(Work):
     """Patches the Pod template of a workload, and waits for its rollout."""
 
     def carry_out(self) -> Result:
-        return self.wait_and_verify(self.patch())
-
-    def wait_and_verify(self, attempt: Attempt) -> Result:
-        """Wait for kubectl's verdict on a rollout, and verify its Pods."""
+        """Return kubectl's verdict on a rollout, and that of its Pods."""
+        attempt = self.patch()
         self.is_begun = True
         code, error = self.wait(attempt)
         if code == 0:
@@ -5113,16 +5100,6 @@ class Restart(Work):
         )
 
 
-class Attach(Restart):
-    """Waits for a rollout that an earlier run began, and verifies its Pods."""
-
-    def carry_out(self) -> Result:
-        self.read_ended()
-        self.look_again(Stage.METHOD, self.obj)
-        attempt = patched_at(self.obj, last_restart(self.obj, self.options))
-        return self.wait_and_verify(attempt)
-
-
 def repair_hint(obj: Json, pods: Iterable[Json]) -> str:
     """Return what to do about a stuck Pod that its controller waits for, whatever its template."""
     if not is_ordered_ready(obj):
@@ -5154,7 +5131,6 @@ def is_unfinished(text: str) -> bool:
 
 NOUNS = {  # of each method, for the log
     Method.RESTART: "rollout",
-    Method.ATTACH: "rollout",
     Method.EVICT: "eviction",
     Method.IN_PLACE: "image change",
 }
@@ -5789,13 +5765,11 @@ def why_not_started(before: Json, pod: Json, names: Collection[str]) -> Stuck | 
 
 VERBS = {  # for questions
     Method.RESTART: "Roll out",
-    Method.ATTACH: "Wait for",
     Method.EVICT: "Evict Pods of",
     Method.IN_PLACE: "Change images of",
 }
 METHODS: Mapping[Method, type[Work]] = {
     Method.RESTART: Restart,
-    Method.ATTACH: Attach,
     Method.EVICT: Eviction,
     Method.IN_PLACE: ImageChange,
 }
@@ -5858,11 +5832,6 @@ class Task:
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
 
-    @property
-    def is_only_waiting(self) -> bool:
-        """Return whether nothing is written: no question, gate or limit is about it."""
-        return bool(self.earlier) or self.planned.method is Method.ATTACH
-
 
 class Scheduler:
     """Starts rollouts and handles what workers report. The main thread owns all state."""
@@ -5901,22 +5870,23 @@ class Scheduler:
         self.events.put((task, news))
 
     def run(self, plan: Iterable[Decision]) -> None:
-        """Roll out the plan, then recheck what timed out; report a result for each workload.
+        """Roll out the plan; report a result for each workload.
 
-        What is in progress since an earlier run is waited for first.
+        What timed out is rechecked at the end, and before a limit stops the run: if so much is
+        complete by then that the limit is not reached, the run goes on.
         """
-        tasks = [Task(planned) for planned in plan]
-        attached = deque(task for task in tasks if task.is_only_waiting)
-        waiting = deque(task for task in tasks if not task.is_only_waiting)
-        self.drain(attached)
-        self.rollout.proven.clear()  # they were not the first ones of this run
-        self.drain(waiting)
-        reason = self.signals.reason_to_stop()
-        message = "; ".join(filter(None, (reason, self.rollout.gate.status)))
+        waiting = deque(map(Task, plan))
+        is_over = False
+        while not is_over:
+            self.drain(waiting)
+            late, self.rechecks = self.rechecks, deque()
+            self.drain(late)
+            self.rechecks += late  # left after the second signal
+            is_over = not waiting or bool(self.reason_to_stop())
+        message = "; ".join(filter(None, (self.reason_to_stop(), self.rollout.gate.status)))
         for task in waiting:
             self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message))
-        self.drain(self.rechecks)
-        for task in (*attached, *self.rechecks):
+        for task in self.rechecks:
             self.report.finish(self.abandoned(task))
         for _ in range(self.workers):
             self.tasks.put(None)
@@ -5930,7 +5900,7 @@ class Scheduler:
                 return
             self.handle_event(POLL)
             self.announce_stop()
-            held = self.signals.reason_to_stop() or self.rollout.gate.status
+            held = self.reason_to_stop() or self.rollout.gate.status
             self.report.show_progress(self.in_progress.values(), held)
         for pid in list(self.signals.children):  # a worker may hang in a look
             end_group(pid)
@@ -5949,20 +5919,17 @@ class Scheduler:
         return task.earlier or interrupted
 
     def may_go_on(self, task: Task) -> bool:
-        """Return whether a task may start, now or later. To wait for something, no limit counts."""
-        received = bool(self.signals.received)
-        if task.is_only_waiting:
-            return not received or bool(task.earlier)
-        return not self.signals.reason_to_stop()
+        """Return whether a task may start, now or later. To check something again always may."""
+        return bool(task.earlier) or not self.reason_to_stop()
 
     def fill_slots(self, waiting: deque[Task]) -> None:
         """Start tasks; until one has succeeded, a rollout runs alone: it may fail everywhere."""
         while waiting:
             task = waiting[0]
-            is_alone = not (task.is_only_waiting or self.rollout.proven.is_set())
+            is_alone = not (task.earlier or self.rollout.proven.is_set())
             if len(self.in_progress) >= (1 if is_alone else self.workers):
                 return
-            if not (self.may_go_on(task) if task.is_only_waiting else self.may_start(task)):
+            if not (task.earlier or self.may_start(task)):
                 return
             waiting.popleft()
             if task.answer == "no":
@@ -5974,7 +5941,7 @@ class Scheduler:
 
     def may_start(self, task: Task) -> bool:
         """Return whether a task may start now, or was declined. That may take a while."""
-        if self.signals.reason_to_stop():
+        if self.reason_to_stop():
             return False
         if self.ask and not task.answer:
             task.answer = self.ask_about(task.planned)
@@ -5984,14 +5951,17 @@ class Scheduler:
             self.handle_event(POLL)
         if task.answer == "quit":
             self.signals.stop_reason = "quit"
-        return is_open and not self.signals.reason_to_stop()
+        return is_open and not self.reason_to_stop()
 
     def announce_stop(self) -> None:
         """Log why no other rollout will start, once for each reason."""
-        reason = self.signals.reason_to_stop()
+        reason = self.reason_to_stop()
         if reason == self.announced:
             return
         self.announced = reason
+        if not reason:
+            log.info("rollouts that were late are complete: new rollouts start again")
+            return
         more = f"; waiting for {len(self.in_progress)} in progress" if self.in_progress else ""
         if self.in_progress and self.signals.received:
             more += " (interrupt again to stop waiting)"
@@ -6036,30 +6006,44 @@ class Scheduler:
             log.debug("%s", news, extra=extra)
             return
         del self.in_progress[ref]
+        self.count(news, is_again=bool(task.earlier))
+        if not news.attempt:
+            self.report.finish(news)
+            return
         if not task.earlier:
-            self.count(news)
-        if news.attempt and not task.earlier:
             is_later = self.in_progress or (self.waiting and self.may_go_on(self.waiting[0]))
             text = "rollout not complete: %s; will recheck " + ("at the end" if is_later else "now")
             log.log(logging.INFO if is_later else logging.DEBUG, text, news.message, extra=extra)
-            self.rechecks.append(Task(task.planned, news))
-        else:
-            self.report.finish(news)
+        self.rechecks.append(Task(task.planned, news))
 
-    def count(self, result: Result) -> None:
-        """Count failures. A result may stop the run, and so does a limit, or a few in a row."""
-        if result.outcome in FAILURES:
+    def count(self, result: Result, *, is_again: bool) -> None:
+        """Count failures. A result may stop the run, and so does a limit.
+
+        A worker may still write until it is known what became of the rollouts that were late.
+        """
+        if result.outcome in SUCCESSES:
+            self.failures_in_a_row = 0
+            self.failures -= is_again
+        elif result.outcome in FAILURES and not is_again:
             self.failures += 1
             self.failures_in_a_row += 1
-        elif result.outcome in SUCCESSES:
-            self.failures_in_a_row = 0
+        reason = result.stop_reason
+        if not (result.attempt or self.rechecks):
+            reason = reason or self.limit_reached()
+        self.signals.stop_reason = self.signals.stop_reason or reason
+
+    def limit_reached(self) -> str:
+        """Return which limit is reached, --max-failures or a few in a row; empty: none."""
         limit = self.max_failures
-        reason = ""
         if limit and self.failures >= limit:
-            reason = f"--max-failures={limit} reached"
-        elif not limit and self.failures_in_a_row == self.TOO_MANY_IN_A_ROW:
-            reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
-        self.signals.stop_reason = self.signals.stop_reason or result.stop_reason or reason
+            return f"--max-failures={limit} reached"
+        if not limit and self.failures_in_a_row >= self.TOO_MANY_IN_A_ROW:
+            return f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
+        return ""
+
+    def reason_to_stop(self) -> str:
+        """Return why no rollout may start now; empty: it may."""
+        return self.signals.reason_to_stop() or self.limit_reached()
 
 
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------
@@ -6068,7 +6052,7 @@ COLORED = re.compile(  # no name that has such a word
     r"(?<![-\w/.])(unhealthy|downtime|lost sidecar|rejected|cannot be created|Pods? lost)(?![-\w/])"
 )
 # What somebody must do comes first, then what an option includes.
-URGENT = ("lost_sidecar", "without_pods", "rejected", "losing_sidecar")
+URGENT = ("lost_sidecar", "without_pods", "incomplete_rollout", "rejected", "losing_sidecar")
 OPTIONAL = ("kind_not_selected", "wrong_method", "degraded", "unhealthy", "has_downtime")
 MANY_ROWS = 20  # with more, the plan is also shown in short
 MIN_NOTES = 16  # columns of a terminal
@@ -6309,7 +6293,7 @@ class Report:
                 position=position,
                 selected=is_selected,
                 uid=dig(workload.found.obj, "metadata.uid") or "",
-                started_before=format_time(self.options.cutoff_of(workload.ref)),
+                started_before=format_cutoff(self.options.cutoff_of(workload.ref)),
                 sidecar_hash=hash_of(workload.comparison.today),
                 pods={
                     "total": workload.total_pods,
@@ -6413,15 +6397,10 @@ class Report:
         action = "" if workload.method is Method.RESTART else workload.method.value
         if not action and self.options.in_place:
             action = "restart: more than images differ"
-        if workload.method is Method.ATTACH:
-            since = parse_time(last_restart(workload.found.obj, self.options))
-            action = f"in progress since {since:%H:%M}Z; not restarted again"
         problem = workload.problem
-        lacking = len(pods_lacking(workload.found, workload.comparison, self.options))
         texts = (
             State.NO_SERVICE.value * (workload.state is State.NO_SERVICE),
             f"unhealthy: {problem}" if problem else "",
-            f"{count_of(lacking, 'Pod')} without a sidecar" * bool(lacking),
             action,
             "downtime" * workload.downtime,
         )
@@ -6499,7 +6478,7 @@ class Report:
         is_lost = outcome is Outcome.LOST_SIDECAR
         self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)
         self.needs_missing |= is_lost and not (
-            planned.method.is_rollout and not planned.found.controller
+            planned.method is Method.RESTART and not planned.found.controller
         )
         level = logging.INFO
         if outcome not in SUCCESSES:
@@ -6548,7 +6527,7 @@ class Report:
                 found = lefts_of(workload.pods, known, code, today, self.options)
             for pod in workload.pods:
                 # What is not known was created, or scaled up from 0, since; or it lost its owner.
-                is_old = self.options.only_drifted and pod.created < self.options.cutoff
+                is_old = self.options.only_drifted and pod.created < self.plan.scan.began
                 is_lost = is_old and pod.sidecars and not known
                 unknown = "unknown", {sidecar.name for sidecar in pod.sidecars}
                 code, names = found.get(pod.name, unknown if is_lost else ("", set()))
@@ -6676,7 +6655,7 @@ class Report:
             user=self.connection.user,
             server=self.connection.server,
             dry_run=not options.confirm,
-            started_before=format_time(options.cutoff),
+            started_before=format_cutoff(options.cutoff),
             outcomes={outcome.snake_case: count for outcome, count in self.totals.outcomes.items()},
             verdicts=Counter(row.comparison.verdict.snake_case for row in plan.compared),
             pods={n: self.totals.pods[n] for n in PodCounts._fields if options.confirm},
@@ -6735,17 +6714,20 @@ class Report:
 # 17. Main: the stages in their order --------------------------------------------------------------
 
 
-def find_cutoff(option: datetime, now: datetime) -> datetime:
-    """Return the time before which Pods count: as an option, or now.
+def find_cutoff(options: Options, now: datetime) -> datetime:
+    """Return the time before which Pods count: as an option, or now; with --only-drifted, all do.
 
     It is rounded up to a whole second, like the creation time of Pods, so that the command that is
     printed selects the same Pods.
     """
-    if option is NOW:
-        option = now + timedelta(microseconds=1)
-    elif option > now:
+    cutoff = options.cutoff
+    if cutoff > now and cutoff < NOW:
         log.warning("--only-started-before is in the future: each run restarts everything again")
-    return option + timedelta(microseconds=-option.microsecond % 10**6)
+    if cutoff == NOW:
+        if options.only_drifted:
+            return NOW
+        cutoff = now + timedelta(microseconds=1)
+    return cutoff + timedelta(microseconds=-cutoff.microsecond % 10**6)
 
 
 def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
@@ -6756,8 +6738,8 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     total = len(plan.workloads)
     workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)
     limit = options.max_failures
-    # The cutoff was rounded up: no Pod that this run creates may be older.
-    rollout.cluster.wait_until(options.cutoff)
+    if options.cutoff < NOW:  # it was rounded up: no Pod that this run creates may be older
+        rollout.cluster.wait_until(options.cutoff)
     rollout.cluster.absent = (404,)
     rollout.cluster.open_connections(2 * workers)  # with looks
     max_failures = max(int(limit.of(total)), 1) if limit else 0
@@ -6842,8 +6824,7 @@ def main(argv: Sequence[str]) -> int:
         connection.user = cluster.user()
         check_permissions(cluster, options)
         check_namespaces(cluster, options)
-        now = cluster.now()
-        options = replace(options, now=now, cutoff=find_cutoff(options.cutoff, now))
+        options = replace(options, cutoff=find_cutoff(options, cluster.now()))
         if options.confirm:
             check_kubectl(kubectl, connection)
 

@@ -94,9 +94,6 @@ def fill(cluster: Cluster) -> None:
         "payments",
         workload("Deployment", "ledger", ledger, strategy=recreate, progressDeadlineSeconds=2),
     )
-    restarted = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00.000000+00:00"}
-    refunds = app("refunds:8", serviceAccountName="refunds")  # which does not exist
-    cluster.create("payments", workload("Deployment", "refunds", refunds, annotations=restarted))
     cluster.create("payments", workload("Deployment", "fraud", app("fraud:1"), replicas=2))
     cluster.create("data", workload("StatefulSet", "postgres", app("postgres:16"), replicas=3))
     cluster.create(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import functools
 import io
 import itertools
 import json
@@ -92,7 +91,6 @@ class Finished:
 
 
 VIEW = ("config", "view", "--minify", "--flatten", "--raw", "--output=json")
-HELP = ("rollout", "status", "--help")
 
 
 def view_of(path: str) -> str:
@@ -112,11 +110,6 @@ def view_of(path: str) -> str:
         and "\n" not in user["user"]["token"]
     )
     return json.dumps(config) if is_plain else ""
-
-
-@functools.cache
-def help_of_kubectl() -> str:
-    return subprocess.run([KUBECTL, *HELP], capture_output=True, text=True, check=True).stdout
 
 
 def run_here(
@@ -147,8 +140,6 @@ def run_here(
             said = ""
             if command == [KUBECTL, *VIEW]:
                 said = view_of(os.environ.get("KUBECONFIG", ""))
-            elif command == [KUBECTL, *HELP]:
-                said = help_of_kubectl()
             return (said, "") if said else run_command(command)
 
         patch.setattr(tool, "run_command", run_kubectl)
@@ -466,7 +457,7 @@ def options_of(tool: ModuleType, *options: str, **fields):
     """The tool's options for a command line, with fields replaced."""
     parsed = tool.parse_args(["--sidecar-container-name=x", *options])
     now = datetime.now(timezone.utc)
-    return dataclasses.replace(parsed, **{"cutoff": now, "now": now, **fields})
+    return dataclasses.replace(parsed, **{"cutoff": now, **fields})
 
 
 # Runs of the tool

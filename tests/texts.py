@@ -43,13 +43,14 @@ UPDATED_AND_READY = " updated and ready"
 NEW_HAVE_NONE = " have no sidecar"
 
 # Reasons to skip, by their code
+NEVER_HEALTHY = r"not healthy since its rollout at \d{4}-\d\d-\d\d: "
 N = r"\d+"
 LOOK_AT_INJECTOR = "check what injects it"
 NO_ROLLOUTS = "which has no rollouts; use --evict, or restart it with that controller's tools"
 USE_EVICT = "use --evict, which replaces unready Pods first, or repair the unready Pod"
 
 REASONS = {
-    "another_method": "would be (restart|evict|in place|attach), and not [a-z_]+ as in the plan",
+    "another_method": "would be (restart|evict|in place), and not (restart|evict|in place) as in the plan",
     "another_object": "is another object than in the plan",
     "another_sidecar": "new Pods would get another sidecar than in the plan",
     "being_deleted": "being deleted|its namespace is terminating",
@@ -67,7 +68,8 @@ REASONS = {
     "has_downtime": "its rollout is downtime: all its Pods may be away at once",
     "incomplete_rollout": (
         rf"its rollout is not complete: (its latest spec has not been observed"
-        rf"|{N} of {N} Pods? updated(: .+)?); wait, or run `kubectl rollout status`"
+        rf"|{N} of {N} Pods? updated(: .+)?)(; wait, or run `kubectl rollout status`)?"
+        rf"|{NEVER_HEALTHY}.+"
     ),
     "kind_not_selected": (
         rf"not selected; (add|remove) --[a-z-]+|managed by \S+ \(\S+\), {NO_ROLLOUTS}"
@@ -92,17 +94,14 @@ REASONS = {
         "replace them manually, one at a time"
     ),
     "rejected": "new Pods cannot be created: .+",
-    "restarted_meanwhile": (
-        "already restarted by another run|its Pod template was changed; rerun this command"
-    ),
+    "restarted_meanwhile": "already restarted by another run",
     "running_to_completion": "runs to completion",
     "static_pod": "static Pod, managed by the kubelet of its node",
-    "unfinished": "(its rollout is not complete|not healthy since its rollout): .+",
     "unhealthy": "unhealthy: .+",
     "unknown": "not compared: .+",
     "up_to_date": "needs no rollout( anymore)?",
     "without_controller": "not managed by a controller; delete and recreate it manually",
-    "without_pods": "no Pods since its last rollout(: .+)?",
+    "without_pods": rf"{NEVER_HEALTHY}.+",
     "wrong_method": (
         "paused; run `kubectl rollout resume` first, or use --evict"
         "|updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time"

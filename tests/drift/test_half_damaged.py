@@ -8,7 +8,6 @@ from support import (
     BOTH,
     CONFIRM,
     DRIFTED,
-    TEXT,
     cutoff,
     lines,
     verdicts,
@@ -54,19 +53,20 @@ def test_they_are_drifted_without_any_option(damaged, run):
     }
     assert lines(ended, "web")[0].startswith("istio-proxy: None -> {")
     assert {r["name"]: r["pods"]["old"] for r in ended.of("plan")} == {"db": 1, "web": 1}
-    assert "; 1 Pod without a sidecar\n" in run(damaged, DRIFTED, *BOTH, TEXT).stdout
     done = run(damaged, DRIFTED, *BOTH, CONFIRM)
     assert done.outcomes == {"shop/db": "succeeded", "shop/web": "succeeded"}
     assert sidecars(damaged, "web") == sidecars(damaged, "db") == [2, 2]
 
 
-def test_they_are_replaced_whatever_their_age(damaged, run):
-    """The cutoff of a printed command must not exclude them."""
-    an_hour_ago = cutoff(hours=1)
-    assert run(damaged, an_hour_ago).planned == []
-    (plan,) = run(damaged, an_hour_ago, DRIFTED).of("plan")
+def test_their_age_counts_only_if_a_cutoff_is_given(damaged, run):
+    """The printed command has none, and so does not exclude them."""
+    assert run(damaged, cutoff(hours=1), DRIFTED).planned == []
+    dry = run(damaged, DRIFTED)
+    (plan,) = dry.of("plan")
     assert (plan["name"], plan["pods"]["old"], plan["pods"]["total"]) == ("web", 1, 2)
-    assert run(damaged, an_hour_ago, DRIFTED, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert plan["started_before"] is None
+    assert "--only-started-before" not in " ".join(dry.summary["command"])
+    assert run(damaged, DRIFTED, CONFIRM).outcomes == {"shop/web": "succeeded"}
     assert sidecars(damaged, "web") == [2, 2]
 
 

@@ -82,14 +82,14 @@ SEEN = (
     Seen(
         6,
         "the printed command has no --evict",
-        '        is_switch = re.fullmatch("--|--confirm(-each)?(=.*)?", word)\n',
-        '        is_switch = re.fullmatch("--|--evict|--confirm(-each)?(=.*)?", word)\n',
+        'for word in argv if word != "--")]\n',
+        'for word in argv if word not in ("--", "--evict"))]\n',
     ),
     Seen(
         6,
         "each run restarts everything again",
-        "            and pod.created < cutoff\n",
-        "",
+        "        if pod.name not in lost and not (is_outdated and pod.created < cutoff):\n",
+        "        if pod.name not in lost and not is_outdated:\n",
     ),
     Seen(
         7,

@@ -19,6 +19,23 @@ from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_a
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
 NOT_AUDITED = ("not_named", "excluded", "not_included", "being_deleted", "running_to_completion")
 UP_TO_DATE = ("up_to_date", "nothing_to_replace")  # codes of a row of --plan that needs no rollout
+NO_CUTOFF = "9999"  # later than the time of any Pod
+# Codes of what is left once its object was looked at: a rollout that was never complete counts, too
+LATER_CODES = (
+    "rejected",
+    "unknown",
+    "lost_sidecar",
+    "wrong_method",
+    "degraded",
+    "unhealthy",
+    "losing_sidecar",
+    "below_partition",
+    "nothing_to_replace",
+    "pending_template",
+    "has_downtime",
+    "another_sidecar",
+    "another_method",
+)
 ASKED_FOR = ("interrupted", "quit", "not selected by --max-rollouts")  # what is not started
 LATE = 0.5  # seconds until a signal is heeded: requests may be under way
 KINDS_OF = {"Deployment": "deployment", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
@@ -87,8 +104,8 @@ class Words:
         """The time before which Pods of a workload count."""
         for record in self.plan or ():
             if (record["namespace"], record["name"]) == (app.namespace, app.name):
-                return self.cutoff or record["started_before"]
-        return otherwise
+                return self.cutoff or record["started_before"] or NO_CUTOFF
+        return otherwise or NO_CUTOFF
 
     def is_in_plan(self, app: App) -> bool:
         found = self.plan
@@ -168,11 +185,14 @@ def template_of(scene: Scene, app: App) -> dict | None:
     return obj and obj["spec"]["template"]
 
 
-def stamp_of(template: dict) -> str:
-    """The timestamp of the latest rollout that the tool began; others have another form."""
-    notes = template.get("metadata", {}).get("annotations", {})
-    stamps = [v for k, v in notes.items() if k.endswith((".timestamp", "/restartedAt"))]
-    return max((v for v in stamps if v.endswith("+00:00")), default="")
+def last_manager(obj: dict) -> str:
+    """Who changed the Pod template of a workload last, by its managedFields."""
+    changes = [
+        (entry.get("time", ""), entry["manager"])
+        for entry in obj["metadata"].get("managedFields", ())
+        if "f:template" in entry.get("fieldsV1", {}).get("f:spec", {})
+    ]
+    return max(changes, default=("", ""))[1]
 
 
 def is_below_partition(scene: Scene, app: App, pod: dict) -> bool:
@@ -302,7 +322,6 @@ class Oracle:
         touched = self.touched(run)
         begun: dict[str, float] = {}
         restarts: Counter[str] = Counter()
-        methods = {f"{r['namespace']}/{r['name']}": r["method"] for r in run.of("plan")}
         for entry, kind, app, pod in self.writes(run):
             request, code = entry.data["request"], entry.data["code"]
             what = f"{kind} {request.path}"
@@ -321,8 +340,6 @@ class Oracle:
                 self.say(4, f"{what}: {app} was not selected")
             body = json.loads(request.body)
             if kind == "patch":
-                if methods.get(app.key) == "attach":
-                    self.say(4, f"{app.key} was restarted, and only to be waited for")
                 restarts[app.key] += code == 200
                 if restarts[app.key] > 1 and not touched.get(app.key, set()) & {"recreated"}:
                     self.say(4, f"{app.key} was restarted twice")
@@ -462,7 +479,9 @@ class Oracle:
                 reasons += [f"{key} not applied"] * ("not_applied" in summary["failed"])
         codes = [r["code"] for r in run.of("skip")]
         if run.confirm:
-            reasons += [code for code in codes if code in ("unfinished", "lost_sidecar")]
+            reasons += [code for code in codes if code == "lost_sidecar"]
+            unfinished, possible = self.unfinished(run)
+            reasons += unfinished
             rows = {(r["kind"], r["namespace"], r["name"]) for r in options.plan or ()}
             reasons += [
                 f"{r['name']} not applied: {r['code']}"
@@ -476,8 +495,40 @@ class Oracle:
         left = planned or audited or "without_pods" in codes
         if options.has("--fail-on-drift") and left:
             reasons.append("drift")
+        if run.confirm and possible and set(summary["failed"]) == {"of_an_earlier_run"}:
+            return
         if code != bool(reasons):
             self.say(3, f"exit code {code}, expected {bool(reasons):d}: {reasons} {summary}")
+
+    def unfinished(self, run: Run) -> tuple[list[str], list[str]]:
+        """Rollouts of the tool that were never complete, and that this run leaves; and those that may be some.
+
+        Whose rollout it is, the workload itself says. Whether it is complete, its status says, which may
+        have been another one when the run read it.
+        """
+        lists = self.listed(run)
+        scene = lists[0][0].scene if lists else {}
+        certain, possible = [], []
+        for row in run.of("skip"):
+            key = (PLURALS.get(row["kind"], ""), row["namespace"], row["name"])
+            obj = scene.get(key)
+            if not obj or not self.is_own(obj):
+                continue
+            text = f"{row['name']}: {row['code']}"
+            if row["code"] in ("incomplete_rollout", "without_pods"):
+                certain.append(text)
+            elif row["code"] in LATER_CODES:
+                possible.append(text)
+        return certain, possible
+
+    def is_own(self, obj: dict) -> bool:
+        """Whether the tool changed the Pod template last, by its annotation and managedFields."""
+        prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
+        notes = obj["spec"]["template"].get("metadata", {}).get("annotations", {})
+        keys = {f"{prefix}.rollout.timestamp"}
+        if any(owner.get("controller") for owner in obj["metadata"].get("ownerReferences", ())):
+            keys.add("kubectl.kubernetes.io/restartedAt")
+        return bool(keys & notes.keys()) and last_manager(obj) == "sidecar-rollout"
 
     # 2. Numbers
 
@@ -487,7 +538,7 @@ class Oracle:
             self.say(2, problem)
 
     def old_pods(
-        self, app: App, pods: list[dict], template: dict, version, method: str, scene
+        self, app: App, pods: list[dict], template: dict, version, scene: Scene
     ) -> tuple[int, int]:
         """How many Pods are to be replaced, and how many differ from what they would get."""
         options, names = self.options, self.options.names
@@ -497,28 +548,16 @@ class Oracle:
         for pod, found in zip(pods, have, strict=True):
             differs = found != would
             different += differs
-            lacks = any(have) and bool(would.keys() - found.keys())
-            lacks &= options.has("--only-drifted") and app.kind != "CloneSet"
-            is_old = pod["metadata"]["creationTimestamp"] < self.cutoff and (
-                found or options.has("--include-missing")
-            )
-            wanted = differs or not options.has("--only-drifted")
-            if method == "attach":
-                wanted &= pod["metadata"]["creationTimestamp"][:19] < stamp_of(template)[:19]
-            is_lost = bool(self.lost(pod, scene, app)) and method != "attach"
-            is_wanted = is_lost or (wanted and (is_old or lacks))
+            is_old = pod["metadata"]["creationTimestamp"] < self.cutoff
+            wanted = differs if options.has("--only-drifted") else bool(found)
+            is_wanted = bool(self.lost(pod, scene, app)) or (wanted and is_old)
             old += is_wanted and not is_below_partition(scene, app, pod)
         return old, different
 
     def lost(self, pod: dict, scene: Scene, app: App) -> set[str]:
         """The named sidecars that a Pod lost in a rollout of the tool, by its annotation."""
         obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name), {"metadata": {}})
-        changes = [
-            (entry.get("time", ""), entry["manager"])
-            for entry in obj["metadata"].get("managedFields", ())
-            if "f:template" in entry.get("fieldsV1", {}).get("f:spec", {})
-        ]
-        if not changes or max(changes)[1] != "sidecar-rollout":
+        if last_manager(obj) != "sidecar-rollout":
             return set()
         prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
         note = pod["metadata"].get("annotations", {}).get(f"{prefix}.rollout.sidecars", "")
@@ -557,11 +596,8 @@ class Oracle:
             ]
             found = [p for p in found if any(p is item for item in pods)]
             record = plans.get(app.key)
-            method = record["method"] if record else "restart"
             self.cutoff = self.options.cutoff_of(app, summary["started_before"])[:19]
-            old, different = self.old_pods(app, found, template, version, method, scene)
-            if method == "attach" and not stamp_of(template):
-                self.say(2, f"plan: {app.key} has no rollout of an earlier run")
+            old, different = self.old_pods(app, found, template, version, scene)
             if record:
                 if record["pods"]["old"] != old:
                     self.say(2, f"plan: {app.key}: {record['pods_to_replace']} Pods, in fact {old}")
@@ -591,19 +627,15 @@ class Oracle:
 
     def check_plan_file(self, run: Run) -> None:
         """With --plan, the plan has the workloads of the file alone, in its order; the others are listed."""
-        restarted = [r for r in run.of("plan") if r["method"] != "attach"]
-        if self.options.has("--skip-downtime") and any(r["downtime"] for r in restarted):
-            self.say(4, f"--skip-downtime: {[r for r in restarted if r['downtime']]}")
+        away = [r for r in run.of("plan") if r["downtime"]]
+        if self.options.has("--skip-downtime") and away:
+            self.say(4, f"--skip-downtime: {away}")
         if self.options.plan is None:
             return
         wanted = [f"{r['namespace']}/{r['name']}" for r in self.options.plan]
         planned = [f"{r['namespace']}/{r['name']}" for r in run.of("plan")]
         listed = {f"{r['namespace']}/{r['name']}" for r in run.of("skip")}
-        attached = [
-            f"{r['namespace']}/{r['name']}" for r in run.of("plan") if r["method"] == "attach"
-        ]
-        in_order = sorted(wanted, key=lambda key: key not in attached)
-        if planned != [key for key in in_order if key in planned]:
+        if planned != [key for key in wanted if key in planned]:
             self.say(2, f"--plan: {planned}, in the file: {wanted}")
         # Of an owner that was not read, the Pods are listed.
         lost = [
@@ -651,12 +683,14 @@ class Oracle:
                 census[name, one[1]] += 1
         shown: Counter[tuple[str, str]] = Counter()
         for found in summary["sidecars"]:
-            if found["image"]:  # else they lack it
-                shown[found["name"], found["image"]] += found["pods"]
+            shown[found["name"], found["image"]] += found["pods"]
         if not shown and len(self.entries(run, "signal")) > 1:
             return  # it did not wait for the list
-        if shown != census:
-            self.say(2, f"census: {dict(shown)}, in fact {dict(census)}")
+        with_any = sum(bool(forms(pod, names)) for pod in pods)
+        # Each Pod stands in one row; one without any sidecar only if it lacks one
+        is_wrong = not with_any <= shown.total() <= len(pods)
+        if is_wrong or any(shown[row] > census[row] for row in shown if row[1]):
+            self.say(2, f"census: {dict(shown)}, in fact {dict(census)} in {with_any} Pods")
         for found in summary["sidecars"]:
             if found["up_to_date"] + found["old"] + sum(found["left"].values()) != found["pods"]:
                 self.say(2, f"census: {found}")
@@ -750,7 +784,7 @@ class Oracle:
         woulds = [self.would(template, version) for version in self.asked(run, entry, app)]
         if options.has("--allow-removal") and self.was_ignored(run, entry):
             woulds.append({})
-        cutoff = run.summary["started_before"][:19]
+        cutoff = (run.summary["started_before"] or NO_CUTOFF)[:19]
         was_there = {obj["metadata"]["uid"] for obj in self.first_scene(run).values()}
         for pod in pods:
             if is_below_partition(scene, app, pod):
@@ -760,7 +794,7 @@ class Oracle:
             if is_newer and pod["metadata"]["uid"] in was_there:
                 continue
             is_left = not forms(pod, names) and not options.has("--include-missing")
-            if is_left and not exact and entry.data["method"] not in ("restart", "attach"):
+            if is_left and not exact and entry.data["method"] != "restart":
                 continue  # not in the plan: see `drifted` in the README
             if not is_ready(pod) and not is_excused:
                 return f"{key} is not ready"
@@ -851,7 +885,7 @@ class Oracle:
             return
         if "not_started" in run.summary["outcomes"]:
             return  # too many fail, for reasons that stay
-        cutoff = run.summary["started_before"][:19]
+        cutoff = (run.summary["started_before"] or NO_CUTOFF)[:19]
         names = options.names
         for app in self.history.apps:
             obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))

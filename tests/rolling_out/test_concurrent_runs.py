@@ -122,14 +122,13 @@ def test_a_rollout_that_waits_for_a_node_is_in_progress(cluster, run):
 
 
 def test_two_runs_restart_a_workload_that_crashes_once(cluster, start):
-    """Both begin with it, as it is unhealthy; the second waits for the rollout of the first."""
+    """The second leaves the rollout of the first alone."""
     cluster.create("shop", workload("Deployment", "sick", pod_spec(container("app", "broken:1"))))
     cluster.settle()
     first = start(cluster, CONFIRM, "--timeout=6s")
     cluster.wait_for(lambda: patched(cluster))
     second = start(cluster, CONFIRM, "--timeout=3s").finish()
-    assert [row["method"] for row in second.of("plan")] == ["attach"]
-    assert second.outcomes == {"shop/sick": "timed_out"}
+    assert (second.planned, second.skipped) == ([], {"Deployment shop/sick": "incomplete_rollout"})
     assert first.finish().outcomes == {"shop/sick": "timed_out"}
     assert patched(cluster) == ["sick"]
 
@@ -142,7 +141,9 @@ def test_a_rollout_of_its_own_that_is_not_complete_fails_the_rerun(cluster, run)
     first = run(cluster, CONFIRM, "--timeout=2s")
     assert (first.code, first.outcomes) == (1, {"shop/web": "timed_out"})
     again = run(cluster, CONFIRM, "--timeout=2s")
-    assert (again.code, again.outcomes) == (1, {"shop/web": "timed_out"})
+    left = {"Deployment shop/web": "incomplete_rollout"}
+    assert (again.code, again.outcomes, again.skipped) == (1, {}, left)
+    assert again.summary["failed"] == {"of_an_earlier_run": 1}
     assert patched(cluster) == ["web"]
     assert run(cluster).code == 0  # a dry run
     cluster.change("Deployment", "shop", "web", {"metadata": {"annotations": {"team": "own"}}})
@@ -314,21 +315,25 @@ def test_a_conflict_with_somebody_elses_change_is_checked_again(cluster, start):
 
 
 @pytest.mark.parametrize(
-    ("stamp", "is_ours"),
+    ("stamp", "manager", "is_ours"),
     [
-        ("2026-01-01T00:00:00.900000+00:00", False),  # the Pod came in this second
-        ("2026-01-01T00:00:01.000000+00:00", True),
-        ("2026-01-01T02:00:01+01:00", False),  # of a person
-        ("never", False),
+        ("2026-01-01T00:00:01.000000+00:00", "sidecar-rollout", True),
+        ("2026-01-01T00:00:01.000000+00:00", "kubectl-edit", False),  # a release since
+        ("", "sidecar-rollout", False),
     ],
 )
-def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
+def test_whose_rollout_is_not_complete(tool, stamp, manager, is_ours):
     created = datetime(2026, 1, 1, tzinfo=timezone.utc)
     pods = [tool.LivePod("web-0", created, True, frozenset())]
-    template = {"metadata": {"annotations": {"sidecarRollout.rollout.timestamp": stamp}}}
+    annotations = {"sidecarRollout.rollout.timestamp": stamp} if stamp else {}
+    changes = [
+        {"manager": "kubectl-create", "time": "2026-01-01T00:00:00Z"},
+        {"manager": manager, "time": "2026-01-01T00:00:01Z"},
+    ]
+    fields = {"f:spec": {"f:template": {}}}
     obj = {
-        "metadata": {},
-        "spec": {"template": template},
+        "metadata": {"managedFields": [{**change, "fieldsV1": fields} for change in changes]},
+        "spec": {"template": {"metadata": {"annotations": annotations}}},
         "status": {"replicas": 3, "updatedReplicas": 1},
     }
     found = a_workload(tool, obj=obj, pods=pods).found

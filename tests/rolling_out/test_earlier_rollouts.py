@@ -1,98 +1,308 @@
-"""A rollout that an earlier run began, and that has a problem, is not forgotten."""
+"""Nothing is waited for, or begun again, because an earlier run began it: what is not complete is listed and left."""
 
 from __future__ import annotations
 
+import signal
 import threading
-from datetime import datetime, timedelta, timezone
+import time
 
 import pytest
-from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, TEXT, let_ready, patched, upgrade
+from clusters.embedded.manifests import container, pod_spec, workload
+from support import (
+    BOTH,
+    CONFIRM,
+    DRIFTED,
+    NEW,
+    TEXT,
+    cutoff,
+    let_ready,
+    make_old,
+    messages,
+    patched,
+    upgrade,
+)
+
+SLOW = 600  # seconds until a Pod is ready: never, for a test
+LEFT = {"Deployment shop/web": "incomplete_rollout"}
+NEVER_HEALTHY = "not healthy since its rollout at "
+NEXT = "docker.io/istio/proxyv2:1.28.0"
+
+
+def generation(cluster, name: str = "web", kind: str = "Deployment") -> int:
+    return cluster.get(kind, "shop", name)["metadata"]["generation"]
+
+
+def begin(cluster, run, kind: str, name: str = "web", **spec) -> None:
+    """A workload whose rollout a run has begun, and not seen the end of."""
+    cluster.create("shop", workload(kind, name, **spec))
+    make_old(cluster)
+    upgrade(cluster)
+    cluster.kubelet.ready_after = SLOW
+    ended = run(cluster, CONFIRM, DRIFTED, *BOTH, f"{kind.lower()}/{name}", "--timeout=2s")
+    assert (ended.code, ended.outcomes) == (1, {f"shop/{name}": "timed_out"})
+    cluster.server.requests.clear()
+
+
+def release(cluster, name: str = "web") -> None:
+    """Somebody's own change of the Pod template; managedFields have whole seconds."""
+    time.sleep(1.1 - time.time() % 1)
+    env = [{"name": "RELEASE", "value": "2"}]
+    template = {"spec": {"containers": [{"name": "app", "env": env}]}}
+    cluster.change("Deployment", "shop", name, {"spec": {"template": template}})
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("options", [[], [DRIFTED]], ids=["all", "drifted"])
+def test_a_run_that_was_killed_is_resumed_by_the_same_command(cluster, start, run, options):
+    names = [f"web-{number}" for number in range(10)]
+    for name in names:
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    make_old(cluster)
+    upgrade(cluster)
+    cluster.kubelet.ready_after = 0.05
+    words = (CONFIRM, *options, cutoff(), "--parallel-rollouts=10")
+    running = start(cluster, *words)
+    cluster.wait_for(lambda: generation(cluster, "web-0") > 1)
+    cluster.wait_for(lambda: sum(generation(cluster, name) > 1 for name in names) >= 4, 60)
+    cluster.kubelet.ready_after = SLOW
+    running.signal(signal.SIGKILL)
+    running.finish()
+    let_ready(cluster)
+    cluster.settle()  # a patch may have been on its way
+    first = [name for name in names if generation(cluster, name) > 1]
+    ended = run(cluster, *words)
+    assert ended.code == 0, ended.stderr
+    assert {generation(cluster, name) for name in names} == {2}
+    assert ended.outcomes == {f"shop/{n}": "succeeded" for n in names if n not in first}
+    images = {c["image"] for p in cluster.pods("shop") for c in p["spec"]["containers"]}
+    assert NEW in images
+    assert run(cluster, *words).planned == []
+
+
+@pytest.mark.both
+def test_one_in_progress_is_left_alone_and_the_others_go_on(cluster, run):
+    begin(cluster, run, "Deployment", replicas=3)
+    cluster.kubelet.ready_after = 0.05
+    cluster.create("shop", workload("Deployment", "other"))
+    cluster.wait_for(lambda: cluster.pods("shop", "other"))
+    cluster.injector.container["image"] = NEXT  # also for what the first run began
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.skipped, ended.outcomes) == (1, LEFT, {"shop/other": "succeeded"})
+    assert ended.summary["failed"] == {"of_an_earlier_run": 1}
+    assert (generation(cluster), patched(cluster)) == (2, ["other"])
+    dry = run(cluster, DRIFTED)
+    assert (dry.code, dry.skipped, dry.planned) == (0, LEFT, [])
+    let_ready(cluster)
+    cluster.settle()
+    done = run(cluster, CONFIRM, DRIFTED)
+    assert (done.code, done.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+@pytest.mark.both
+@pytest.mark.parametrize(
+    ("kind", "skipped"),
+    [
+        ("Deployment", {"Deployment shop/web": "incomplete_rollout"}),
+        ("StatefulSet", {"StatefulSet shop/web": "incomplete_rollout"}),
+        ("DaemonSet", {}),  # its controller keeps no record: all Pods are updated
+    ],
+)
+@pytest.mark.parametrize("options", [[DRIFTED], []], ids=["drifted", "all"])
+def test_one_whose_new_pod_was_never_ready_is_named_until_it_is(
+    cluster, run, kind, skipped, options
+):
+    strategy = {
+        "Deployment": {"strategy": {"type": "Recreate"}},
+        "DaemonSet": {
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 9}}
+        },
+    }
+    begin(cluster, run, kind, **strategy.get(kind, {}))
+    ended = run(cluster, CONFIRM, *options, *BOTH, "--timeout=2s")
+    if skipped:
+        assert (ended.code, ended.skipped, ended.outcomes) == (1, skipped, {})
+        (row,) = ended.of("skip")
+        assert row["reason"].startswith(NEVER_HEALTHY)
+        assert ended.summary["failed"] == {"of_an_earlier_run": 1}
+    elif options:
+        assert (ended.code, ended.skipped, ended.outcomes) == (0, {}, {})
+    let_ready(cluster)
+    cluster.settle()
+    done = run(cluster, CONFIRM, DRIFTED, *BOTH)
+    assert (done.code, done.skipped, done.outcomes) == (0, {}, {})
+
+
+@pytest.mark.both
+def test_the_same_reason_is_one_group_and_names_no_pod(cluster, run):
+    cluster.kubelet.back_off = 60  # else it is pulled again meanwhile: ErrImagePull
+    for name in ("web-1", "web-2", "web-3"):
+        spec = pod_spec(container("app", "broken:1"))
+        cluster.create(
+            "shop", workload("Deployment", name, spec, strategy={"type": "Recreate"}, replicas=2)
+        )
+    make_old(cluster)
+    upgrade(cluster)
+    first = run(cluster, CONFIRM, DRIFTED, "--timeout=1s", "--max-failures=9")
+    assert set(first.outcomes.values()) == {"timed_out"}
+    shown = run(cluster, CONFIRM, DRIFTED, TEXT)
+    text = shown.stdout.partition("\nNot rolled out:\n")[2].partition("\n\n")[0]
+    assert text.count(NEVER_HEALTHY) == 1
+    assert text.endswith("PullBackOff:\n    Deployment shop/web-1, shop/web-2, shop/web-3") or (
+        text.endswith("ErrImagePull:\n    Deployment shop/web-1, shop/web-2, shop/web-3")
+    )
+    assert shown.stdout.splitlines()[-1] == "Failed: 3 of an earlier run."
+
+
+@pytest.mark.both
+def test_new_pods_that_would_get_another_sidecar_today_are_unhealthy_like_any_other(cluster, run):
+    """Last, and subject to --skip-unhealthy."""
+    begin(cluster, run, "Deployment", strategy={"type": "Recreate"})
+    cluster.kubelet.ready_after = 0.05
+    cluster.create("shop", workload("Deployment", "z-well", replicas=5))
+    cluster.wait_for(lambda: len(cluster.pods("shop", "z-well")) == 5)
+    cluster.injector.container["image"] = NEXT
+    skipped = run(cluster, CONFIRM, DRIFTED, "--skip-unhealthy", "deployment/web")
+    assert (skipped.code, skipped.skipped) == (1, {"Deployment shop/web": "unhealthy"})
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert ended.planned == ["shop/z-well", "shop/web"]
+    assert ended.outcomes == {"shop/z-well": "succeeded", "shop/web": "succeeded"}
+
+
+@pytest.mark.both
+def test_a_cluster_that_is_full_keeps_no_old_pods(cluster, run):
+    """One new Pod finds no room: all that there are have been updated."""
+    begin(cluster, run, "Deployment", replicas=4, strategy={"type": "Recreate"})
+    pods = cluster.pods("shop")
+    for found in pods[1:]:
+        cluster.kubelet.start("shop", found["metadata"]["name"])
+    cluster.wait_for(
+        lambda: cluster.get("Deployment", "shop", "web")["status"].get("availableReplicas") == 3
+    )
+    cluster.kubelet.ready_after = 0.05
+    cluster.injector.container["image"] = NEXT
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+@pytest.mark.parametrize("options", [[], [DRIFTED]], ids=["all", "drifted"])
+def test_one_that_is_stuck_because_of_its_sidecar_is_begun_again(cluster, run, options):
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    make_old(cluster)
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
+    ended = run(cluster, CONFIRM, *options, "--timeout=2s")
+    assert ended.code == 1
+    upgrade(cluster)
+    assert run(cluster, *options).planned == ["shop/web"]
+    assert run(cluster, CONFIRM, *options).outcomes == {"shop/web": "succeeded"}
+    assert generation(cluster) == 3
+
+
+@pytest.mark.both
+def test_broken_workloads_of_one_upgrade_do_not_keep_the_next_from_starting(cluster, run):
+    for number in range(5):
+        cluster.create("shop", workload("Deployment", f"good-{number}"))
+        spec = pod_spec(container("app", "broken:1"))
+        bad = workload("Deployment", f"bad-{number}", spec, replicas=2, progressDeadlineSeconds=1)
+        cluster.create("shop", bad)
+    make_old(cluster)
+    upgrade(cluster)
+    first = run(cluster, CONFIRM, DRIFTED, "--timeout=3s")
+    good = dict.fromkeys([f"shop/good-{number}" for number in range(5)], "succeeded")
+    assert first.outcomes.items() >= good.items()
+    assert first.code == 1
+    cluster.injector.container["image"] = NEXT
+    second = run(cluster, CONFIRM, DRIFTED, "--timeout=3s")
+    assert second.outcomes.items() >= good.items()
+    assert second.code == 1
+
+
+# Whose rollout it is, by the record of its controller
 
 
 @pytest.fixture
 def rolled_out(cluster, run):
-    """Deployments a and b, which a run has restarted, and the cutoff of that run.
-
-    Somebody has released a since, so that no run waits for it again.
-    """
+    """Deployments a and b, which a run has restarted, and the command's cutoff."""
     for name in "ab":
         cluster.create("shop", workload("Deployment", name))
-    cluster.settle()
+    make_old(cluster)
     upgrade(cluster)
     ended = run(cluster, DRIFTED, CONFIRM)
     assert ended.code == 0
-    later = datetime.now(timezone.utc) + timedelta(seconds=1)  # managedFields have whole seconds
-    cluster.wait_for(lambda: datetime.now(timezone.utc) > later)
-    container = {"name": "app", "env": [{"name": "RELEASE", "value": "2"}]}
-    template = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    cluster.change("Deployment", "shop", "a", template)
+    return cluster
+
+
+def becomes_unready(cluster) -> None:
+    (pod,) = cluster.pods("shop", "a")
+    cluster.kubelet.crash("shop", pod["metadata"]["name"], "istio-proxy")
+    cluster.kubelet.set_ready("shop", pod["metadata"]["name"], False)
+
+
+def is_scaled_up(cluster) -> None:
+    cluster.kubelet.ready_after = SLOW
+    cluster.change("Deployment", "shop", "a", {"spec": {"replicas": 2}})
+    cluster.wait_for(lambda: len(cluster.pods("shop", "a")) == 2)
+
+
+def is_moved(cluster) -> None:
+    cluster.kubelet.ready_after = SLOW
+    (pod,) = cluster.pods("shop", "a")
+    cluster.delete("Pod", "shop", pod["metadata"]["name"])
+    cluster.wait_for(
+        lambda: (
+            pod["metadata"]["uid"] not in (p["metadata"]["uid"] for p in cluster.pods("shop", "a"))
+        )
+    )
+
+
+def is_released(cluster) -> None:
+    release(cluster, "a")
     cluster.settle()
-    return cluster, f"--only-started-before={ended.summary['started_before']}"
-
-
-def crash(cluster, app: str) -> str:
-    (pod,) = cluster.pods("shop", app)
-    name = pod["metadata"]["name"]
-    cluster.kubelet.crash("shop", name, "istio-proxy")
-    cluster.kubelet.set_ready("shop", name, False)
-    return name
+    becomes_unready(cluster)
 
 
 @pytest.mark.both
-@pytest.mark.parametrize("options", [(DRIFTED,), ()], ids=["drifted", "all"])
-def test_a_new_pod_that_does_not_run_fails_the_same_command(rolled_out, run, options):
-    cluster, cutoff = rolled_out
-    name = crash(cluster, "a")
-    ended = run(cluster, *options, CONFIRM, cutoff, TEXT)
-    problem = f"not healthy since its rollout: {name}: not ready"
-    assert ended.code == 1
-    assert f"\nNot rolled out:\n  {problem}:\n    Deployment shop/a\n" in ended.stdout
-    assert ended.stdout.splitlines()[-1] == "Failed: 1 of an earlier run."
-    shown = run(cluster, *options, cutoff)
-    assert (shown.code, shown.skipped) == (0, {"Deployment shop/a": "unfinished"})
+@pytest.mark.parametrize("event", [becomes_unready, is_scaled_up, is_moved, is_released])
+@pytest.mark.parametrize("options", [(DRIFTED,), (DRIFTED, "--timeout=1h")], ids=["", "timeout"])
+def test_what_becomes_unready_after_a_complete_rollout_is_not_our_rollout(
+    rolled_out, run, event, options
+):
+    event(rolled_out)
+    ended = run(rolled_out, *options, CONFIRM)
+    assert (ended.code, ended.skipped, ended.planned) == (0, {}, [])
 
 
-def test_one_of_before_the_cutoff_is_not_its_business(rolled_out, run):
-    cluster, _ = rolled_out
-    crash(cluster, "a")
-    ended = run(cluster, DRIFTED, CONFIRM)
-    assert (ended.code, ended.skipped) == (0, {})
+@pytest.mark.both
+def test_a_release_in_progress_is_left_alone_and_no_failure(cluster, run):
+    """Also where this command restarted the workload before."""
+    begin(cluster, run, "Deployment", replicas=3)
+    release(cluster)
+    cluster.wait_for(
+        lambda: cluster.get("Deployment", "shop", "web")["status"]["observedGeneration"] == 3
+    )
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.skipped) == (0, LEFT)
+    assert generation(cluster) == 3
 
 
-def test_one_that_recovers_during_the_run_is_listed_as_it_was(rolled_out, start):
-    cluster, cutoff = rolled_out
-    name = crash(cluster, "a")
+def test_another_prefix_is_of_another_command(cluster, run):
+    begin(cluster, run, "Deployment", replicas=3)
+    ended = run(cluster, CONFIRM, DRIFTED, "--annotation-prefix=other")
+    assert (ended.code, ended.planned, ended.skipped) == (0, [], LEFT)
+
+
+def test_one_that_recovers_during_the_run_is_listed_as_it_was(cluster, run, start):
+    begin(cluster, run, "Deployment", strategy={"type": "Recreate"})
+    cluster.kubelet.ready_after = 0.05
     cluster.create("shop", workload("Deployment", "c"))
-    cluster.settle()
-    (pod,) = cluster.pods("shop", "c")
-    cluster.backdate(pod, 3600)
+    cluster.wait_for(lambda: cluster.pods("shop", "c"))
     held = cluster.fault(method="PATCH", path="deployments/c", release=threading.Event())
-    running = start(cluster, CONFIRM, cutoff)
+    running = start(cluster, CONFIRM, "deployment/c", "deployment/web")
     assert held.reached.wait(20)
-    cluster.kubelet.set_ready("shop", name, True)
+    let_ready(cluster)
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (1, {"shop/c": "succeeded"})
     assert ended.summary["failed"] == {"of_an_earlier_run": 1}
-
-
-def test_a_rollout_that_completes_meanwhile_is_no_failure(cluster, start, run):
-    cluster.create("shop", workload("Deployment", "a", replicas=4))
-    cluster.create("shop", workload("Deployment", "b"))
-    cluster.settle()
-    for pod in cluster.pods("shop"):
-        cluster.backdate(pod, 3600)
-    cluster.kubelet.ready_after = 60
-    first = run(cluster, CONFIRM, "deployment/a", "--timeout=1s", TEXT)
-    assert first.code == 1
-    running = start(cluster, CONFIRM, "--timeout=20s", "--log-level=debug")
-    running.wait_for_log("running kubectl rollout status")
-    assert patched(cluster) == ["a"]  # b has its turn afterwards
-    let_ready(cluster)
-    ended = running.finish()
-    assert ended.code == 0
-    assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "succeeded"}
 
 
 def test_the_prefix_must_be_ours(tool):
@@ -101,3 +311,40 @@ def test_the_prefix_must_be_ours(tool):
     obj = {"metadata": {}, "spec": {"template": {"metadata": {"annotations": notes}}}}
     assert tool.timestamps_of(obj, "team") == ["b"]
     assert tool.timestamps_of(obj) == ["a", "b"]
+
+
+def test_the_timestamp_of_a_person_ends_no_run(cluster, run):
+    """Anybody may write the annotation."""
+    cluster.create("shop", workload("Deployment", "bait"))
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    stamp = {"sidecarRollout.rollout.timestamp": "x+00:00"}
+    template = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
+    cluster.change("Deployment", "shop", "bait", template)
+    cluster.settle()
+    upgrade(cluster)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, messages(ended)) == (0, {"bait": "", "web": ""})
+
+
+RECORDS = [  # conditions of a Deployment, or the status of a StatefulSet; and whether it is a record
+    ({"conditions": [("Progressing", "True", "NewReplicaSetAvailable")]}, False),
+    ({"conditions": [("Progressing", "True", "ReplicaSetUpdated")]}, True),
+    ({"conditions": [("Progressing", "False", "ProgressDeadlineExceeded")]}, True),
+    ({"conditions": [("Progressing", "Unknown", "DeploymentPaused")]}, False),
+    ({"conditions": [("Available", "False", "MinimumReplicasUnavailable")]}, False),
+    ({"currentRevision": "a", "updateRevision": "a"}, False),
+    ({"currentRevision": "a", "updateRevision": "b"}, True),
+    ({}, False),
+]
+
+
+@pytest.mark.parametrize(("status", "is_never"), RECORDS)
+def test_whether_a_rollout_was_ever_complete_is_the_controllers_to_say(tool, status, is_never):
+    names = ("type", "status", "reason")
+    conditions = [dict(zip(names, c, strict=True)) for c in status.get("conditions", [])]
+    obj = {"spec": {}, "status": {**status, "conditions": conditions}}
+    assert tool.was_never_complete(obj) is is_never
+    if "currentRevision" in status:
+        obj["spec"] = {"updateStrategy": {"rollingUpdate": {"partition": 1}}}
+        assert not tool.was_never_complete(obj)

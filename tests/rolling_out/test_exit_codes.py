@@ -102,6 +102,10 @@ def test_a_custom_resource_that_cannot_be_compared_fails_an_audit(cluster, run):
         assert (ended.code, last_line(ended)) == (1, "Failed: 2 not up to date (2 not checked).")
 
 
+def revision(cluster, name: str) -> str:
+    return (cluster.get("StatefulSet", "shop", name).get("status") or {}).get("updateRevision")
+
+
 def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(cluster, run):
     """Whatever kinds are selected, and whatever sidecar they were restarted for."""
     spec = pod_spec(container("app"), serviceAccountName="gone")
@@ -113,10 +117,14 @@ def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(cluster, run)
             "sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00+00:00",
             "sidecarRollout.rollout.reason": reason,
         }
-        cluster.create("shop", workload("StatefulSet", name, spec, annotations=notes))
+        template = {"spec": {"template": {"metadata": {"annotations": notes}}}}
+        cluster.create("shop", workload("StatefulSet", name, spec))
+        cluster.wait_for(lambda name=name: revision(cluster, name))
+        cluster.change("StatefulSet", "shop", name, template, "sidecar-rollout")
     cluster.wait_for(
         lambda: all(
             (cluster.get("StatefulSet", "shop", name).get("status") or {}).get("observedGeneration")
+            == 2
             for name in "ab"
         )
     )

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, messages, patched, refuse, unchecked, within
+from support import CONFIRM, DRIFTED, let_ready, messages, patched, refuse, unchecked, within
 from texts import NO_NEW_ROLLOUTS
 
 pytestmark = pytest.mark.both
@@ -79,3 +79,38 @@ def test_what_is_still_drifted_counts_for_the_failure_limit(drifted_fleet, run):
     ended = run(drifted_fleet, CONFIRM, DRIFTED, "--max-failures=1")
     assert ended.outcomes["shop/a"] == "still_drifted"
     assert patched(drifted_fleet) == ["a"]
+
+
+@pytest.mark.parametrize("limit", [["--max-failures=1"], []], ids=["number", "in a row"])
+def test_what_is_late_and_complete_when_a_limit_holds_is_no_failure(
+    deployments_a_to_f, run, tool, monkeypatch, limit
+):
+    """Meanwhile, nothing new starts."""
+    cluster = deployments_a_to_f
+    cluster.kubelet.ready_after = 600
+    recheck = tool.Work.recheck
+    begun: list[int] = []
+
+    def once_they_are_ready(work, earlier):
+        begun.append(len(patched(cluster)))
+        let_ready(cluster)
+        cluster.settle()
+        return recheck(work, earlier)
+
+    monkeypatch.setattr(tool.Work, "recheck", once_they_are_ready)
+    ended = run(cluster, CONFIRM, *limit, within(cluster, 1))
+    number = 1 if limit else tool.Scheduler.TOO_MANY_IN_A_ROW
+    assert begun == [number] * number
+    outcomes = list(ended.outcomes.values())
+    assert outcomes.count("completed_late") == number
+    assert outcomes.count("succeeded") == 6 - number
+    assert ended.code == 0
+
+
+def test_what_is_late_and_not_complete_when_a_limit_holds_is_a_failure(deployments_a_to_f, run):
+    deployments_a_to_f.kubelet.ready_after = 600
+    ended = run(deployments_a_to_f, CONFIRM, "--max-failures=1", within(deployments_a_to_f, 1))
+    assert ended.code == 1
+    assert sorted(set(ended.outcomes.values())) == ["not_started", "timed_out"]
+    assert list(ended.outcomes.values()).count("timed_out") == 1
+    assert patched(deployments_a_to_f) == ["a"]

@@ -77,7 +77,8 @@ def test_one_that_was_left_without_pods_is_found(cluster, operated, run):
     stamp = {RESTARTED_AT: "2026-01-01T00:00:00Z"}
     spec = {"metadata": {"annotations": stamp}, "spec": {"serviceAccountName": "gone"}}
     strategy = {"strategy": {"type": "Recreate", "rollingUpdate": None}}
-    cluster.change("Deployment", "shop", "main", {"spec": {"template": spec, **strategy}})
+    template = {"spec": {"template": spec, **strategy}}
+    cluster.change("Deployment", "shop", "main", template, "sidecar-rollout")
     cluster.wait_for(lambda: not cluster.store.list("pods", "shop"))
     cluster.wait_for(lambda: cluster.store.list("events", "shop"))
     assert run(cluster).skipped["Deployment shop/main"] == "without_pods"

@@ -1,4 +1,4 @@
-"""Workloads that a rollout left without Pods are reported by later runs."""
+"""Workloads that a rollout of this command left without Pods are reported by later runs."""
 
 from __future__ import annotations
 
@@ -33,25 +33,35 @@ CAUSE = 'error looking up service account shop/web: serviceaccount "web" not fou
 def test_a_workload_that_a_rollout_broke_is_reported_by_the_next_runs(cluster, run):
     break_by_rollout(cluster, run)
     given = ["--include-statefulset", "--timeout=1s"]
-    for options, code in (([CONFIRM], 0), ([], 0)):
+    for options, code in (([CONFIRM], 1), ([], 0)):
         ended = run(cluster, *given, *options)
         assert (ended.code, ended.planned, ended.outcomes) == (code, [], {})
         both = ("Deployment shop/web", "StatefulSet shop/db")
         assert ended.skipped == dict.fromkeys(both, "without_pods")
         assert ended.reasons["Deployment shop/web"].endswith(CAUSE)  # by a condition
     shown = run(cluster, TEXT, *given).stdout
-    assert "\nNot rolled out:\n  no Pods since its last rollout" in shown
+    assert "\nNot rolled out:\n  not healthy since its rollout at " in shown
+    assert ": no Pods: " in shown
 
 
 def test_a_broken_workload_fails_an_audit_and_is_not_compared(cluster, run):
     break_by_rollout(cluster, run)
     given = ["--include-statefulset", "--timeout=1s", DRIFTED]
     audit = ["--fail-on-drift"]
-    for options, code in (([CONFIRM], 0), (audit, 1), ([CONFIRM, *audit], 1), ([], 0)):
+    for options, code in (([CONFIRM], 1), (audit, 1), ([CONFIRM, *audit], 1), ([], 0)):
         ended = run(cluster, *given, *options)
         assert (ended.code, ended.of("drift")) == (code, [])
         assert ended.skipped.keys() == {"Deployment shop/web", "StatefulSet shop/db"}
         assert ended.summary["not_up_to_date"]["without_pods"] == 2
+
+
+def restarted(cluster, name: str, replicas: int = 1) -> None:
+    """A Deployment whose Pods cannot be created since this command restarted it."""
+    spec = pod_spec(container("app"), serviceAccountName="gone")
+    cluster.create("shop", workload("Deployment", name, spec, replicas=replicas))
+    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
+    template = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
+    cluster.change("Deployment", "shop", name, template, "sidecar-rollout")
 
 
 @pytest.mark.embedded("other namespaces have workloads of other tests")
@@ -68,11 +78,12 @@ def test_a_broken_workload_fails_an_audit_and_is_not_compared(cluster, run):
     ],
 )
 def test_which_broken_workloads_are_reported(cluster, run, options, found):
+    restarted(cluster, "web")
+    restarted(cluster, "wants-none", replicas=0)
     stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
     spec = pod_spec(container("app"), serviceAccountName="gone")
-    cluster.create("shop", workload("Deployment", "web", spec, annotations=stamp))
     cluster.create("shop", workload("Deployment", "never-restarted", spec))
-    cluster.create("shop", workload("Deployment", "wants-none", annotations=stamp, replicas=0))
+    cluster.create("shop", workload("Deployment", "of-a-person", spec, annotations=stamp))
     cluster.settle()
     ended = run(cluster, *options)
     assert {r["code"] for r in ended.of("skip")} == ({"without_pods"} if found else set())
@@ -88,9 +99,9 @@ def test_a_workload_that_is_just_being_scaled_up_is_not_broken(cluster, run):
 
 
 def test_a_broken_workload_with_another_reason_to_skip_is_no_failure(cluster, run):
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z", "team/no": "x"}
-    spec = pod_spec(container("app"), serviceAccountName="gone")
-    cluster.create("shop", workload("Deployment", "web", spec, annotations=stamp))
+    restarted(cluster, "web")
+    annotations = {"metadata": {"annotations": {"team/no": "x"}}}
+    cluster.change("Deployment", "shop", "web", annotations)
     cluster.settle()
     ended = run(cluster, CONFIRM, "--exclude-annotation=team/no")
     assert ended.code == 0

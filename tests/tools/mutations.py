@@ -63,14 +63,8 @@ MUTATIONS = (
     Mutation(
         "looks: an application's own problems end the waiting",
         "looks",
-        "        if matches(found.name, options.sidecars)\n    }",
-        "        if found.name\n    }",
-    ),
-    Mutation(
-        "looks: what the cache says is final",
-        "looks",
-        "reason = self.look(CACHED) and self.look({})",
-        "reason = self.look(CACHED)",
+        "for stuck in stuck_containers(pod) if matches(stuck.name, options.sidecars)}",
+        "for stuck in stuck_containers(pod)}",
     ),
     Mutation(
         "looks: a paused rollout is waited for",
@@ -93,7 +87,7 @@ MUTATIONS = (
     Mutation(
         "first: all begin at once",
         "looks",
-        "is_alone = not (task.is_only_waiting or self.rollout.proven.is_set())",
+        "is_alone = not (task.earlier or self.rollout.proven.is_set())",
         "is_alone = False",
     ),
     Mutation(
@@ -136,8 +130,8 @@ MUTATIONS = (
     Mutation(
         "limits: --max-rollouts as a percentage is rounded down",
         "canary",
-        "attached + min(math.ceil(options.max_rollouts.of(others)), others)",
-        "attached + min(int(options.max_rollouts.of(others)), others)",
+        "min(math.ceil(options.max_rollouts.of(len(planned))), len(planned))",
+        "min(int(options.max_rollouts.of(len(planned))), len(planned))",
     ),
     Mutation(
         "limits: one failure more than --max-failures",
@@ -165,46 +159,46 @@ MUTATIONS = (
     ),
     # Rollouts of earlier runs
     Mutation(
-        "attach: a template that somebody changed since is waited for",
-        "attach",
+        "earlier rollouts: a release of somebody else is ours",
+        "earlier_rollouts",
         '    return max(changes, default=("", False))\n',
         '    return max(changes, default=("", False))[0], True\n',
     ),
     Mutation(
-        "attach: a sidecar that is stuck is waited for",
-        "attach",
-        "if not (stamp and is_possible) or is_repair(found, comparison):",
-        "if not (stamp and is_possible):",
+        "earlier rollouts: what is not complete is restarted",
+        "earlier_rollouts concurrent_runs",
+        "        reason = why_incomplete(draft.found)\n        if reason:\n            return f",
+        "        reason = why_incomplete(draft.found)\n        if False:\n            return f",
     ),
     Mutation(
-        "attach: it is restarted again",
-        "attach",
-        "    Method.ATTACH: Attach,\n",
-        "    Method.ATTACH: Restart,\n",
+        "earlier rollouts: new Pods that differ are left",
+        "earlier_rollouts",
+        '        if draft.comparison.is_drifted or draft.method is not Method.RESTART:\n            return ""\n',
+        '        if draft.method is not Method.RESTART:\n            return ""\n',
     ),
     Mutation(
-        "attach: it does not count as a failure",
-        "attach",
-        'problem="" if stamp else problem,',
-        "problem=problem,",
+        "earlier rollouts: what becomes unready later is ours",
+        "earlier_rollouts",
+        '        return progress.get("reason") != "NewReplicaSetAvailable"\n',
+        "        return True\n",
     ),
     Mutation(
-        "attach: the template is not looked at again",
-        "attach",
-        "    is_same = before == now and last_change(obj)[1]\n",
-        "    is_same = True\n",
+        "earlier rollouts: a paused Deployment was never complete",
+        "earlier_rollouts",
+        '    progress = conditions.get(("Progressing", "True"))  # Unknown: it was paused since\n',
+        '    progress = conditions.get(("Progressing", "True")) or conditions.get(("Progressing", "Unknown"))\n',
     ),
     Mutation(
-        "attach: its new Pods count as old ones",
-        "attach",
-        "        old = [name for name in old if name in before]\n",
-        "        pass\n",
+        "earlier rollouts: a partition is a record",
+        "earlier_rollouts",
+        'dig(workload, "status.currentRevision") and not partition_of(workload)',
+        'dig(workload, "status.currentRevision")',
     ),
     Mutation(
-        "attach: only what still has old Pods is waited for",
-        "attach",
-        'return stamp if why_incomplete(found) or is_young else ""',
-        'return stamp if why_incomplete(found) else ""',
+        "earlier rollouts: without an answer, a stuck sidecar is repaired",
+        "concurrent_runs check_before_rollout drifted_rollouts",
+        "            if not draft.planned and (pod.stuck or pod.name in lost):\n",
+        "            if pod.stuck or pod.name in lost:\n",
     ),
     # Order
     Mutation(
@@ -229,8 +223,8 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "            and pod.created < cutoff\n",
-        "",
+        "        if pod.name not in lost and not (is_outdated and pod.created < cutoff):\n",
+        "        if pod.name not in lost and not is_outdated:\n",
     ),
     Mutation(
         "selection: the first owner reference counts",
@@ -370,20 +364,32 @@ MUTATIONS = (
     Mutation(
         "verification: rollouts that timed out are not rechecked",
         "rolling_out",
-        "        if news.attempt and not task.earlier:\n",
-        "        if False:\n",
+        "        self.rechecks.append(Task(task.planned, news))\n",
+        "        self.report.finish(news)\n",
+    ),
+    Mutation(
+        "limits: what is late is a failure at once",
+        "failure_limits",
+        "        if not (result.attempt or self.rechecks):\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "limits: new rollouts start while late ones are checked again",
+        "failure_limits",
+        "        return self.signals.reason_to_stop() or self.limit_reached()\n",
+        "        return self.signals.reason_to_stop()\n",
     ),
     Mutation(
         "verification: a crash during the soak is a success",
         "soak",
-        "restart = restart_of(first_seen, pod)",
+        "restart = restart_of(before.setdefault(uid_of(pod), pod), pod)",
         'restart = ""',
     ),
     Mutation(
         "verification: an API server that stays away prolongs the soak",
         "soak",
-        "is_soaking = before and left > 0",
-        "is_soaking = before",
+        "(max(deadline, ends_at) if is_away else deadline)",
+        "(math.inf if is_away else deadline)",
     ),
     # Signals
     Mutation(
@@ -598,10 +604,10 @@ MUTATIONS = (
     ),
     # Errors before the plan
     Mutation(
-        "errors: a kubectl that cannot wait for a time is found after the first patch",
+        "errors: a kubectl that is too old is found after the first patch",
         "starting",
-        'if "--timeout" not in help:',
-        'if "Usage" not in help:',
+        "    if release < OLDEST_KUBECTL:\n",
+        "    if False:\n",
     ),
     Mutation(
         "errors: a name that does not exist is no failure",
@@ -660,12 +666,6 @@ MUTATIONS = (
         "removed = wanted if options.allow_removal else ()",
     ),
     # Pods that lack the sidecar beside Pods that have it
-    Mutation(
-        "lacking: the cutoff excludes them",
-        "half_damaged",
-        "        or pod.name in lacking\n",
-        "",
-    ),
     # No harm
     Mutation(
         "harm: a degraded StatefulSet is restarted",
@@ -676,14 +676,14 @@ MUTATIONS = (
     Mutation(
         "harm: an incomplete rollout is restarted",
         "concurrent_runs",
-        "    is_left = not is_repair(draft.found, draft.comparison)\n",
-        "    is_left = False\n",
+        '        if is_repair(draft):\n            return ""\n',
+        '        if True:\n            return ""\n',
     ),
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        "    is_left = not is_repair(draft.found, draft.comparison)\n",
-        "    is_left = True\n",
+        '        if is_repair(draft):\n            return ""\n',
+        "",
     ),
     # Clocks, credentials and waits
     Mutation(
@@ -750,8 +750,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
         "earlier_rollouts concurrent_runs",
-        "unfinished=sum(bool(decision.unfinished) for decision in left),",
-        "",
+        "            unfinished += bool(why_unfinished(row.found, options))\n",
+        "            pass\n",
     ),
     # Injectors that never give the same twice
     Mutation(
@@ -866,14 +866,14 @@ MUTATIONS = (
     Mutation(
         "rules: what is not ready without its sidecar is left",
         "lost_sidecars",
-        "return any(pod.name in lost for pod in new)",
-        "return False",
+        "        if pod.name in lost:\n            return True\n        if pod.stuck:\n",
+        "        if pod.stuck:\n",
     ),
     Mutation(
         "rules: whatever is not ready is repaired",
         "lost_sidecars",
-        "return any(pod.name in lost for pod in new)",
-        "return any(not pod.is_ready for pod in new)",
+        "        if pod.name in lost:\n            return True\n        if pod.stuck:\n",
+        "        if not pod.is_ready:\n            return True\n        if pod.stuck:\n",
     ),
     # The command that replaces Pods after a lost sidecar
     Mutation(
@@ -941,14 +941,14 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
         "numbers",
-        "(code if n in replaced else DRIFTED, names)",
-        "(code, names)",
+        "        is_planned = code != IN_THE_PLAN or name in decision.old_pods\n",
+        "        is_planned = True\n",
     ),
     Mutation(
-        "numbers: all containers of a drifted Pod are in the plan",
-        "several_injectors",
-        'left = code if sidecar.name in names and not is_fixed else ""',
-        'left = code if not is_fixed else ""',
+        "numbers: a Pod stands in the row of its first sidecar",
+        "census several_injectors",
+        "        if sidecar.name in containers:\n            return sidecar.name, sidecar.image\n",
+        "        return sidecar.name, sidecar.image\n",
     ),
     Mutation(
         "numbers: Pods that the options do not select are left",
@@ -967,18 +967,6 @@ MUTATIONS = (
         "census",
         '@rule(Stage.OWNER, left="runs to completion")\n',
         "@rule(Stage.OWNER)\n",
-    ),
-    Mutation(
-        "exit codes: a new Pod that does not run is forgotten",
-        "earlier_rollouts",
-        "if reason or not unready or last < seconds_of(",
-        "if True or last < seconds_of(",
-    ),
-    Mutation(
-        "exit codes: a rollout of before the cutoff counts",
-        "earlier_rollouts",
-        "or last < seconds_of(options.cutoff_of(found.ref)):",
-        "or not last:",
     ),
     # Answers of an injector
     Mutation(
@@ -1127,12 +1115,6 @@ MUTATIONS = (
         "return self.find(path_of(ref), (404,))",
     ),
     Mutation(
-        "half damaged: Pods that lack the sidecar are not replaced whatever their age",
-        "half_damaged lost_sidecars",
-        "        if pod.name in lost\n        or pod.name in lacking\n        or (",
-        "        if (",
-    ),
-    Mutation(
         "verification: a custom resource may have fewer Pods in the end",
         "soak",
         "        wanted = self.wanted_before\n        if has_template(self.ref):",
@@ -1171,8 +1153,8 @@ MUTATIONS = (
     Mutation(
         "limits: rechecks count as failures again",
         "scheduler failure_limits",
-        "        if not task.earlier:\n            self.count(news)\n",
-        "        self.count(news)\n",
+        "        elif result.outcome in FAILURES and not is_again:\n",
+        "        elif result.outcome in FAILURES:\n",
     ),
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
@@ -1189,14 +1171,14 @@ MUTATIONS = (
     Mutation(
         "soak: an interrupted one is a success",
         "soak",
-        "return replace(result, outcome=Outcome.INCOMPLETE, message=text)\n                settled",
-        "return replace(result, message=text)\n                settled",
+        '                return replace(result, outcome=Outcome.INCOMPLETE, message=text)\n            self.tell(f"soaking',
+        '                return replace(result, message=text)\n            self.tell(f"soaking',
     ),
     Mutation(
         "soak: it goes on as long as a Pod is unready",
         "soak",
-        "if now - settled > SETTLE and (is_known or not is_soaking):",
-        "if now - settled > SETTLE and is_known and not left > 0:",
+        "(max(deadline, ends_at) if is_away else deadline)",
+        "max(deadline, ends_at)",
     ),
 )
 
