@@ -117,7 +117,6 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-import warnings
 import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -1570,21 +1569,19 @@ def type_and_name(kind: str, group: str, name: str) -> str:
 
 
 def point_in_time(text: str) -> datetime:
-    """Return a time in UTC. dateutil takes what is missing from a default: so try two."""
-    from dateutil import parser
+    """Return a time of ISO 8601 in UTC, which it is in unless it says otherwise."""
+    from dateutil.parser import isoparse
 
-    utc = timezone.utc
-    defaults = (datetime(2001, 2, 3, tzinfo=utc), datetime(2002, 3, 14, tzinfo=utc))
-    with suppress(ValueError, OverflowError, TypeError, Warning), warnings.catch_warnings():
-        warnings.simplefilter("error")  # it would ignore an unknown zone such as CEST
-        first, second = (parser.parse(text, default=default) for default in defaults)
-        # 05/01/2026 is in May or in January
-        is_clear = re.search(r"(^|\D)\d{4}[-/]?\d\d", text) or first == parser.parse(
-            text, dayfirst=True, default=defaults[0]
-        )
-        if first.date() == second.date() and is_clear and first.year < 9999:
-            return first.astimezone(utc)
-    raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
+    try:
+        moment = isoparse(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        moment = NOW
+    if moment.year == NOW.year:
+        raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
+    return moment
 
 
 SECONDS = {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}
@@ -1875,14 +1872,13 @@ def parse_args(argv: Sequence[str]) -> Options:
     """Return the options. Exit with 2 if one is wrong."""
     parser = build_parser()
     types = {*SHORT_NAMES, *SHORT_NAMES.values()}
+    switches = " ".join(option.usage for option in ALL_OPTIONS if option.type is boolean).split()
     for word, following in itertools.pairwise(argv):  # no option takes two values
         if word.lower() in types and re.fullmatch("[^-/][^/]*", following):
             parser.error(str(invalid(word, f"TYPE/NAME; did you mean {word}/{following}?")))
-    switches = " ".join(o.usage for o in ALL_OPTIONS if o.type is boolean).split()
-    words = [  # a switch does not take the workload after it as its value
-        f"{word}=true" if word in switches and "/" in following else word
-        for word, following in itertools.pairwise([*argv, ""])
-    ]
+        if word in switches and re.fullmatch(BOOLEAN, following):
+            parser.error(f"{word} takes a value after '=' alone: use {word}={following}")
+    words = [f"{word}=true" if word in switches else word for word in argv]
     given = parser.parse_intermixed_args(words)
     if given.all_namespaces:
         given.include_namespace = []
@@ -1919,29 +1915,18 @@ def find_contradiction(given: argparse.Namespace) -> str:
     types = types_of(given.workloads)
     known = [kind.lower() for kind in WORKLOADS]
     others = types.difference(known)
-    if others and (not given.evict or others & {"pod", "po", "job", "cronjob", "cj"}):
-        text = f'invalid type "{min(others)}": must be {join_words(known, "or")}'
-        return f"{text}; with --evict, also other owners of Pods that do not run to completion"
-    if given.exclude_deployment and "deployment" in types:
-        return "--exclude-deployment cannot be used with deployment/NAME"
+    if others and not given.evict:
+        return f'invalid type "{min(others)}": must be {join_words(known, "or")}, or use --evict'
     if not given.kinds and not given.evict:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
-    excluded = given.exclude_namespace
-    if given.include_namespace and all(
-        name in excluded or (matches(name, excluded) and not is_pattern(name))
-        for name in given.include_namespace
-    ):
-        return "no namespaces selected: all are excluded by --exclude-namespace"
     if given.confirm_each and given.confirm is False:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
         return "--confirm-each requires a terminal on standard input"
     hashes = [bool(row.sidecar_hash) for row in (given.plan or {}).values()]
-    if any(hashes) and not given.only_drifted:
-        return "--plan requires --only-drifted: its plan was made with it"
-    if given.only_drifted and not all(hashes):
-        return "--plan was made without --only-drifted: repeat the dry run"
+    if hashes and all(hashes) != given.only_drifted:
+        return "--plan was made with other options: --only-drifted belongs to both or to neither"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     for option in ALL_OPTIONS:
         flag, needed = option.usage.split()[0], option.requires
@@ -1967,19 +1952,17 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
 
     It is what was typed, and more: of an option that is given twice, the last one counts.
     """
-    kept: list[str] = []
-    for word, before in zip(argv, ["", *argv], strict=False):
-        is_value = before in ("--confirm", "--confirm-each") and re.fullmatch(BOOLEAN, word)
-        is_switch = re.fullmatch("--|--confirm(-each)?(=.*)?", word)
-        kept += [] if is_value or is_switch else [redact_text(word)]
-    added = ["--confirm-each" if options.confirm_each else "--confirm=true", *more]
+    words = [*program_words(argv), *(redact_text(word) for word in argv if word != "--")]
+    if not options.confirm:
+        words.append("--confirm=true")
+    words += more
     typed = {word.partition("=")[0] for word in argv}
     is_given = "--only-started-before" in typed or options.plan is not None  # it has its own
     if options.cutoff < NOW and not is_given:
-        added.append(f"--only-started-before={format_time(options.cutoff)}")
+        words.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
-        added.append(f"--context={context}")
-    return [*program_words(argv), *kept, *added]
+        words.append(f"--context={context}")
+    return words
 
 
 def namespaces_to_list(options: Options) -> list[str]:
@@ -2118,7 +2101,6 @@ class Connection:
     configuration: Any  # the client's
     context: str = ""  # empty: the service account of the Pod
     kubectl_flags: tuple[str, ...] = ()
-    impersonation: Sequence[tuple[str, str]] = ()  # headers; a name may be repeated
     user: str = ""  # as the API server knows it; empty if it does not tell
     reload: Callable[[], object] = bool  # reads the credentials again; by default nothing
     # The Authorization header, kept for half a minute
@@ -2302,10 +2284,8 @@ class Cluster:
             return bytes(response.data)
         return api_error(response)
 
-    def headers(self, method: str, token: str, accept: str) -> Any:
-        """Return the headers of a request; one of impersonation may be repeated."""
-        from urllib3 import HTTPHeaderDict
-
+    def headers(self, method: str, token: str, accept: str) -> dict[str, str]:
+        """Return the headers of a request."""
         headers = {
             "Accept": accept,
             "Accept-Encoding": "gzip",  # from 128 KB; lists shrink to a tenth
@@ -2314,7 +2294,7 @@ class Cluster:
         }
         if token:
             headers["Authorization"] = token
-        return HTTPHeaderDict(self.connection.impersonation, **headers)
+        return headers
 
     def set_clock(self, response: Any) -> None:
         """Set the API server's clock by the Date of a response, if it has one."""
@@ -2763,7 +2743,9 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
     connection.kubectl_flags = (*flags, "--context", connection.context)
-    connection.impersonation = impersonation_headers(user)
+    if user.get("as"):
+        who = f"context {connection.context} impersonates {user['as']}"
+        raise StartError(f"{who}, which is not supported; use a context without `as`")
     connection.reload = lambda: load_user(read_kubeconfig(view), connection)
     configuration = connection.configuration
     if "exec" in user and not (configuration.api_key or configuration.cert_file):
@@ -2833,17 +2815,6 @@ def load_user(config: Json, connection: Connection) -> Json:
     if is_loopback and "proxy-url" not in dig((config.get("clusters") or [{}])[0], "cluster"):
         configuration.proxy = None
     return dig((config.get("users") or [{}])[0], "user")
-
-
-def impersonation_headers(user: Json) -> list[tuple[str, str]]:
-    """Return the headers that impersonate the user specified by `as`."""
-    for key in ("as-uid", "as-user-extra"):
-        if user.get(key):
-            raise StartError(f"the kubeconfig impersonates with {key}, which is not supported")
-    found = [("Impersonate-User", user["as"])] if user.get("as") else []
-    found += [("Impersonate-Group", group) for group in dig(user, "as-groups")]
-    # The client encodes headers as latin-1; kubectl sends UTF-8.
-    return [(header, name.encode().decode("latin-1")) for header, name in found]
 
 
 def check_kubectl(path: str, connection: Connection) -> None:

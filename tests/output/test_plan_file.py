@@ -64,7 +64,7 @@ def test_only_the_workloads_of_a_plan_are_rolled_out_in_its_order(fleet, run, tm
     assert {d["name"] for d in plans(run(fleet, *JSON))} == {"api"}
 
 
-def test_the_same_command_resumes_by_the_cutoff_of_the_plan(fleet, run, tmp_path):
+def test_the_same_command_resumes(fleet, run, tmp_path):
     option = written(tmp_path, lines_of(run(fleet, *JSON)))
     assert run(fleet, *JSON, CONFIRM, option, "--max-rollouts=1").summary["outcomes"] == {
         "succeeded": 1,
@@ -132,22 +132,20 @@ def test_what_no_longer_exists_is_listed(fleet, run, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["not json"], f"line 1 {NO_RECORD}"),
-        (["[]"], f"line 1 {NO_RECORD}"),
-        (['{"record": "summary"}', "{}"], "line 2 has no field 'record'"),
-        (['{"record": "plan", "selected": true}'], "line 1 has no field 'kind'"),
-        (
-            [json.dumps({"record": "plan", "selected": True, **dict.fromkeys(FIELDS[:5], "x")})],
-            "line 1 has no field 'sidecar_hash': made by an older version; repeat the dry run",
-        ),
-        (['{"record": "skip"}', '{"record": "skip"}', '"record"'], f"line 3 {NO_RECORD}"),
-        (['{"record": "plan", "selected": "false"}'], f"line 1 {NO_RECORD}"),
+        (["not json"], 1),
+        (["[]"], 1),
+        (['{"record": "summary"}', "{}"], 2),
+        (['{"record": "plan", "selected": true}'], 1),
+        ([json.dumps({"record": "plan", "selected": True, **dict.fromkeys(FIELDS[:5], "x")})], 1),
+        (['{"record": "skip"}', '{"record": "skip"}', '"record"'], 3),
+        (['{"record": "plan", "selected": "false"}'], 1),
     ],
 )
 def test_a_line_that_is_no_record_is_bad_usage(cluster, run, tmp_path, lines, said):
     ended = run(cluster, *JSON, written(tmp_path, lines))
     assert ended.code == 2
-    assert f"--log-format=json, a record per line; {said}\n" in ended.stderr
+    text = f"line {said} {NO_RECORD}, or made by an older version; repeat the dry run"
+    assert f"--log-format=json, a record per line; {text}\n" in ended.stderr
 
 
 def test_a_blank_line_and_a_byte_order_mark_are_no_error(fleet, run, tmp_path):
@@ -175,7 +173,7 @@ def test_a_plan_without_workloads_selects_nothing(fleet, run, tmp_path):
 def test_a_plan_made_with_a_comparison_needs_one(fleet, run, tmp_path):
     option = written(tmp_path, lines_of(run(fleet, *JSON)))
     ended = run(fleet, option)
-    assert (ended.code, "--plan requires --only-drifted" in ended.stderr) == (2, True)
+    assert (ended.code, "--plan was made with other options" in ended.stderr) == (2, True)
 
 
 def test_the_plan_may_come_from_standard_input(fleet, run, tmp_path):
@@ -207,12 +205,13 @@ def test_a_random_value_and_the_name_of_a_pod_do_not_change_the_revision(cluster
     assert ended.summary["outcomes"] == {"succeeded": 2}
 
 
-@pytest.mark.parametrize("method", ["", "restartt"])
+@pytest.mark.parametrize("method", ["", "restartt", "attach"])
 def test_a_row_with_no_method_that_exists_is_bad_usage(fleet, run, tmp_path, method):
     (line,) = lines_of(run(fleet, *JSON, "deployment/web", "-n=shop"))[-2:-1]
     record = {**json.loads(line), "method": method}
     ended = run(fleet, *JSON, written(tmp_path, [json.dumps(record)]))
-    assert (ended.code, "is no such record" in ended.stderr) == (2, True)
+    text = "line 1 is no such record, or made by an older version; repeat the dry run"
+    assert (ended.code, text in ended.stderr) == (2, True)
 
 
 VALUES = st.one_of(
@@ -238,10 +237,7 @@ def test_whatever_a_file_has_it_is_a_plan_or_bad_usage(tool, tmp_path_factory, f
     try:
         plan = tool.plan_file(str(path))
     except argparse.ArgumentTypeError as error:
-        assert re.search(
-            rf"; line \d+ ({NO_RECORD}|has no field '\w+'(: made by an older version; .*)?)$",
-            str(error),
-        )
+        assert re.search(rf"; line \d+ {NO_RECORD}, or made by an older version; ", str(error))
     else:
         assert all(isinstance(part, str) for ref in plan for part in ref)
         sorted(plan)  # as the report does
@@ -369,19 +365,14 @@ def test_what_a_wave_leaves_has_its_workload(fleet, run, tmp_path):
     assert "not up to date:" not in text  # nobody knows: they were not compared
 
 
-def test_to_wait_for_a_rollout_may_stand_for_a_restart_never_the_reverse(tool):
+def test_only_the_method_that_was_approved_will_do(tool):
     ref = tool.ObjectRef("Deployment", "shop", "web", "apps")
-    for approved, method, code in (
-        ("restart", tool.Method.ATTACH, ""),
-        ("attach", tool.Method.ATTACH, ""),
-        ("attach", tool.Method.RESTART, "another_method"),
-        ("restart", tool.Method.RESTART, ""),
-        ("restart", tool.Method.EVICT, "another_method"),
-    ):
-        draft = a_workload(tool, ref=ref, method=method)
-        planned = {ref: tool.Planned("", tool.NOW, "", approved)}
-        options = options_of(tool, plan=planned)
-        assert bool(tool.another_method(draft, options)) == bool(code)
+    for approved in tool.Method:
+        for method in tool.Method:
+            draft = a_workload(tool, ref=ref, method=method)
+            planned = {ref: tool.Planned("", tool.NOW, "", approved)}
+            options = options_of(tool, plan=planned)
+            assert bool(tool.another_method(draft, options)) == (approved is not method)
 
 
 def test_without_a_comparison_too_the_same_command_resumes(fleet, run, tmp_path):

@@ -187,8 +187,10 @@ def test_one_that_is_skipped_or_up_to_date_is_no_warning(shop, run):
 def test_workloads_without_pods_are_reported_only_if_they_are_named(cluster, run):
     restarted = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00.000000+00:00"}
     spec = pod_spec(container("app"), serviceAccountName="missing")
+    template = {"spec": {"template": {"metadata": {"annotations": restarted}}}}
     for name in ("a", "b"):
-        cluster.create("shop", workload("Deployment", name, spec, annotations=restarted))
+        cluster.create("shop", workload("Deployment", name, spec))
+        cluster.change("Deployment", "shop", name, template, "sidecar-rollout")
     cluster.settle()
     assert run(cluster, "deploy/b").skipped.keys() == {"Deployment shop/b"}
 
@@ -200,12 +202,11 @@ def test_other_owners_need_evict(shop, run):
     ended = run(shop, "rs/lone", TEXT)
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr == (
-        'error: invalid type "replicaset": must be deployment, statefulset or daemonset; with '
-        "--evict, also other owners of Pods that do not run to completion\nSee 'sidecar-rollout.py --help' for usage.\n"
+        'error: invalid type "replicaset": must be deployment, statefulset or daemonset, or use '
+        "--evict\nSee 'sidecar-rollout.py --help' for usage.\n"
     )
     for name in ("pay/db", "pod/x", "job/x", "cronjob/backup", "cj/backup"):
-        for options in ([], ["--evict"] * (name != "pay/db")):
-            assert run(shop, name, *options, TEXT).code == 2
+        assert run(shop, name, TEXT).code == 2
     ended = run(shop, "rs/lone", "--evict", CONFIRM)
     assert ended.outcomes == {"shop/lone": "succeeded"}
 
@@ -217,10 +218,8 @@ def test_custom_resources_by_their_kind(cluster, run):
     assert run(cluster, "cloneset/other", "--evict").planned == []
 
 
-def test_a_deployment_that_is_excluded_cannot_be_named(run):
-    ended = run(None, "deploy/web", "--exclude-deployment")
-    assert ended.code == 2
-    assert "--exclude-deployment cannot be used with deployment/NAME" in ended.stderr
+def test_a_deployment_that_is_named_is_selected_whatever_is_excluded(shop, run):
+    assert run(shop, "deploy/web", "--exclude-deployment").planned == ["other/web", "shop/web"]
 
 
 @pytest.mark.parametrize("word", ["web", "deploy/", "/web", "deploy/a/b", "deploy/Web", "a=b/c"])
@@ -261,10 +260,13 @@ def test_one_statefulset_needs_no_replicasets(shop, run):
 
 @pytest.mark.parametrize("extra", [["--"], ["--gate=sh -c 'true --confirm true x'"]])
 def test_the_printed_command_is_right_with_other_arguments_as_well(shop, run, extra):
-    ended = run(shop, TEXT, "--confirm", "false", *extra, "sts/db")
+    ended = run(shop, TEXT, "--confirm=false", *extra, "sts/db")
     words = shlex.split(ended.stdout.splitlines()[-1])
     assert "--" not in words
-    assert [word for word in words if word.startswith("--confirm")] == ["--confirm=true"]
+    assert [word for word in words if word.startswith("--confirm")] == [
+        "--confirm=false",
+        "--confirm=true",
+    ]
     gates = [word for word in words if word.startswith("--gate")]
     assert gates == [word for word in extra if word != "--"]
 

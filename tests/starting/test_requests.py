@@ -1,4 +1,4 @@
-"""Requests: their deadline, the clock of their answers, the proxy, impersonation."""
+"""Requests: their deadline, the clock of their answers, the proxy."""
 
 from __future__ import annotations
 
@@ -127,10 +127,3 @@ def test_a_password_in_a_servers_url_is_not_shown(tool):
     connection = tool.Connection(configuration, context="x")
     assert str(connection) == "Context x (https://user:<redacted>@api.example)"
     assert connection.via == "https://user:<redacted>@api.example"
-
-
-@pytest.mark.parametrize("name", ["jürgen", "日本"])
-def test_impersonated_names_are_sent_in_utf_8(tool, name):
-    headers = dict(tool.impersonation_headers({"as": name, "as-groups": [name]}))
-    assert headers["Impersonate-User"].encode("latin-1").decode() == name
-    assert headers["Impersonate-Group"].encode("latin-1").decode() == name
