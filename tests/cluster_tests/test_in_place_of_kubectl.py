@@ -7,7 +7,7 @@ import os
 import subprocess
 
 import pytest
-from support import HELP, KUBECTL, VIEW, help_of_kubectl, view_of
+from support import KUBECTL, VIEW, view_of
 
 
 def test_a_kubeconfig_with_a_token_is_what_kubectl_shows_of_it(cluster):
@@ -30,8 +30,3 @@ def test_a_kubeconfig_with_a_token_is_what_kubectl_shows_of_it(cluster):
 )
 def test_of_any_other_kubectl_is_asked(cluster, user):
     assert view_of(cluster.write_kubeconfig("other", user)) == ""
-
-
-def test_its_help_is_its_own():
-    words = [KUBECTL, *HELP]
-    assert help_of_kubectl() == subprocess.run(words, capture_output=True, text=True).stdout

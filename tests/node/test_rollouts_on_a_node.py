@@ -32,7 +32,7 @@ def looking(tool, monkeypatch, on_node):
     if not on_node:
         monkeypatch.setattr(tool.Looks, "AFTER", 0.2)
         monkeypatch.setattr(tool.Looks, "EVERY", 1.0)
-        monkeypatch.setitem(tool.STUCK_FOR, "CrashLoopBackOff", 3.0)
+        monkeypatch.setattr(tool, "STUCK_FOR", 3.0)
 
 
 def messages_of(ended) -> dict[str, str]:

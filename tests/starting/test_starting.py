@@ -54,19 +54,20 @@ def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
         assert only_error(ended, said) == error.format(other)
 
 
-OLD_HELP = """case "$*" in *--help) echo 'Usage: kubectl rollout status (TYPE NAME) [flags]'; exit;; esac"""
-
-
-def test_a_kubectl_that_cannot_wait_for_a_time_is_too_old(cluster, run, tmp_path):
+@pytest.mark.parametrize(
+    ("minor", "is_too_old"), [("27", True), ("27+", True), ("28", False), ("28+", False)]
+)
+def test_a_kubectl_before_1_28_is_too_old(cluster, run, tmp_path, minor, is_too_old):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    kubectl = script(tmp_path / "kubectl", f'{OLD_HELP}\nexec {KUBECTL} "$@"')
-    said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"))
-    assert said == (
-        f"{kubectl} cannot wait for rollouts: `rollout status` has no --timeout; install "
-        "kubectl 1.28 or later"
-    )
-    assert patched(cluster) == []
+    client = {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.3"}
+    said = json.dumps({"clientVersion": client})
+    answer = f"""case "$*" in *version*) echo '{said}'; exit;; esac"""
+    kubectl = script(tmp_path / "kubectl", f'{answer}\nexec {KUBECTL} "$@"')
+    ended = run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}")
+    if is_too_old:
+        assert only_error(ended) == f"{kubectl} is v1.{minor}.3; install kubectl 1.28 or later"
+    assert patched(cluster) == ([] if is_too_old else ["web"])
 
 
 def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
@@ -443,7 +444,7 @@ def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_
     kubectl.chmod(0o755)
     assert run(cluster, f"--kubectl={kubectl}").code == 0  # a dry run needs it for nothing
     said = only_error(run(cluster, TEXT, CONFIRM, f"--kubectl={kubectl}"), "was refused")
-    command = f"{kubectl} --context embedded version"
+    command = f"{kubectl} --context embedded version --output=json"
     assert said == f"kubectl cannot connect to the cluster; to reproduce: {command}"
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
