@@ -4296,29 +4296,34 @@ def not_needed(
             yield Skip(ref, "does not exist", "not_found")
 
 
-def lefts_of(
+def pod_codes(
     pods: Sequence[LivePod], decision: Decision, code: str, today: Today, options: Options
 ) -> Mapping[str, tuple[str, Collection[str]]]:
-    """Return why Pods of a workload are not up to date, by name: the code, and the containers."""
+    """Return the Pods of a workload that are not up to date by name: a code, and what differs."""
     if decision.code == "lost_sidecar":
         return {pod.name: (code, pod.lost) for pod in pods if pod.lost}
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
-        found = {pod.name: code for pod in pods if left_text(code)}
         if decision.code == "running_to_completion":  # others of the same owner may not
-            found |= {pod.name: "unknown" for pod in pods if not pod.ends}
-        names = {pod.name: {sidecar.name for sidecar in pod.sidecars} for pod in pods}
-        return {name: (code, names[name]) for name, code in found.items()}
+            return {pod.name: (code if pod.ends else "unknown", ()) for pod in pods}
+        return {pod.name: (code, ()) for pod in pods if left_text(code)}
     code = code if left_text(code) else DRIFTED
-    replaced = {pod.name for pod in pods} if code != IN_THE_PLAN else set(decision.old_pods)
-    drifted = compare_pods(pods, today, options)[0]
-    return {n: (code if n in replaced else DRIFTED, names) for n, names in drifted.items()}
+    codes = {}
+    for name, containers in compare_pods(pods, today, options)[0].items():
+        is_planned = code != IN_THE_PLAN or name in decision.old_pods
+        codes[name] = (code if is_planned else DRIFTED), containers
+    return codes
 
 
-def in_template(found: Found, options: Options) -> frozenset[Sidecar]:
-    """Return the sidecars that a Pod template has by itself."""
-    template = dig(found.obj, "spec.template")
-    named = named_containers(template, options.sidecars) if "spec" in template else ()
-    return share(frozenset(map(as_sidecar, named)))
+def shown_sidecar(pod: LivePod, containers: Collection[str]) -> tuple[str, str]:
+    """Return the name and image by which a Pod stands in the table: of a sidecar that differs, or
+    its first one; without an image if it lacks it."""
+    sidecars = sorted(pod.sidecars, key=lambda sidecar: (sidecar.init, sidecar))
+    for sidecar in sidecars:
+        if sidecar.name in containers:
+            return sidecar.name, sidecar.image
+    if containers:
+        return min(containers), ""
+    return sidecars[0].name, sidecars[0].image
 
 
 def check_names(options: Options, plan: Plan) -> None:
@@ -6147,9 +6152,9 @@ class Report:
         self.plan = Plan()
         self.totals = Totals(options)
         self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
-        # Why Pods are not up to date (empty: they are), by name and image of their sidecars (empty:
-        # they lack it), and whether it stands in the Pod template itself
-        self.census: defaultdict[tuple[str, str, bool], Counter[str]] = defaultdict(Counter)
+        # Why Pods are not up to date (empty: they are), by name and image of a sidecar (empty: they
+        # lack it)
+        self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
         self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
         self.lefts: dict[ObjectRef, str] = {}  # why Pods of the plan are not up to date by now
@@ -6464,54 +6469,47 @@ class Report:
 
     def take_census(self, workloads: Iterable[Found]) -> None:
         """Count the Pods by sidecar, image, and why they are not up to date."""
-        decided = {
-            ref: decision
-            for decision in self.plan.found
-            for ref in (decision.ref, *decision.found.owners)
-        }
+        decisions = {}
+        for decision in self.plan.found:
+            for ref in (decision.ref, *decision.found.owners):
+                decisions[ref] = decision
         self.census.clear()
         self.totals.leftovers = []
-        for workload in workloads:
-            known = decided.get(workload.owners[0]) or decided.get(workload.ref)
-            fixed = in_template(known.found, self.options) if known else ()
-            found: Mapping[str, tuple[str, Collection[str]]] = {}
-            if known and self.options.only_drifted:
-                code = self.lefts.get(known.ref, known.code)
-                today = self.todays.get(known.ref, known.comparison.today)
-                found = lefts_of(workload.pods, known, code, today, self.options)
-            for pod in workload.pods:
-                # What is not known was created, or scaled up from 0, since; or it lost its owner.
-                is_old = self.options.only_drifted and pod.created < self.plan.scan.began
-                is_lost = is_old and pod.sidecars and not known
-                unknown = "unknown", {sidecar.name for sidecar in pod.sidecars}
-                code, names = found.get(pod.name, unknown if is_lost else ("", set()))
-                having = {sidecar.name for sidecar in pod.sidecars}
-                sidecars = {
-                    *pod.sidecars,
-                    *(Sidecar(name, "", native=False) for name in {*names} - having),
-                }
-                for sidecar in sidecars:
-                    is_fixed = sidecar in fixed
-                    left = code if sidecar.name in names and not is_fixed else ""
-                    self.census[sidecar.name, sidecar.image, is_fixed][left] += 1
+        for found in workloads:
+            known = decisions.get(found.owners[0]) or decisions.get(found.ref)
+            codes = self.codes_of(found, known) if self.options.only_drifted else {}
+            owner = known.ref if known else found.ref
+            for pod in found.pods:
+                code, containers = codes.get(pod.name, ("", ()))
+                if pod.sidecars or containers:
+                    self.census[shown_sidecar(pod, containers)][code] += 1
                 if code and (is_audited(code) or (self.options.plan and pod.sidecars)):
-                    ref = ObjectRef("Pod", workload.ref.namespace, pod.name)
-                    owner = known.ref if known else workload.ref
-                    owner = owner if owner.kind and owner.kind != "Node" else ref
-                    self.totals.leftovers.append(LeftPod(ref, owner, code, pod.sidecars))
+                    ref = ObjectRef("Pod", owner.namespace, pod.name)
+                    workload = owner if owner.kind not in ("", "Node") else ref
+                    self.totals.leftovers.append(LeftPod(ref, workload, code, pod.sidecars))
+
+    def codes_of(
+        self, found: Found, known: Decision | None
+    ) -> Mapping[str, tuple[str, Collection[str]]]:
+        """Return the Pods of an owner that are not up to date; see pod_codes."""
+        if known:
+            code = self.lefts.get(known.ref, known.code)
+            today = self.todays.get(known.ref, known.comparison.today)
+            return pod_codes(found.pods, known, code, today, self.options)
+        # It was created, or scaled up from 0, since; or its Pods have lost their owner.
+        began = self.plan.scan.began
+        return {p.name: ("unknown", ()) for p in found.pods if p.created < began and p.sidecars}
 
     def print_census(self) -> None:
-        """Print how many sidecars are up to date, to be replaced, and left, and why."""
+        """Print how many Pods are up to date, to be replaced, and left, and why, by sidecar."""
         rows = [["SIDECAR", "VERSION", "PODS", "UP TO DATE", "OLD", "LEFT"]]
         by_name = sorted(self.census.items(), key=lambda row: (row[0][0], not row[0][1], row[0]))
-        for (name, image, is_fixed), reasons in by_name:
-            lefts = by_text({code: count for code, count in reasons.items() if code})
+        for (name, image), codes in by_name:
+            lefts = by_text({code: count for code, count in codes.items() if code})
             old = lefts.pop("in the plan", 0)
-            left = str(lefts.total()) + f" ({left_words(lefts)})" * bool(lefts)
+            left = f"{lefts.total()} ({left_words(lefts)})" if lefts else "0"
             version = image_version(image) if image else "<none>"
-            version += " (in template)" * is_fixed
-            counts = [str(reasons.total()), str(reasons[""]), str(old), left]
-            rows.append([name, version, *counts])
+            rows.append([name, version, str(codes.total()), str(codes[""]), str(old), left])
         if not self.options.only_drifted:  # nothing is known but how many there are
             rows = [row[:3] for row in rows]
         lines = format_table(rows, self.width) if self.census else []
@@ -6541,13 +6539,12 @@ class Report:
             {
                 "name": name,
                 "image": image,
-                "in_template": in_template,
                 "pods": lefts.total(),
                 "up_to_date": lefts[""],
                 "old": lefts[IN_THE_PLAN],
                 "left": without(dict(sorted(lefts.items())), "", IN_THE_PLAN),
             }
-            for (name, image, in_template), lefts in sorted(self.census.items())
+            for (name, image), lefts in sorted(self.census.items())
         ]
 
     def leftover_records(self) -> list[Json]:

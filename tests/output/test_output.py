@@ -80,10 +80,9 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     script, *options = words[1:]
     assert script == str(SCRIPT)
     assert "--rollout-reason=CVE 1" in options
-    assert "--confirm=false" not in options
-    assert options[-3] == "--confirm=true"
-    moment = re.search(r"created before (\S+)", ended.stderr)[1]
-    assert options[-2:] == [f"--only-started-before={moment}", "--context=embedded"]
+    assert options.index("--confirm=false") < options.index("--confirm=true")  # the last counts
+    assert re.fullmatch(r"--only-started-before=20\d\d-\S+Z", options[-2])
+    assert options[-1] == "--context=embedded"
     environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
     applied = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert applied.returncode == 0
@@ -95,13 +94,12 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     ("given_options", "applied"),
     [
         ("", "--confirm=true"),
-        ("--confirm false", "--confirm=true"),
-        ("--confirm=no --only-drifted", "--only-drifted --confirm=true"),
+        ("--confirm=no --only-drifted", "--confirm=no --only-drifted --confirm=true"),
         ("--only-drifted --fail-on-drift", "--only-drifted --fail-on-drift --confirm=true"),
-        ("--confirm=true --max-rollouts=2", "--max-rollouts=2 --confirm=true"),
+        ("--confirm=true --max-rollouts=2", "--confirm=true --max-rollouts=2"),
         ("--confirm-each", "--confirm-each"),
-        ("--confirm-each=false", "--confirm=true"),
-        ("--confirm-each false", "--confirm=true"),
+        ("--confirm-each=false", "--confirm-each=false --confirm=true"),
+        ("-- deployment/web", "deployment/web --confirm=true"),
     ],
 )
 def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
@@ -109,7 +107,8 @@ def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     words = given_options.split()
     monkeypatch.setattr(tool.sys, "orig_argv", ["python3", "x.py", *words])
     cutoff = "--only-started-before=2026-05-01T13:00:00Z"
-    options = options_of(tool, cutoff=moment, confirm_each=given_options == "--confirm-each")
+    confirm = given_options.startswith("--confirm=true") or given_options == "--confirm-each"
+    options = options_of(tool, cutoff=moment, confirm=confirm)
     found = tool.next_command(words, options, "test")
     assert " ".join(found) == f"python3 x.py {applied} {cutoff} --context=test"
     fixed = [*words, "--only-started-before", "2026-01-01", "--context", "x"]
@@ -118,6 +117,8 @@ def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     assert "--context=test" not in found
     in_cluster = tool.next_command(words, options, "")
     assert "--context" not in in_cluster
+    options = options_of(tool, cutoff=tool.NOW, confirm=confirm)  # with --only-drifted
+    assert cutoff not in tool.next_command(words, options, "")
 
 
 def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_counts(cluster, run):
@@ -260,7 +261,6 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
             {
                 "name": "istio-proxy",
                 "image": "docker.io/istio/proxyv2:1.26.2",
-                "in_template": False,
                 "pods": 2,
                 "up_to_date": 2,
                 "old": 0,
