@@ -28,8 +28,8 @@ SEEN = (
     Seen(
         2,
         "Pods below a partition count as to be replaced",
-        "    return [name for name in old if name not in kept], kept\n",
-        "    return old, kept\n",
+        "            kept.append(pod.name)\n",
+        "            old.append(pod.name)\n",
     ),
     Seen(
         2,

@@ -600,7 +600,7 @@ class Oracle:
             old, different = self.old_pods(app, found, template, version, scene)
             if record:
                 if record["pods"]["old"] != old:
-                    self.say(2, f"plan: {app.key}: {record['pods_to_replace']} Pods, in fact {old}")
+                    self.say(2, f"plan: {app.key}: {record['pods']['old']} Pods, in fact {old}")
                 if record["pods"]["total"] < len(found):
                     self.say(2, f"plan: {app.key} has {record['pods']} Pods, in fact {len(found)}")
                 shown = {(s["name"], s["image"]) for s in record["sidecars"]}

@@ -406,8 +406,7 @@ def test_kubectl_gets_the_same_kubeconfig_and_context(cluster, run, tmp_path):
     flags = f"--kubeconfig {path} --context embedded"
     assert seen.read_text().splitlines() == [
         f"config view --minify --kubeconfig {path} --flatten --raw --output=json",
-        "rollout status --help",
-        f"{flags} version",
+        f"{flags} version --output=json",
         f"{flags} rollout status deployment/web --namespace shop --timeout 90.000s",
     ]
 
