@@ -354,7 +354,7 @@ class LivePod(NamedTuple):
     stuck: frozenset[str] = frozenset()  # its named sidecars that do not start
     view: bytes = b""  # its sidecars, see view_of; with --only-drifted, or if it is stuck
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
-    ends: bool = False  # whether it runs to completion
+    ends: bool = False  # whether its restartPolicy is not Always
     lost: frozenset[str] = frozenset()  # see lost_sidecars
     managed: str = ""  # why its images are not to be changed in place; see managed_images
 
@@ -3629,8 +3629,17 @@ def static_pod(draft: Decision, options: Options) -> str:
 
 @rule(Stage.OWNER, left="runs to completion")
 def running_to_completion(draft: Decision, options: Options) -> str:
-    """Runs to completion, such as a Pod of a Job."""
-    return "runs to completion" if any(pod.ends for pod in draft.found.pods) else ""
+    """A Pod of a Job, which runs to completion."""
+    is_job = (draft.ref.kind, draft.ref.group) == ("Job", "batch")
+    return "runs to completion" if is_job else ""
+
+
+@rule(Stage.OWNER)
+def restart_policy(draft: Decision, options: Options) -> str:
+    """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
+    if any(pod.ends for pod in draft.found.pods):
+        return "restartPolicy is not Always; replace it with the tools of its controller"
+    return ""
 
 
 @rule(Stage.OWNER)
@@ -4303,8 +4312,6 @@ def pod_codes(
     if decision.code == "lost_sidecar":
         return {pod.name: (code, pod.lost) for pod in pods if pod.lost}
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
-        if decision.code == "running_to_completion":  # others of the same owner may not
-            return {pod.name: (code if pod.ends else "unknown", ()) for pod in pods}
         return {pod.name: (code, ()) for pod in pods if left_text(code)}
     code = code if left_text(code) else DRIFTED
     codes = {}

@@ -94,6 +94,7 @@ REASONS = {
         "replace them manually, one at a time"
     ),
     "rejected": "new Pods cannot be created: .+",
+    "restart_policy": "restartPolicy is not Always; replace it with the tools of its controller",
     "restarted_meanwhile": "already restarted by another run",
     "running_to_completion": "runs to completion",
     "static_pod": "static Pod, managed by the kubelet of its node",

@@ -114,7 +114,7 @@ def test_pods_that_nobody_would_replace_are_never_evicted(cluster, run):
         "Pod shop/bare": "without_controller",
         "Pod shop/static": "static_pod",
         "Pod shop/job": "running_to_completion",
-        "Pod shop/step": "running_to_completion",
+        "Pod shop/step": "restart_policy",
     }
     assert (ended.planned, evictions(cluster)) == ([], [])
 

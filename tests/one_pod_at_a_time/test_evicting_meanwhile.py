@@ -47,7 +47,7 @@ def test_an_owner_is_left_alone_if_one_of_its_pods_runs_to_completion(cluster, r
         cluster.create("shop", pod(name, spec, ("kubeflow.org/v1", "TFJob", "train")))
     cluster.settle()
     ended = run(cluster, CONFIRM, *EVICT)
-    assert set(ended.skipped.values()) == {"running_to_completion"}
+    assert set(ended.skipped.values()) == {"restart_policy"}
     assert evictions(cluster) == []
 
 
