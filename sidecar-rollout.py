@@ -572,15 +572,31 @@ def is_workload(ref: ObjectRef) -> bool:
     return ref.kind in WORKLOADS and has_template(ref)
 
 
-def controller_of(obj: Json) -> ObjectRef | None:
-    """Return the owner that is marked as the controller; it need not be the first."""
+def controller_reference(obj: Json) -> Json:
+    """Return the owner reference that is marked as the controller; empty if there is none.
+
+    It need not be the first.
+    """
     for reference in dig(obj, "metadata.ownerReferences"):
         if reference.get("controller"):
-            group = reference["apiVersion"].rpartition("/")[0]
-            namespace = obj["metadata"].get("namespace", "")  # a template has none
-            shared = map(sys.intern, (reference["kind"], namespace, reference["name"], group))
-            return ObjectRef(*shared)
-    return None
+            return dict(reference)
+    return {}
+
+
+def controller_uid(obj: Json) -> str:
+    """Return the UID of the controller, whatever API version the reference was written with."""
+    return str(controller_reference(obj).get("uid", ""))
+
+
+def controller_of(obj: Json) -> ObjectRef | None:
+    reference = controller_reference(obj)
+    if not reference:
+        return None
+    group = reference["apiVersion"].rpartition("/")[0]
+    if group == "extensions":  # of references that were written before Kubernetes 1.16
+        group = "apps"
+    namespace = obj["metadata"].get("namespace", "")  # a template has none
+    return ObjectRef(*map(sys.intern, (reference["kind"], namespace, reference["name"], group)))
 
 
 def conditions_of(obj: Json) -> dict[tuple[str, str], Json]:
@@ -2155,7 +2171,7 @@ class Cluster:
         self.absent: Collection[int] = (403, 404)
         # How far the API server's clock is ahead of time.monotonic, by the latest responses
         self.clocks: deque[float] = deque(maxlen=9)
-        self.cached_controller_of = functools.cache(self.controller_of)  # of ReplicaSets
+        self.uid_of_controller = functools.cache(self.controller_uid)  # of ReplicaSets
         self.open_connections(REQUESTS_AT_A_TIME)
 
     def open_connections(self, count: int) -> None:
@@ -2318,10 +2334,10 @@ class Cluster:
         """
         found = []
         for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
-            controller = controller_of(pod)
+            controller, uid = controller_of(pod), controller_uid(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
-                controller = self.cached_controller_of(controller)
-            if controller == owner and not has_ended(pod):
+                uid = self.uid_of_controller(controller)
+            if uid == dig(obj, "metadata.uid") and not has_ended(pod):
                 found.append(pod)
         return found
 
@@ -2345,6 +2361,10 @@ class Cluster:
             return None
         return pods
 
+    def controller_uid(self, ref: ObjectRef) -> str:
+        """Return the UID of the controller of an object; empty if it has none."""
+        return controller_uid(self.find(path_of(ref), self.absent, accept=METADATA_ONLY))
+
     def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
         """Return the controller of an object, from its metadata alone; None if it has none."""
         return controller_of(self.find(path_of(ref), self.absent, accept=METADATA_ONLY))
@@ -2363,9 +2383,7 @@ class Cluster:
         """
         if has_template(owner):
             return self.workload(owner)
-        references = dig(pod, "metadata.ownerReferences")
-        uid = next(reference["uid"] for reference in references if reference.get("controller"))
-        metadata = {"uid": uid, "namespace": owner.namespace}
+        metadata = {"uid": controller_uid(pod), "namespace": owner.namespace}
         return {"metadata": metadata, "spec": {"template": {"metadata": pod["metadata"]}}}
 
     def evict(self, pod: Json) -> None:

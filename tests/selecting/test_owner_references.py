@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, workload
-from support import CONFIRM, DRIFTED, patched, upgrade
+from support import CONFIRM, DRIFTED, counts, patched, upgrade
 
 pytestmark = pytest.mark.both
 
@@ -48,6 +48,26 @@ def test_a_name_that_is_no_segment_of_a_path_is_of_no_object(prod, run, kind, na
     assert code in ("gone", "kind_not_selected")
     asked = [r.path for r in prod.server.requests if "/prod/" in r.path or ".." in r.path]
     assert asked == []
+
+
+@pytest.mark.parametrize("mode", [(), (DRIFTED,)], ids=["all", "drifted"])
+@pytest.mark.parametrize(("kind", "owned"), [("Deployment", "ReplicaSet"), ("DaemonSet", "Pod")])
+@pytest.mark.embedded("its garbage collector finds no such owner")
+def test_a_reference_of_an_old_api_version_names_the_same_controller(
+    cluster, run, kind, owned, mode
+):
+    """Of objects that were created before Kubernetes 1.9."""
+    cluster.create("shop", workload(kind, "web"))
+    cluster.settle()
+    for found in cluster.store.list(f"{owned.lower()}s", "shop"):
+        (owner,) = found["metadata"]["ownerReferences"]
+        old = {"ownerReferences": [{**owner, "apiVersion": "extensions/v1beta1"}]}
+        cluster.change(owned, "shop", found["metadata"]["name"], {"metadata": old})
+    count = len(cluster.pods("shop"))
+    upgrade(cluster)
+    ended = run(cluster, CONFIRM, "--include-daemonset", *mode)
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert ended.summary["pods"] == counts(count, count, count)
 
 
 @pytest.mark.embedded("its garbage collector removes a Pod without its owner")

@@ -1127,6 +1127,18 @@ MUTATIONS = (
         "    return restarted",
     ),
     Mutation(
+        "references: extensions is a group of its own",
+        "owner_references",
+        '    if group == "extensions":',
+        '    if group == "":',
+    ),
+    Mutation(
+        "references: Pods belong to who the reference names, not its UID",
+        "owner_references",
+        '    return str(controller_reference(obj).get("uid", ""))\n',
+        '    reference = controller_reference(obj)\n    return str(reference.get("uid", "") + reference.get("apiVersion", ""))\n',
+    ),
+    Mutation(
         "signals: workers may not report after the second signal",
         "scheduler interrupting in_place evicting_stops",
         "    GRACE = 2.0",
