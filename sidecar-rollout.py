@@ -954,7 +954,8 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
     }
     if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
         start = dig(obj, "spec.ordinals").get("start", 0)
-        ordinal = str(start + counts_of(workload, obj)[0] + UNUSED_ORDINALS + number)
+        desired, _, current, _ = counts_of(workload, obj)
+        ordinal = str(start + max(desired, current) + UNUSED_ORDINALS + number)
         pod_name = f"{workload.name}-{ordinal}"
         metadata["name"] = pod_name
         labels |= only({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
@@ -2184,8 +2185,9 @@ class Cluster:
         try:
             self.pool = ApiClient(configuration).rest_client.pool_manager
         except Exception as error:  # of the proxy's URL; there is no class of its own for it
-            text = redact_text(f"cannot use the proxy {configuration.proxy}: {error}")
-            raise StartError(text) from None
+            proxy = str(configuration.proxy)
+            hint = "; run: pip install PySocks" if proxy.startswith("socks") else ""
+            raise StartError(redact_text(f"cannot use the proxy {proxy}: {error}{hint}")) from None
 
     def at_a_glance(self) -> Cluster:
         """Return it for a look: a request has one try of 5 s."""
@@ -2275,6 +2277,9 @@ class Cluster:
             text = f"cannot connect to the API server at {self.connection.via}: "
             return ApiError(0, text + innermost_cause(cause))
         self.set_clock(response)
+        if 200 <= response.status < 300 and "html" in str(response.headers.get("Content-Type")):
+            text = f"{self.connection.server} answered with an HTML page"
+            return ApiError(200, f"{text}: is it a proxy or a login page?")
         if 200 <= response.status < 300:
             return bytes(response.data)
         return api_error(response)
@@ -2805,11 +2810,13 @@ def load_user(config: Json, connection: Connection) -> Json:
         # The client quotes whole entries, tokens included.
         text = re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL)
         raise StartError(f"cannot use the kubeconfig: {printable(text)}") from None
-    # Go's net/http uses no proxy of the environment for loopback addresses.
-    host = urllib.parse.urlsplit(configuration.host).hostname or ""
+    # Go's net/http ignores ALL_PROXY, and for loopback addresses any proxy of the environment.
+    server = urllib.parse.urlsplit(configuration.host)
+    host = server.hostname or ""
     is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
-    if is_loopback and "proxy-url" not in dig((config.get("clusters") or [{}])[0], "cluster"):
-        configuration.proxy = None
+    if "proxy-url" not in dig((config.get("clusters") or [{}])[0], "cluster"):
+        proxy = urllib.request.getproxies().get(server.scheme)
+        configuration.proxy = None if is_loopback else proxy
     return dig((config.get("users") or [{}])[0], "user")
 
 
@@ -5096,11 +5103,13 @@ def reason_for(decision: Decision, options: Options) -> str:
     """Return the reason of a rollout for people: of a person, or what changes, without values."""
     if options.rollout_reason != DEFAULT_REASON:
         return options.rollout_reason
-    images = [
-        f"image {image_version(found.current)} -> {image_version(found.expected)}"
-        for found in decision.differences
-        if found.path[1:] == ("image",) and found.current and found.expected
-    ]
+    images = []
+    for found in decision.differences:
+        if found.path[1:] == ("image",) and found.current and found.expected:
+            old, new = image_version(found.current), image_version(found.expected)
+            if old == new:  # another registry or digest
+                old, new = found.current, found.expected
+            images.append(f"image {old} -> {new}")
     others = len(decision.differences) - len(images)
     more = f"{len(images) and 'other ' or ''}difference"
     parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]
@@ -5956,7 +5965,7 @@ class Scheduler:
         self.report.show_question(planned)
         question = f"{VERBS[planned.method]} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
         while True:
-            self.report.progress.write(question)
+            self.report.progress.write(printable(question))
             line = self.read_line() or "quit"
             answer = line.strip().lower()
             for word in ("yes", "no", "all", "quit"):

@@ -52,6 +52,13 @@ def test_the_user_and_what_changes_are_in_the_annotations(web, run):
     assert found.keys() == {"timestamp", "reason", "revision", "by", "sidecars"}
 
 
+def test_images_with_the_same_tag_are_told_by_what_differs(web, run):
+    web.injector.container["image"] = "registry.example/istio/proxyv2:1.26.2"
+    run(web, DRIFTED, CONFIRM)
+    images = "docker.io/istio/proxyv2:1.26.2 -> registry.example/istio/proxyv2:1.26.2"
+    assert notes(web)["reason"] == f"Update sidecars istio-proxy: image {images}"
+
+
 def test_a_change_without_another_image_is_counted(web, run):
     web.injector.container["env"] = [{"name": "X", "value": "y"}]
     run(web, DRIFTED, CONFIRM)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import workload
+from kubernetes.client import Configuration
 from support import CONFIRM, KUBECTL, TEXT
 from texts import CANNOT_CONNECT
 
@@ -120,6 +121,26 @@ def test_a_proxy_that_does_not_answer_is_named(cluster, run, tmp_path):
     assert ended.code == 3
     assert "through the proxy http://user:<redacted>@127.0.0.1:9: " in ended.stderr
     assert "hunter2" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("name", ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"])
+def test_only_the_proxy_for_the_servers_scheme_is_used(tool, monkeypatch, name):
+    """Go's net/http, and so kubectl, knows no ALL_PROXY."""
+    for each in ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(each, raising=False)
+        monkeypatch.delenv(each.lower(), raising=False)
+    monkeypatch.setenv(name, "http://proxy.example:3128")
+    cluster = {"name": "c", "cluster": {"server": "https://api.example:6443"}}
+    config = {
+        "clusters": [cluster],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "x",
+    }
+    connection = tool.Connection(Configuration())
+    tool.load_user(config, connection)
+    is_used = connection.configuration.proxy == "http://proxy.example:3128"
+    assert is_used == (name == "HTTPS_PROXY")
 
 
 def test_a_password_in_a_servers_url_is_not_shown(tool):

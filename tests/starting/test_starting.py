@@ -103,6 +103,7 @@ def test_a_proxy_that_cannot_be_used(cluster, run, tmp_path, proxy):
     path.write_text(json.dumps(config))
     said = only_error(run(str(path), TEXT))
     assert said.startswith("cannot use the proxy ")
+    assert said.endswith("; run: pip install PySocks") == proxy.startswith("socks")
     assert "hunter2" not in said
 
 
@@ -238,6 +239,17 @@ def test_an_answer_that_is_none_of_kubernetes(cluster, run, body):
     assert only_error(run(cluster, TEXT)).startswith(
         ("unexpected response: ", "truncated response: ")
     )
+
+
+def test_a_page_where_an_answer_should_be(cluster, run):
+    page = {
+        "body": b"<html>Sign in</html>",
+        "headers": {"Content-Type": "text/html; charset=utf-8"},
+    }
+    cluster.fault(path="/api/v1/pods", status=200, **page)
+    server = f"https://127.0.0.1:{cluster.port}"
+    expected = f"{server} answered with an HTML page: is it a proxy or a login page?"
+    assert only_error(run(cluster, TEXT)) == expected
 
 
 def test_a_bad_selector(cluster, run):

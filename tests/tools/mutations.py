@@ -1139,6 +1139,12 @@ MUTATIONS = (
         '    reference = controller_reference(obj)\n    return str(reference.get("uid", "") + reference.get("apiVersion", ""))\n',
     ),
     Mutation(
+        "proxies: ALL_PROXY counts",
+        "requests",
+        "        proxy = urllib.request.getproxies().get(server.scheme)\n",
+        '        proxies = urllib.request.getproxies()\n        proxy = proxies.get(server.scheme) or proxies.get("all")\n',
+    ),
+    Mutation(
         "signals: workers may not report after the second signal",
         "scheduler interrupting in_place evicting_stops",
         "    GRACE = 2.0",
