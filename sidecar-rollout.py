@@ -4341,8 +4341,12 @@ def pod_codes(
     code = code if left_text(code) else DRIFTED
     codes = {}
     for name, containers in compare_pods(pods, today, options)[0].items():
-        is_planned = code != IN_THE_PLAN or name in decision.old_pods
-        codes[name] = (code if is_planned else DRIFTED), containers
+        own = code
+        if is_below_partition(decision.found.obj, name):
+            own = "below_partition"
+        elif code == IN_THE_PLAN and name not in decision.old_pods:
+            own = DRIFTED
+        codes[name] = own, containers
     return codes
 
 
@@ -6096,7 +6100,8 @@ def letters() -> Iterator[str]:
 
 NOT_SELECTED = "not selected by --max-rollouts"
 ASKED_FOR = (NOT_SELECTED, "interrupted", "quit")  # why what is not started is no failure
-APPLIED = ("up_to_date", "nothing_to_replace")  # codes of a row of --plan that needs nothing
+# Codes of a row of --plan that needs nothing
+APPLIED = ("up_to_date", "nothing_to_replace", "below_partition")
 
 
 class Totals:
@@ -6128,6 +6133,8 @@ class Totals:
             is_left = result.message not in ASKED_FOR
         elif outcome is Outcome.SKIPPED:
             is_left = result.code not in APPLIED
+        elif outcome is Outcome.INTERRUPTED:
+            is_left = True
         self.failed["not applied"] += is_left and self.options.plan is not None
 
     def skips(self, code: str) -> int:
@@ -6391,10 +6398,16 @@ class Report:
         if not action and self.options.in_place:
             action = "restart: more than images differ"
         problem = workload.problem
+        stays = ""
+        if workload.kept_pods:
+            count = len(workload.kept_pods)
+            verb = "stays" if count == 1 else "stay"
+            stays = f"{count_of(count, 'Pod')} {verb} below the partition"
         texts = (
             State.NO_SERVICE.value * (workload.state is State.NO_SERVICE),
             f"unhealthy: {problem}" if problem else "",
             action,
+            stays,
             "downtime" * workload.downtime,
         )
         return "; ".join(filter(None, texts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, cutoff, messages
@@ -77,6 +79,27 @@ def test_a_partition_is_respected_and_not_restarted_for_nothing(partitioned, run
     assert second.skipped == {"StatefulSet shop/db": "below_partition"}
     assert KEPT in second.reasons["StatefulSet shop/db"]
     assert {found["metadata"]["uid"] for found in partitioned.pods("shop")} == uids
+
+
+def test_pods_below_the_partition_have_a_code_of_their_own(partitioned, run):
+    """So that an audit tells them from those that the next run replaces."""
+    ended = run(partitioned, "--include-statefulset", DRIFTED)
+    codes = {p["name"]: p["code"] for p in ended.summary["leftovers"]}
+    assert codes == {"db-0": "below_partition"}
+    shown = run(partitioned, TEXT, "--include-statefulset", DRIFTED).stdout
+    assert re.search(r"statefulset/db .* 1 Pod stays below the partition\n", shown)
+
+
+def test_a_plan_of_which_only_pods_below_the_partition_are_old_is_applied(
+    partitioned, run, tmp_path
+):
+    planned = run(partitioned, "--include-statefulset", DRIFTED)
+    file = tmp_path / "plan.jsonl"
+    file.write_text(planned.stdout)
+    given = [CONFIRM, "--include-statefulset", DRIFTED]
+    assert run(partitioned, *given).code == 0
+    again = run(partitioned, *given, f"--plan={file}")
+    assert (again.code, again.outcomes) == (0, {})
 
 
 def test_a_pod_below_the_partition_that_is_up_to_date_is_no_failure(partitioned, run):

@@ -587,8 +587,14 @@ MUTATIONS = (
     Mutation(
         "--plan: what is rejected by now needs no rollout",
         "plan_file",
-        'APPLIED = ("up_to_date", "nothing_to_replace")',
-        'APPLIED = ("up_to_date", "nothing_to_replace", "rejected")',
+        'APPLIED = ("up_to_date", "nothing_to_replace", "below_partition")',
+        'APPLIED = ("up_to_date", "nothing_to_replace", "below_partition", "rejected")',
+    ),
+    Mutation(
+        "--plan: a row that is interrupted is applied",
+        "plan_file",
+        "        elif outcome is Outcome.INTERRUPTED:\n            is_left = True\n",
+        "",
     ),
     Mutation(
         "--plan: the order is that of a plan without it",
@@ -941,8 +947,14 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
         "numbers",
-        "        is_planned = code != IN_THE_PLAN or name in decision.old_pods\n",
-        "        is_planned = True\n",
+        "        elif code == IN_THE_PLAN and name not in decision.old_pods:\n            own = DRIFTED\n",
+        "",
+    ),
+    Mutation(
+        "numbers: Pods below a partition have no code of their own",
+        "numbers partitions",
+        '        if is_below_partition(decision.found.obj, name):\n            own = "below_partition"\n        elif',
+        "        if",
     ),
     Mutation(
         "numbers: a Pod stands in the row of its first sidecar",
