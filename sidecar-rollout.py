@@ -2463,12 +2463,19 @@ class Cluster:
     def pod_today(self, ref: ObjectRef, obj: Json, sample: Json, number: int = 0) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
 
-        In this dry run, admission runs and nothing is stored; see pod_to_create.
+        In this dry run, admission runs and nothing is stored; see pod_to_create. OpenShift admits a
+        Pod by the constraints that its creator may use, or its service account: those of a person
+        say nothing about the Pods of a controller.
         """
         path = f"{CORE}/namespaces/{ref.namespace}/pods"
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
         body = pod_to_create(ref, obj, sample, number)
-        return decode_object(self.request("POST", path, query=query, body=body))
+        pod = decode_object(self.request("POST", path, query=query, body=body))
+        own, theirs = (annotations_of(each).get("openshift.io/scc") for each in (pod, sample))
+        if own and theirs and own != theirs:
+            text = f"admitted by SCC {own} for you, and {theirs} for its controller"
+            raise ApiError(200, f"{text}: run as a service account that may use no other")
+        return pod
 
     def last_change(self, config: ObjectRef) -> datetime | ApiError:
         """Return when a ConfigMap or Secret last changed, from its metadata alone."""
@@ -2992,8 +2999,11 @@ def live_pod(pod: Json, options: Options) -> LivePod:
 def lost_sidecars(pod: Json, options: Options) -> set[str]:
     """Return the named sidecars that a Pod should have had when this command restarted it.
 
-    The annotation has those that the dry run had returned: `istio-init (init), istio-proxy`.
+    The annotation has those that the dry run had returned: `istio-init (init), istio-proxy`. What
+    --allow-removal allows to go is not lost.
     """
+    if options.allow_removal:
+        return set()
     text = annotations_of(pod).get(f"{options.annotation_prefix}.rollout.sidecars", "")
     found = re.findall(r"([a-z0-9-]+)( \(init\))?", text)
     expected = [Sidecar(name, "", False, bool(init)) for name, init in found]
@@ -3157,6 +3167,37 @@ def without_values(difference: Difference) -> Difference:
     return Difference(path, *shown)
 
 
+WHAT_RUNS = ("image", "command", "args")  # in a container
+
+
+def injected_view(pod: Json, template: Json, running: Iterable[Sidecar], names: Names) -> bytes:
+    """Return the named sidecars of the answer to a dry run, see view_of, without stubs."""
+    stubs = stubs_of(pod, template, {(sidecar.name, sidecar.image) for sidecar in running})
+    return view_of(
+        pod, [c["name"] for _, c in named_containers(pod, names) if c["name"] not in stubs]
+    )
+
+
+def stubs_of(pod: Json, template: Json, injected: Collection[tuple[str, str]]) -> set[str]:
+    """Return the containers that run what the Pod template states, and not an injected image.
+
+    `injected` has names and images. Istio's gateways, and everybody who customizes injection, state
+    a sidecar in the Pod template, with the image `auto`. If nothing injects, that is what a Pod
+    gets. Other webhooks may add variables and volumes, even to that.
+    """
+    if "spec" not in template:  # of a custom resource
+        return set()
+    stated = {found["name"]: only(found, WHAT_RUNS) for _, found in containers_of(template)}
+    known = {name for name, _ in injected}
+    stubs = set()
+    for _, found in containers_of(pod):
+        name = found["name"]
+        is_injected = (name, found["image"]) in injected
+        if name in known and not is_injected and only(found, WHAT_RUNS) == stated.get(name):
+            stubs.add(name)
+    return stubs
+
+
 def view_of_others(pod: Json, names: Names) -> bytes:
     """Return the containers that are not named; see view_of."""
     return view_of(pod, [name for name in container_names(pod) if not matches(name, names)])
@@ -3284,15 +3325,23 @@ def verdict_on(error: ApiError) -> Verdict:
     that fails, times out or does not support dry run, and an exceeded quota (a rolling update may
     free room first) say nothing about that.
     """
-    is_denied = re.search("denied (the )?request", str(error))  # a webhook: with any status
+    if is_denied(error):
+        return Verdict.REJECTED
     is_invalid = error.status in (400, 403, 422) and not is_inconclusive(error)
-    return Verdict.REJECTED if is_denied or is_invalid else Verdict.UNKNOWN
+    return Verdict.REJECTED if is_invalid else Verdict.UNKNOWN
+
+
+def is_denied(error: ApiError) -> bool:
+    """Return whether a webhook or a policy denied a request, with any status."""
+    return bool(re.search("denied (the )?request", str(error)))
 
 
 def is_inconclusive(error: ApiError) -> bool:
     """Return whether a dry run failed for a reason that does not concern a rollout."""
-    inconclusive = 'exceeded quota|does not support dry run|cannot create resource "pods"'
-    return bool(re.search(inconclusive, str(error)))
+    if is_denied(error):  # in whatever words
+        return False
+    words = 'exceeded quota|does not support dry run|cannot create resource "pods"|admitted by SCC'
+    return bool(re.search(words, str(error)))
 
 
 def compare_all(
@@ -3381,13 +3430,15 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
     names = options.sidecars
     try:
         sample = unpacked(found.sample)
-        pod = cluster.pod_today(found.ref, with_template(cluster, found), sample, number)
+        obj = with_template(cluster, found)
+        pod = cluster.pod_today(found.ref, obj, sample, number)
         configs = NOTHING
         if options.include_config:
             configs = configs_of(pod, found.ref.namespace, options)
         others = view_of_others(pod, names)
         changes = other_changes(view_of_others(sample, names), others)
-        return Today(view_of(pod, names), others, changes, configs)
+        view = injected_view(pod, obj["spec"]["template"], found.sidecars, names)
+        return Today(view, others, changes, configs)
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
@@ -4744,7 +4795,8 @@ class Work:
             if not is_inconclusive(error):
                 self.today = replace(self.today, error=error)
         else:
-            self.answer = view_of(expected, self.options.sidecars)
+            template, running = obj["spec"]["template"], self.planned.found.sidecars
+            self.answer = injected_view(expected, template, running, self.options.sidecars)
             self.today = replace(self.today, view=self.answer, error=None)
 
     def read_ended(self) -> None:
@@ -4804,7 +4856,13 @@ class Work:
 
     def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
-        each = [tuple(container_names(pod)) for pod in pods]
+        template = dig(self.obj, "spec.template")
+        today = stored_object(self.today.view)
+        injected = {(name, today[name]["image"]) for name in today}
+        each = []
+        for pod in pods:
+            stubs = stubs_of(pod, template, injected)
+            each.append(tuple(name for name in container_names(pod) if name not in stubs))
         missing = {}
         for names in set(each):  # most Pods of a workload have the same: 5,000 Pods ask once
             missing[names] = missing_sidecars(self.planned, names, self.options)
@@ -4838,11 +4896,15 @@ class Work:
                 self.today, view=view_of(expected, self.options.sidecars), error=None
             )
             differences = self.differences_of(new)
-        if differences:
-            texts = "; ".join(map(difference_text, differences))
-            message = f"the new Pods still differ: {texts}"
-            return Result(self.planned, Outcome.STILL_DRIFTED, message)
-        return None
+        if not differences:
+            return None
+        texts = "; ".join(map(difference_text, differences))
+        message = f"the new Pods still differ: {texts}"
+        stop_reason = ""
+        if {d.path for d in differences} <= {d.path for d in self.planned.differences}:
+            stop_reason = "the API server answers this user otherwise than controllers"
+            message = f"{message}; {stop_reason}"
+        return Result(self.planned, Outcome.STILL_DRIFTED, message, stop_reason)
 
     def snapshot(self, attempt: Attempt) -> Snapshot:
         """Return the workload's Pods now. SkipError if it no longer exists."""

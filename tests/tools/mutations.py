@@ -308,8 +308,14 @@ MUTATIONS = (
     Mutation(
         "comparison: every error of a dry run is a rejection",
         "verdicts",
-        "return Verdict.REJECTED if is_denied or is_invalid else Verdict.UNKNOWN",
-        "return Verdict.REJECTED",
+        "    return Verdict.REJECTED if is_invalid else Verdict.UNKNOWN\n",
+        "    return Verdict.REJECTED\n",
+    ),
+    Mutation(
+        "comparison: a webhook that denies in the words of a quota is ignored",
+        "verdicts check_before_rollout",
+        "    if is_denied(error):  # in whatever words\n        return False\n",
+        "",
     ),
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
@@ -1137,6 +1143,30 @@ MUTATIONS = (
         "image_changes",
         "    return (is_ready(pod) or not is_ready(before)) and restarted",
         "    return restarted",
+    ),
+    Mutation(
+        "answers: a stub that nobody fills in is a sidecar",
+        "answers_for_controllers",
+        "            stubs.add(name)\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "answers: an image that the Pod template states is never an injected one",
+        "answers_for_controllers",
+        'WHAT_RUNS = ("image", "command", "args")',
+        'WHAT_RUNS = ("image",)',
+    ),
+    Mutation(
+        "answers: what a person is admitted by says what controllers get",
+        "answers_for_controllers",
+        "        if own and theirs and own != theirs:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "answers: new Pods that differ as the old ones did do not stop the run",
+        "answers_for_controllers",
+        '            stop_reason = "the API server answers this user otherwise than controllers"\n',
+        "            pass\n",
     ),
     Mutation(
         "references: extensions is a group of its own",
