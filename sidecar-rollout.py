@@ -2230,7 +2230,8 @@ class Cluster:
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
-        Everything sent is safe to repeat. The client's own retries have no deadline.
+        Writes have none: a worker reads and decides again before it repeats one; see Work.write.
+        The client's own retries have no deadline.
         """
         if not path:  # see path_of
             raise ApiError(404, "no object can have this name")
@@ -2404,7 +2405,7 @@ class Cluster:
             "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},
         }
         path = path_of(ObjectRef("Pod", metadata["namespace"], metadata["name"]))
-        self.request("POST", f"{path}/eviction", body=body, retry_on=(0, 503))
+        self.request("POST", f"{path}/eviction", body=body, retries=0)
 
     def change_images(self, pod: Json, images: Mapping[str, str]) -> Json:
         """Change images of a Pod's containers, by their names, and return the Pod.
@@ -2427,7 +2428,8 @@ class Cluster:
         }
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
         query = {"fieldManager": FIELD_MANAGER}
-        return decode_object(self.request("PATCH", path_of(ref), query=query, body=body))
+        data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
+        return decode_object(data)
 
     def pod_named(self, namespace: str, name: str) -> Json:
         """Return a Pod; empty if there is none.
@@ -2499,7 +2501,8 @@ class Cluster:
             "spec": {"template": {"metadata": {"annotations": annotations}}},
         }
         query = {"fieldManager": FIELD_MANAGER}
-        return decode_object(self.request("PATCH", path_of(ref), query=query, body=body))
+        data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
+        return decode_object(data)
 
     def record_event(self, found: Found, message: str, is_failure: bool) -> None:
         """Record an Event on a workload, for `kubectl describe`; without permission, nothing."""
@@ -4471,6 +4474,9 @@ POLL = 0.2  # seconds until a signal is noticed
 SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the Pods
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 CONFLICTS = 20  # its status changes a workload's resource version, too
+# Statuses of a write that is tried again; an API server that has just started may answer 403
+TRIED_AGAIN = (0, 403, 409, 429, 503)
+MAY_HAVE_ARRIVED = (0, 502, 503, 504)
 
 RECREATED = "was deleted and recreated during its rollout"
 COMPLETE = re.compile("successfully rolled out|roll(ing update| out) complete")  # of kubectl
@@ -4815,6 +4821,24 @@ class Work:
         if dig(self.obj, "metadata.uid") != uid:
             raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
 
+    def write(self, send: Callable[..., Answer], *parts: Any, is_undo: bool = False) -> Answer:
+        """Send a write once, unless something speaks against it by now.
+
+        The only way to write. UnsuccessfulError if nothing else may be begun, StoppedWaiting after
+        the second signal.
+        """
+        if self.signals.is_second():
+            raise StoppedWaiting
+        if not is_undo:
+            self.require_running()
+        return send(*parts)
+
+    def require_running(self) -> None:
+        """Raise UnsuccessfulError if nothing else may be begun, also by the gate's last answer."""
+        self.signals.require_running()
+        if self.rollout.gate.status:
+            raise UnsuccessfulError(Outcome.NOT_STARTED, self.rollout.gate.status)
+
     def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars are not ready, and none has been so far."""
         is_unready = any(has_unready_sidecar(pod, self.options) for pod in pods)
@@ -5060,22 +5084,24 @@ class Restart(Work):
             obj = self.cluster.workload(ref)
             if stamp in template_annotations(obj).values():
                 return patched_at(obj, stamp)
-            if problem and obj:
-                self.is_begun = problem.status in (0, 502, 503, 504)  # it may still arrive
+            if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
                 raise problem
             spec = only(dig(obj, "metadata"), ("uid", "generation"))
             self.check(obj, spec == checked)
             checked = spec
-            self.signals.require_running()
             version = obj["metadata"].get("resourceVersion", "")
             annotations = self.annotations(stamp)
-            self.is_begun = True
             try:
-                return patched_at(self.cluster.patch_template(ref, annotations, version), stamp)
+                answer = self.write(self.cluster.patch_template, ref, annotations, version)
+                return patched_at(answer, stamp)
             except ApiError as error:
-                self.is_begun = error.status != 409
-                problem = error if self.is_begun else None
-            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)
+                problem = error
+                self.is_begun |= error.status in MAY_HAVE_ARRIVED
+                log.debug("patch: retrying: %s", error, extra={"workload": str(ref)})
+            pause = max(min(pause, 1.0), min(problem.retry_after, 30.0))
+            self.signals.wait(pause, self.signals.reason_to_stop)
+        if problem and problem.status != 409:
+            raise problem
         text = f"not patched: gave up after {CONFLICTS} update conflicts"
         raise UnsuccessfulError(Outcome.FAILED, text)
 
@@ -5457,7 +5483,7 @@ class PodByPod(Work):
                 pod = self.next_pod()
                 if not pod:
                     return ""
-                self.require_running()
+                self.require_running()  # also before what is only waited for
                 obstacle = self.obstacle(pod) or self.act(pod)
             except (SkipError, UnsuccessfulError, ApiError) as error:
                 if not self.batch:
@@ -5489,7 +5515,7 @@ class PodByPod(Work):
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
-        if self.signals.reason_to_stop():
+        if self.signals.reason_to_stop() or self.rollout.gate.status:
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def order(self, pod: Json) -> tuple[bool, int, str]:
@@ -5601,26 +5627,36 @@ class Eviction(PodByPod):
         """Evict a Pod; return why it may not be evicted now (empty: it may).
 
         A Pod that is gone (404), or another one by now (409), was replaced by somebody else. A 429
-        without the cause DisruptionBudget comes from an overloaded API server.
+        without the cause DisruptionBudget comes from an overloaded API server. What a webhook
+        denies, an operator may do by itself: some drain their Pods when somebody tries.
         """
         template = dig(self.owner_obj, "spec.template")
         if template != self.templates.get(self.owner, template):
             raise SkipError("its Pod template was changed; rerun this command")
         try:
-            self.cluster.evict(pod)
+            self.write(self.cluster.evict, pod)
         except ApiError as error:
-            if error.status in UNAVAILABLE and error.status != 429:
-                self.take(pod, "may have been evicted; ")
+            if error.status == 401:
                 raise
             has_two_budgets = "more than one PodDisruptionBudget" in str(error)
-            if error.status in (400, 403, 422) or has_two_budgets:
+            is_forbidden = error.status == 403 and not is_denied(error)
+            if error.status in (400, 422) or is_forbidden or has_two_budgets:
                 text = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise UnsuccessfulError(Outcome.FAILED, text) from None
-            if error.status == 429 or self.cluster.pod(pod):  # else it was evicted all the same
+            self.is_begun |= error.status in MAY_HAVE_ARRIVED
+            if error.status == 429 or self.is_still_there(pod):  # else it was evicted all the same
                 self.retry_after = error.retry_after
                 return error.causes.get("DisruptionBudget", str(error))
         self.take(pod, "was evicted; ")
         return ""
+
+    def is_still_there(self, pod: Json) -> bool:
+        """Return whether a Pod was not evicted. ApiError if that is not known."""
+        try:
+            return bool(self.cluster.pod(pod))
+        except ApiError:
+            self.take(pod, "may have been evicted; ")
+            raise
 
     def look(self) -> str:
         """Return what the batch waits for; nothing if its Pods are gone and new ones are ready.
@@ -5700,14 +5736,18 @@ class ImageChange(PodByPod):
         images = self.images_to_change(pod)
         self.take(pod, "may have the new image; ")
         try:
-            status = self.cluster.change_images(pod, images)["status"]
+            status = self.write(self.cluster.change_images, pod, images)["status"]
             self.batch[uid_of(pod)] = {**pod, "status": status}  # as it was then
         except ApiError as error:
-            if error.status in UNAVAILABLE:
+            if error.status == 401:
                 raise
-            if not self.cluster.pod(pod):  # somebody replaced it
+            now = self.cluster.pod(pod)
+            if not now or images.items() <= images_of(now).items():  # replaced, or stored
                 return ""
             self.leave(pod)
+            if error.status in (*MAY_HAVE_ARRIVED, 429):
+                self.retry_after = error.retry_after
+                return str(error)
             text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
             raise UnsuccessfulError(Outcome.FAILED, text) from None
         return ""
@@ -5759,13 +5799,17 @@ class ImageChange(PodByPod):
         probe has not passed: then only a new Pod helps.
         """
         old = only(images_of(pod), self.images_to_change(pod))
-        text = "the old image was put back"
-        try:
-            self.cluster.change_images(pod, old)
-        except ApiError as error:
-            if error.status in UNAVAILABLE:
-                raise
-            text = f"the old image was not put back: {first_line(error)}"
+        text = ""
+        for pause in itertools.islice(growing(0.5), RETRIES):
+            try:
+                self.write(self.cluster.change_images, pod, old, is_undo=True)
+                text = "the old image was put back"
+                break
+            except ApiError as error:
+                text = f"the old image was not put back: {first_line(error)}"
+                if error.status not in UNAVAILABLE:
+                    break
+            self.signals.wait(pause)
         stop_reason = ""
         if not self.rollout.proven.is_set():
             stop_reason = f"the new image does not start in {self.ref}"
@@ -5923,7 +5967,12 @@ class Scheduler:
         """Carry out tasks, one after the other. Runs in a worker, which shares only the queues."""
         for task in iter(self.tasks.get, None):
             tell = partial(self.tell, task)
-            tell(self.rollout.carry_out(task.planned, tell, task.earlier))
+            try:
+                result = self.rollout.carry_out(task.planned, tell, task.earlier)
+            except Exception as error:  # else the main thread would wait for it forever
+                log.debug("worker failed", exc_info=True, extra={"workload": str(task.planned.ref)})
+                result = replace(failure_of(task.planned, error, True), is_begun=True)
+            tell(result)
 
     def tell(self, task: Task, news: str | Result) -> None:
         self.events.put((task, news))

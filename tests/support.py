@@ -493,9 +493,8 @@ def patched(cluster) -> list[str]:
 
 def refuse(cluster, *names: str) -> None:
     for name in names:
-        cluster.fault(
-            method="PATCH", path=f"deployments/{name}", status=403, body={"message": "no"}
-        )
+        denied = {"message": "admission webhook denied the request: no"}
+        cluster.fault(method="PATCH", path=f"deployments/{name}", status=403, body=denied)
 
 
 def began_after(cluster, name: str, other: str) -> bool:

@@ -68,7 +68,7 @@ def test_after_a_run_it_says_what_is_left(company, run):
 
 
 def test_what_failed_is_named_by_its_outcome(company, run):
-    company.fault(method="PATCH", path="deployments/web", status=403, body={"message": "no"})
+    company.fault(method="PATCH", path="deployments/web", status=422, body={"message": "no"})
     ended = run(company, DRIFTED, CONFIRM)
     old = ended.summary["sidecars"][0]["left"]
     assert old == {"failed": 2, "kind_not_selected": 3, "static_pod": 1, "running_to_completion": 1}

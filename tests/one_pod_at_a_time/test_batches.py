@@ -81,7 +81,7 @@ def test_an_error_ends_the_taking_and_what_was_evicted_is_waited_for(cluster, st
     """A rule refuses the second eviction; the first Pod's replacement is awaited, and counted."""
     shop_of(cluster, 4)
     cluster.kubelet.ready_after = 1.5
-    denied = {"kind": "Status", "message": 'admission webhook "x" denied the request', "code": 403}
+    denied = {"kind": "Status", "message": "pods is forbidden: no permission", "code": 403}
     (first, *_) = sorted(p["metadata"]["name"] for p in cluster.pods("shop"))
     cluster.fault(
         method="POST", path=rf"pods/(?!{first})[^/]*/eviction", status=403, body=denied, times=9
@@ -91,7 +91,7 @@ def test_an_error_ends_the_taking_and_what_was_evicted_is_waited_for(cluster, st
     assert time.monotonic() - began > 1.5
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "failed")
-    assert "denied the request (1 of 4 Pods replaced)" in result["message"]
+    assert "no permission (1 of 4 Pods replaced)" in result["message"]
     assert all(map(is_ready, cluster.pods("shop")))
 
 

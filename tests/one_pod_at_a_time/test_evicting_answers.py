@@ -114,14 +114,14 @@ def test_an_error_is_final(cluster, run):
     cluster.settle()
     body = {
         "kind": "Status",
-        "message": 'admission webhook "x" denied the request: no',
+        "message": 'pods "x" is forbidden: no permission',
         "code": 403,
     }
     cluster.fault(method="POST", path="/eviction", status=403, body=body)
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert result["outcome"] == "failed"
-    assert 'admission webhook "x" denied the request: no' in result["message"]
+    assert 'pods "x" is forbidden: no permission' in result["message"]
 
 
 def test_the_wait_for_a_budget_leaves_time_for_the_replacement(cluster, start):

@@ -129,7 +129,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     cluster.create("shop", workload("Deployment", "d", spec, progressDeadlineSeconds=1))
     cluster.settle()
     cluster.delete("ServiceAccount", "shop", "d")
-    cluster.fault(method="PATCH", path="deployments/b", status=403, body={"message": "no"})
+    cluster.fault(method="PATCH", path="deployments/b", status=422, body={"message": "no"})
     ended = run(unchecked(cluster), TEXT, CONFIRM)
     _, _, summary = ended.stdout.partition("compare first.\n\n")
     flags = "--namespace shop --context embedded"
@@ -140,7 +140,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     assert kubectl == "  kubectl"
     assert failures[:5] == [
         "failed: Deployment shop/b:",
-        "  403 no",
+        "  422 no",
         f"{kubectl} describe deployment/b {flags}",
         "failed: Deployment shop/d:",
         '  error: deployment "d" exceeded its progress deadline',
@@ -320,7 +320,7 @@ def test_the_summary_is_not_on_standard_error(web_and_api):
 
 def test_colors_on_a_terminal_unless_no_color_is_set(web_and_api):
     web_and_api.fault(
-        method="PATCH", times=9, path="deployments/", status=403, body={"message": "no"}
+        method="PATCH", times=9, path="deployments/", status=422, body={"message": "no"}
     )
     assert "\x1b[31mERROR  \x1b[0m" in Terminal(web_and_api, CONFIRM).text
     assert "\x1b[3" not in Terminal(web_and_api, CONFIRM, NO_COLOR="1").text
@@ -344,7 +344,7 @@ def test_what_the_cluster_says_cannot_steer_the_terminal(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     evil = "no\x1b[2J\nrollout succeeded\x07"
-    cluster.fault(method="PATCH", times=2, status=403, body={"message": evil})
+    cluster.fault(method="PATCH", times=2, status=422, body={"message": evil})
     for ended in (run(cluster, TEXT, CONFIRM), run(cluster, TEXT, CONFIRM)):
         assert "\x1b" not in ended.stdout + ended.stderr
         assert "\x07" not in ended.stdout + ended.stderr

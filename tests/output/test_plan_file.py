@@ -52,6 +52,16 @@ def written(path, lines) -> str:
     return f"--plan={file}"
 
 
+@pytest.mark.parametrize("outcome", ["SUCCEEDED", "INTERRUPTED", "NOT_STARTED"])
+def test_a_row_that_was_interrupted_is_not_applied(tool, outcome):
+    """For example by --max-duration, after the first of its Pods."""
+    for plan in (None, {}):
+        totals = tool.Totals(options_of(tool, plan=plan))
+        totals.count(tool.Result(a_workload(tool), tool.Outcome[outcome], ""))
+        is_missing = plan is not None and outcome != "SUCCEEDED"
+        assert totals.failed["not applied"] == is_missing
+
+
 def test_only_the_workloads_of_a_plan_are_rolled_out_in_its_order(fleet, run, tmp_path):
     dry = run(fleet, *JSON)
     assert names(dry) == ["web", "api", "db"]

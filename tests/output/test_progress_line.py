@@ -10,11 +10,12 @@ from support import (
     TEXT,
     Terminal,
     a_workload,
+    refuse,
 )
 
 
 def test_the_progress_line(web_and_api):
-    web_and_api.fault(method="PATCH", path="deployments/api", status=403, body={"message": "no"})
+    refuse(web_and_api, "api")
     web_and_api.kubelet.ready_after = 5  # the first look is after 3 seconds
     seen = Terminal(web_and_api, CONFIRM)
     assert seen.code == 1

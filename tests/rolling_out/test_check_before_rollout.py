@@ -49,6 +49,18 @@ def test_what_the_api_server_would_reject_is_not_patched(drifted_fleet, run, sta
     assert messages(ended)["b"] == "--max-failures=1 reached"
 
 
+def test_what_a_webhook_denies_in_the_words_of_a_quota_is_denied(cluster, run):
+    """A quota of the namespace itself says nothing: a Recreate makes room first."""
+    cluster.create("shop", workload("Deployment", "web", strategy={"type": "Recreate"}))
+    cluster.settle()
+    denied = {"message": 'admission webhook "x" denied the request: team exceeded quota'}
+    cluster.fault(method="POST", path="namespaces/shop/pods", status=403, body=denied, times=9)
+    ended = run(cluster, CONFIRM)
+    assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
+    assert messages(ended)["web"].startswith(NOT_CREATED)
+    assert patched(cluster) == []
+
+
 @pytest.mark.embedded("a real one registers no such webhook")
 def test_a_webhook_that_knows_no_dry_run_keeps_nothing_from_being_patched(drifted_fleet, run):
     drifted_fleet.injector.state = "no-dry-run"

@@ -29,7 +29,8 @@ def test_after_n_failures_nothing_new_starts(deployments_a_to_f, run):
 
 
 def test_what_is_in_progress_is_waited_for_after_the_last_failure(deployments_a_to_f, start):
-    forbidden = {"status": 403, "body": {"message": "no"}, "release": threading.Event()}
+    denied = {"message": "admission webhook denied the request: no"}
+    forbidden = {"status": 403, "body": denied, "release": threading.Event()}
     deployments_a_to_f.fault(method="PATCH", path="deployments/c", **forbidden)
     held = deployments_a_to_f.fault(method="PATCH", path="deployments/b", release=threading.Event())
     running = start(deployments_a_to_f, CONFIRM, "--max-failures=1", "--parallel-rollouts=2")

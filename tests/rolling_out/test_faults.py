@@ -125,7 +125,7 @@ def test_nothing_is_lost_under_faults(cluster, start, seed):
     before = pods_by_workload(cluster)
     if seed % 2:
         cluster.fault(
-            method="PATCH", path="deployments/w-5[?]", times=99, status=403, body={"message": "no"}
+            method="PATCH", path="deployments/w-5[?]", times=99, status=422, body={"message": "no"}
         )
     cluster.server.chaos = Chaos(seed)
     running = start(

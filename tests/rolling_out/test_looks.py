@@ -329,7 +329,7 @@ def test_max_failures_as_a_percentage_of_the_plan(cluster, run):
     for number in range(8):
         cluster.create("shop", workload("Deployment", f"web-{number}"))
     cluster.settle()
-    cluster.fault(method="PATCH", status=403, body={"message": "no"}, times=99)
+    cluster.fault(method="PATCH", status=422, body={"message": "no"}, times=99)
     ended = run(cluster, CONFIRM, "--max-failures=25%")
     assert ended.summary["outcomes"] == {"failed": 2, "not_started": 6}
     assert messages(ended)["web-7"] == "--max-failures=2 reached"

@@ -122,11 +122,16 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
     rollout.signals.received.append(2)
 
     class Cluster:
+        connection = SimpleNamespace(user="")
+
         def now(self):
             return tool.datetime.now(tool.timezone.utc)
 
         def workload(self, ref):
             return {"metadata": {"generation": 1}}
+
+        def patch_template(self, *parts):
+            raise AssertionError("a write after a signal")
 
     object.__setattr__(rollout, "cluster", Cluster())
     monkeypatch.setattr(tool.Restart, "check", lambda *parts: None)

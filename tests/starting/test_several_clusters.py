@@ -49,7 +49,7 @@ def test_the_readmes_loop_over_contexts_stops_at_the_first_cluster_that_fails(
         path = tmp_path / "config"
         path.write_text(json.dumps(config))
         if canary_fails:
-            canary.fault(method="PATCH", status=403, body={"message": "no"})
+            canary.fault(method="PATCH", status=422, body={"message": "no"})
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "kubectl").symlink_to(KUBECTL)
         environment = {

@@ -444,8 +444,14 @@ MUTATIONS = (
     Mutation(
         "evict: a budget that allows nothing is a failure",
         "evicting_answers",
-        "if error.status == 429 or self.cluster.pod(pod):",
-        "if error.status != 429 and self.cluster.pod(pod):",
+        "if error.status == 429 or self.is_still_there(pod):",
+        "if error.status != 429 and self.is_still_there(pod):",
+    ),
+    Mutation(
+        "evict: what a webhook denies is a failure",
+        "writes",
+        "            is_forbidden = error.status == 403 and not is_denied(error)\n",
+        "            is_forbidden = error.status == 403\n",
     ),
     Mutation(
         "evict: a pending template is rolled out",
@@ -480,21 +486,21 @@ MUTATIONS = (
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if self.signals.reason_to_stop():\n            raise UnsuccessfulError(",
+        "        if self.signals.reason_to_stop() or self.rollout.gate.status:\n            raise UnsuccessfulError(",
         "        if False:\n            raise UnsuccessfulError(",
     ),
     Mutation(
         "evict: one that took place despite its answer is not waited for",
         "evicting_answers",
-        "if error.status == 429 or self.cluster.pod(pod):",
+        "if error.status == 429 or self.is_still_there(pod):",
         "if True:",
     ),
     # In place
     Mutation(
         "in place: the old image is not put back",
         "in_place image_changes",
-        "            self.cluster.change_images(pod, old)\n",
-        "            pass\n",
+        "                self.write(self.cluster.change_images, pod, old, is_undo=True)\n",
+        "                pass\n",
     ),
     Mutation(
         "in place: a ready Pod does not wait for the others",
@@ -910,8 +916,20 @@ MUTATIONS = (
     Mutation(
         "patch: one that was answered with 500 is not recognized",
         "lost_answers",
-        "                problem = error if self.is_begun else None\n",
-        "                if error.status == 500:\n                    raise\n                problem = error if self.is_begun else None\n",
+        "                problem = error\n                self.is_begun",
+        "                if error.status == 500:\n                    raise\n                problem = error\n                self.is_begun",
+    ),
+    Mutation(
+        "writes: after the second signal, too",
+        "writes",
+        "        if self.signals.is_second():\n            raise StoppedWaiting\n        if not is_undo:\n",
+        "        if not is_undo:\n",
+    ),
+    Mutation(
+        "writes: the transport repeats a patch",
+        "writes",
+        '        data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)\n        return decode_object(data)\n\n    def record_event',
+        '        data = self.request("PATCH", path_of(ref), query=query, body=body)\n        return decode_object(data)\n\n    def record_event',
     ),
     Mutation(
         "patch: others start after one without an answer",
@@ -922,8 +940,8 @@ MUTATIONS = (
     Mutation(
         "patch: conflicts do not pause",
         "lost_answers",
-        "            self.signals.wait(min(pause, 1.0), self.signals.reason_to_stop)\n        text",
-        "        text",
+        "            self.signals.wait(pause, self.signals.reason_to_stop)\n        if problem and problem",
+        "            pass\n        if problem and problem",
     ),
     Mutation(
         "verification: a recreated workload is the same",

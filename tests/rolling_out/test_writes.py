@@ -1,0 +1,137 @@
+"""Leave to write is asked in one place, right before each try, and the transport repeats no write."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+
+import pytest
+from clusters.embedded.manifests import replicated, workload
+from support import (
+    CONFIRM,
+    DRIFTED,
+    a_rollout,
+    a_workload,
+    evictions,
+    make_old,
+    messages,
+    patched,
+    upgrade,
+)
+
+REFUSED = {"status": 503, "headers": {"Retry-After": "1"}, "body": {"message": "try later"}}
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("what", ["patch", "eviction"])
+def test_a_write_that_was_refused_is_not_repeated_after_a_signal(cluster, start, what, signals):
+    if what == "patch":
+        cluster.create("shop", workload("Deployment", "x", replicas=2))
+    else:
+        cluster.create("shop", replicated("ReplicaSet", "x", replicas=2))
+    make_old(cluster)
+    held = threading.Event()
+    method, path = ("PATCH", "deployments/x") if what == "patch" else ("POST", "/eviction")
+    fault = cluster.fault(method=method, path=path, release=held, **REFUSED)
+    running = start(cluster, CONFIRM, *([] if what == "patch" else ["--evict"]))
+    assert fault.reached.wait(20)
+    for _ in range(signals):
+        running.signal(signal.SIGINT)
+        running.wait_for_log("interrupted: ")
+    held.set()
+    ended = running.finish()
+    assert ended.code == 130
+    assert (len(patched(cluster)), len(evictions(cluster))) == (what == "patch", what != "patch")
+    assert len(cluster.pods("shop")) == 2
+    if what == "patch":
+        assert cluster.get("Deployment", "shop", "x")["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize("is_undo", [False, True])
+@pytest.mark.parametrize("signals", [0, 1, 2])
+def test_after_a_signal_only_what_is_put_back_is_written_and_after_two_nothing(
+    tool, signals, is_undo
+):
+    rollout = a_rollout(tool, None)
+    rollout.signals.received += [signal.SIGINT] * signals
+    sent: list[str] = []
+    with suppress(tool.StoppedWaiting, tool.UnsuccessfulError):
+        tool.Restart(rollout, a_workload(tool), str).write(sent.append, "x", is_undo=is_undo)
+    assert sent == ["x"] * (signals == 0 or (signals == 1 and is_undo))
+
+
+@pytest.mark.parametrize("status", [403, 429, 503])
+def test_a_patch_that_is_refused_for_a_moment_is_tried_again(cluster, run, status):
+    cluster.create("shop", workload("Deployment", "x"))
+    make_old(cluster)
+    cluster.fault(method="PATCH", path="deployments/x", status=status, body={"message": "no"})
+    assert run(cluster, CONFIRM).outcomes == {"shop/x": "succeeded"}
+    assert patched(cluster) == ["x", "x"]
+
+
+def test_what_a_webhook_denies_is_not_tried_again(cluster, run):
+    cluster.create("shop", workload("Deployment", "x"))
+    make_old(cluster)
+    denied = {"message": 'admission webhook "x" denied the request: no'}
+    cluster.fault(method="PATCH", path="deployments/x", status=403, body=denied, times=9)
+    ended = run(cluster, CONFIRM)
+    assert (ended.outcomes, patched(cluster)) == ({"shop/x": "failed"}, ["x"])
+
+
+def test_an_eviction_that_a_webhook_denies_waits_for_who_drains_the_pod_itself(cluster, start):
+    """Operators of databases replace a Pod once somebody tries to evict it."""
+    cluster.create("shop", replicated("ReplicaSet", "x", replicas=2))
+    make_old(cluster)
+    denied = {"message": 'admission webhook "drain-cleaner" denied the request: I do it'}
+    cluster.fault(method="POST", path="/eviction", status=403, body=denied, times=99)
+    running = start(cluster, CONFIRM, "--evict", "--timeout=30s", "--log-level=debug")
+    before = {pod["metadata"]["uid"] for pod in cluster.pods("shop")}
+    for number in (1, 2):
+        running.wait_for_log("drain-cleaner", number)
+        asked = evictions(cluster)[-1]
+        cluster.delete("Pod", "shop", asked)
+        cluster.wait_for(
+            lambda asked=asked: asked not in [p["metadata"]["name"] for p in cluster.pods("shop")]
+        )
+    ended = running.finish()
+    assert ended.outcomes == {"shop/x": "succeeded"}
+    assert before.isdisjoint(pod["metadata"]["uid"] for pod in cluster.pods("shop"))
+
+
+def test_what_was_begun_is_never_taken_back(cluster, run, tool, monkeypatch):
+    """The answer to the patch is lost, a second try gets 409, and nobody answers the read that follows."""
+    cluster.create("shop", workload("Deployment", "x", replicas=2))
+    make_old(cluster)
+    upgrade(cluster)
+    cluster.fault(method="PATCH", path="deployments/x", drop="after")
+    patches: list[int] = []
+
+    def after(request, code, content) -> None:
+        if request.method == "PATCH":
+            patches.append(code)
+            away = {"status": 503, "times": 99, "body": {"message": "etcd leader changed"}}
+            cluster.fault(path="deployments/x$", user_agent="sidecar-rollout", **away)
+
+    cluster.server.after = after
+    monkeypatch.setattr(tool, "RETRIES", 1)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert ended.outcomes == {"shop/x": "failed"}
+    assert messages(ended)["x"].startswith("it may have been restarted: ")
+    assert ended.summary["pods"]["wanted"] == 2  # none of them was verified
+    assert len(patches) == 1
+
+
+def test_a_worker_that_cannot_go_on_delivers_a_result(cluster, run, tool, monkeypatch):
+    """For example where no thread can be started anymore."""
+    cluster.create("shop", workload("Deployment", "a"))
+    cluster.create("shop", workload("Deployment", "b"))
+    make_old(cluster)
+
+    def fail(*parts) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(tool.Rollout, "record_event", fail)
+    ended = run(cluster, CONFIRM, "--record-events")
+    assert ended.outcomes == {"shop/a": "failed", "shop/b": "failed"}
+    assert messages(ended)["a"] == "can't start new thread"
