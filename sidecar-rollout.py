@@ -811,6 +811,16 @@ def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     return [dig(obj, path) or 0 for path in paths]
 
 
+def min_ready_seconds(workload: Json) -> int:
+    """Return for how many seconds a Pod must be ready to be available."""
+    return dig(workload, "spec.minReadySeconds") or 0
+
+
+def misscheduled(workload: Json) -> int:
+    """Return how many Pods a DaemonSet has where it wants none: on nodes that do not want them."""
+    return dig(workload, "status.numberMisscheduled") or 0
+
+
 def is_observed(workload: Json) -> bool:
     generation = dig(workload, "metadata.generation") or 0
     return (dig(workload, "status.observedGeneration") or 0) >= generation
@@ -3949,7 +3959,7 @@ def pending_template(draft: Decision, options: Options) -> str:
     is_pending = False
     if is_on_delete(obj):
         *_, updated = counts_of(ref, obj)
-        live = len(draft.found.pods) - (dig(obj, "status.numberMisscheduled") or 0)
+        live = len(draft.found.pods) - misscheduled(obj)
         is_pending = updated < live or not is_observed(obj)
     elif ref.kind in OWNED and has_template(ref):
         is_pending = dig(obj, "metadata.generation") != 1
@@ -4728,7 +4738,6 @@ class Work:
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.asked: Json = {}  # the object of which it asked: without our own annotations
-        self.wanted_before = planned.total_pods  # Pods, if the owner states no number
         self.is_begun = bool(
             earlier and earlier.is_begun
         )  # whether something may have been written
@@ -4935,10 +4944,7 @@ class Work:
         found = self.pods_of()
         pods = not_terminating(found)
         ending = next(map(text_of_ending, filter(is_terminating, found)), "")
-        wanted = self.wanted_before
-        if has_template(self.ref):
-            self.read_ended()
-            wanted = counts_of(self.ref, self.obj)[0]
+        wanted = self.wanted_pods(len(pods))
         new = list(filter(attempt.is_new, pods))
         old = list(filter(attempt.is_old, pods))
         if old and self.options.only_drifted and self.is_reverted(attempt):
@@ -4947,7 +4953,7 @@ class Work:
             new += drifted[False]
         lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
-        missing = max(wanted - len(pods), 0)
+        missing = max(wanted - len(pods) + misscheduled(self.obj), 0)
         lost = len(lacking) + missing
         # During a rollout there may be more Pods than are wanted: old ones that are replaced.
         kept = len(pods) - len(new) - len(old)
@@ -4956,6 +4962,16 @@ class Work:
         if counts.ready:
             self.rollout.proven.set()
         return Snapshot(pods, old, new, missing, ending, counts)
+
+    def wanted_pods(self, alive: int) -> int:
+        """Return how many Pods the owners want now; those that live, if one states no number."""
+        if has_template(self.ref):
+            self.read_ended()
+            return counts_of(self.ref, self.obj)[0]
+        owners, sample = self.found.owners, unpacked(self.found.sample)
+        if not all(map(has_template, owners)):
+            return alive
+        return sum(counts_of(owner, self.cluster.owner(owner, sample))[0] for owner in owners)
 
     def verify(self, attempt: Attempt) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
@@ -5133,7 +5149,7 @@ class Restart(Work):
         again until the rollout's timeout. SkipError if the workload was deleted.
         """
         ref = self.ref
-        deadline = time.monotonic() + self.options.timeout
+        deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
         looks = Looks(self, attempt)
         for pause in growing(0.5):
             left = max(deadline - time.monotonic(), 1.0)
@@ -5314,7 +5330,9 @@ class PodByPod(Work):
         super().__init__(*parts)
         self.todo: set[str] = set()  # UIDs of the Pods to replace or change
         self.known: set[str] = set()  # UIDs at the start, without those that are done
-        self.away_before = 0  # how many Pods of the owner were away then, without those taken since
+        # How many Pods of the owner were away before any of the batch was taken, and how many there
+        # were, if it states no number
+        self.away_before = self.alive_before = 0
         self.taken: set[str] = set()  # UIDs of the Pods that were acted upon
         self.batch: dict[str, Json] = {}  # those that are waited for, by UID
         self.ending: Exception | None = None  # why no others are taken, once these are waited for
@@ -5338,6 +5356,7 @@ class PodByPod(Work):
             for owner in self.owners:
                 self.owner = owner
                 self.read()
+                self.alive_before = len(not_terminating(self.pods))
                 self.away_before = self.away()
                 while self.todo and self.take_next():
                     self.tell(self.progress)
@@ -5417,7 +5436,6 @@ class PodByPod(Work):
                 self.ask(outdated[0])  # from here on, others may differ
                 self.decide_again(Stage.WRITE)
             own += selected
-        self.wanted_before = max(self.wanted_before, len(self.known))
         if self.planned.method is Method.EVICT and len(own) < len(everything):
             self.decide_again(Stage.WRITE, pods=self.live(everything))  # see pending_template
         decision = self.decide_again(Stage.WRITE, pods=self.live(own))
@@ -5480,6 +5498,9 @@ class PodByPod(Work):
         while True:
             try:
                 self.read()
+                if not self.batch:
+                    self.alive_before = len(not_terminating(self.pods))
+                    self.away_before = min(self.away_before, self.away())
                 pod = self.next_pod()
                 if not pod:
                     return ""
@@ -5541,12 +5562,13 @@ class PodByPod(Work):
 
     def away(self) -> int:
         """Return how many of the wanted Pods are not available."""
-        return self.wanted - sum(map(self.is_available, self.pods))
+        unwanted = misscheduled(self.owner_obj)
+        return self.wanted + unwanted - sum(map(self.is_available, self.pods))
 
     @property
     def min_ready(self) -> int:
         """Return for how many seconds a Pod must be ready to be available."""
-        return dig(self.owner_obj, "spec.minReadySeconds") or 0
+        return min_ready_seconds(self.owner_obj)
 
     def is_available(self, pod: Json) -> bool:
         """Return whether a Pod was not taken, is ready, and has been for minReadySeconds."""
@@ -5568,13 +5590,18 @@ class PodByPod(Work):
                 return f"a Pod to be ready{seconds}: {self.problem_of(pod) or where}"
         for pod in filter(is_terminating, others):
             return text_of_ending(pod)
-        return f"{count_of(self.wanted - len(self.pods), 'Pod')} to be created"
+        return f"{count_of(self.missing or 1, 'Pod')} to be created"
 
     @property
     def wanted(self) -> int:
-        """Return how many Pods the owner wants; if it states no number, as many as before."""
+        """Return how many Pods the owner wants; if it states no number, as many as there were."""
         is_stated = has_template(self.owner)
-        return counts_of(self.owner, self.owner_obj)[0] if is_stated else self.wanted_before
+        return counts_of(self.owner, self.owner_obj)[0] if is_stated else self.alive_before
+
+    @property
+    def missing(self) -> int:
+        """Return how many Pods are to be created, by what the owner says of its Pods."""
+        return max(self.wanted + misscheduled(self.owner_obj) - len(self.pods), 0)
 
     @property
     def limit(self) -> int:
@@ -5593,7 +5620,7 @@ class PodByPod(Work):
 
     def wait_for_batch(self) -> None:
         """Wait until the Pods that were taken are replaced, or run with their new images."""
-        deadline = time.monotonic() + self.options.timeout
+        deadline = time.monotonic() + self.options.timeout + self.min_ready
         for pause in self.pauses():
             self.signals.wait(pause)
             problem = self.look()
@@ -5602,7 +5629,6 @@ class PodByPod(Work):
             self.tell(f"{self.progress}; {problem}")
             if time.monotonic() > deadline:
                 self.give_up(problem)
-        self.rollout.proven.set()
         self.todo -= self.batch.keys()
         self.known -= self.batch.keys()
         self.batch = {}
@@ -5678,12 +5704,14 @@ class Eviction(PodByPod):
                 if uid_of(pod) in self.batch:
                     self.leave(pod)
         is_there = any(uid_of(pod) in self.batch for pod in self.pods)
-        if not is_there and self.away() <= self.away_before:
-            return ""
-        return f"waiting for {self.awaited()}"
+        if is_there or self.away() > self.away_before:
+            return f"waiting for {self.awaited()}"
+        if any(map(self.is_available, new)):
+            self.rollout.proven.set()
+        return ""
 
     def give_up(self, problem: str) -> NoReturn:
-        reason = self.why_missing(self.owner_obj, self.wanted - len(self.pods))
+        reason = self.why_missing(self.owner_obj, self.missing)
         text = ": ".join(filter(None, (f"still {problem}", reason)))
         new = filter(self.attempt.is_new, not_terminating(self.pods))
         stop_reason = self.why_not_proven(new)
@@ -5760,7 +5788,10 @@ class ImageChange(PodByPod):
         (pod,) = self.batch.values()
         images = self.images_to_change(pod)
         now = self.cluster.pod(pod)
-        if not now or self.is_up(pod, now, images):
+        if not now:
+            return ""
+        if self.is_up(pod, now, images):
+            self.rollout.proven.set()
             return ""
         if self.ending and not images.items() <= images_of(now).items():
             self.leave(pod)  # a change without an answer may not have been stored

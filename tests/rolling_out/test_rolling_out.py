@@ -510,3 +510,13 @@ def test_the_process_is_known_until_it_has_ended(tool, tmp_path):
 def test_no_line_is_cut(rollout_status, text):
     """One that comes in two parts, and one after much else."""
     assert rollout_status(text) == (1, "error: timed out waiting for the condition")
+
+
+def test_a_rollout_may_take_min_ready_seconds_longer_than_the_timeout(cluster, run):
+    """Nothing can end it sooner: that is no failure of the rollout."""
+    manifest = workload("Deployment", "slow", minReadySeconds=6)
+    cluster.create("shop", manifest)
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--timeout=4s")
+    assert (ended.code, ended.outcomes) == (0, {"shop/slow": "succeeded"})
+    assert not re.search(RECHECK, ended.stderr)

@@ -432,8 +432,8 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "        if not is_there and self.away() <= self.away_before:\n",
-        "        if not is_there:\n",
+        "        if is_there or self.away() > self.away_before:\n",
+        "        if is_there:\n",
     ),
     Mutation(
         "evict: the replacement of a Pod that was unready need not be ready",
@@ -1152,9 +1152,9 @@ MUTATIONS = (
     ),
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
-        "soak",
-        "        wanted = self.wanted_before\n        if has_template(self.ref):",
-        "        wanted = 0\n        if has_template(self.ref):",
+        "soak what_is_wanted",
+        "        return sum(counts_of(owner, self.cluster.owner(owner, sample))[0] for owner in owners)",
+        "        return 0",
     ),
     Mutation(
         "in place: the Pod need not be ready",
@@ -1197,6 +1197,30 @@ MUTATIONS = (
         "owner_references",
         '    return str(controller_reference(obj).get("uid", ""))\n',
         '    reference = controller_reference(obj)\n    return str(reference.get("uid", "") + reference.get("apiVersion", ""))\n',
+    ),
+    Mutation(
+        "waiting: minReadySeconds does not prolong the timeout",
+        "rolling_out",
+        "self.options.timeout + min_ready_seconds(self.obj)\n        looks = Looks(self, attempt)\n        for",
+        "self.options.timeout\n        looks = Looks(self, attempt)\n        for",
+    ),
+    Mutation(
+        "evict: Pods on nodes that do not want them hide missing ones",
+        "what_is_wanted",
+        "        unwanted = misscheduled(self.owner_obj)\n",
+        "        unwanted = 0\n",
+    ),
+    Mutation(
+        "evict: what was away at the start may stay away",
+        "what_is_wanted",
+        "                    self.away_before = min(self.away_before, self.away())\n",
+        "                    pass\n",
+    ),
+    Mutation(
+        "in place: a changed Pod that is gone proves its image",
+        "what_is_wanted",
+        '        now = self.cluster.pod(pod)\n        if not now:\n            return ""\n        if self.is_up(',
+        '        now = self.cluster.pod(pod)\n        if not now:\n            self.rollout.proven.set()\n            return ""\n        if self.is_up(',
     ),
     Mutation(
         "proxies: ALL_PROXY counts",

@@ -45,6 +45,15 @@ def is_ready(pod: dict) -> bool:
     )
 
 
+def is_available(seconds: int, pod: dict) -> bool:
+    """Whether a Pod that is ready has been for so many seconds, as its condition says."""
+    (since,) = (
+        c["lastTransitionTime"] for c in pod["status"]["conditions"] if c["type"] == "Ready"
+    )
+    passed = datetime.now(timezone.utc) - datetime.fromisoformat(since.replace("Z", "+00:00"))
+    return not seconds or passed >= timedelta(seconds=seconds)
+
+
 def has_ended(pod: dict) -> bool:
     return pod["status"]["phase"] in ("Succeeded", "Failed")
 
@@ -339,11 +348,17 @@ class Controllers:
             self.terminate(pod)
         pods = self.store.children(metadata["uid"], "pods")
         counted = [pod for pod in pods if is_counted(pod)]
-        ready = sum(map(is_ready, counted))
+        ready = list(filter(is_ready, counted))
+        long_enough = functools.partial(is_available, owner["spec"].get("minReadySeconds", 0))
+        available = sum(map(long_enough, ready))
+        if available < len(ready):
+            self._later(1.0, lambda: self._touch(plural, metadata["namespace"], metadata["name"]))
         status = {
             "replicas": len(counted),
             **positive(
-                fullyLabeledReplicas=len(counted), readyReplicas=ready, availableReplicas=ready
+                fullyLabeledReplicas=len(counted),
+                readyReplicas=len(ready),
+                availableReplicas=available,
             ),
             "observedGeneration": metadata.get("generation", 1),
         }
@@ -476,7 +491,12 @@ class Controllers:
                     }
                 ],
             },
-            "spec": {"replicas": 0, "selector": selector, "template": template},
+            "spec": {
+                "replicas": 0,
+                **positive(minReadySeconds=deployment["spec"].get("minReadySeconds", 0)),
+                "selector": selector,
+                "template": template,
+            },
             "status": {"replicas": 0},
         }
         stamp_manager(replica_set, "kube-controller-manager", "apps/v1")
