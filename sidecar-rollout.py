@@ -2085,7 +2085,7 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,ap
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
 RETRY_ON = (0, 429, 500, 502, 503, 504)
-RETRY_WRITE_ON = (0, 429, 503)  # a webhook that failed may take its whole timeout each time
+RETRY_DRY_RUN_ON = (0, 429, 503)  # a webhook that failed may take its whole timeout each time
 PATIENCE = 60.0  # seconds for a request, over all tries: a webhook may take 30
 UNAVAILABLE = (0, 401, 429, 502, 503)  # after all retries, and whatever was requested
 RETRIES = 7  # 31 seconds: a restart of the API server takes 10 to 20
@@ -2236,7 +2236,6 @@ class Cluster:
         query: Json | None = None,
         accept: str = JSON_TYPE,
         retries: int | None = None,
-        retry_on: Collection[int] = RETRY_WRITE_ON,
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
@@ -2246,6 +2245,7 @@ class Cluster:
         if not path:  # see path_of
             raise ApiError(404, "no object can have this name")
         deadline = time.monotonic() + self.patience
+        retry_on: Collection[int] = RETRY_DRY_RUN_ON
         if method == "GET":
             retry_on = (*RETRY_ON, *{403}.difference(self.absent))
         rejected = None
