@@ -28,6 +28,17 @@ def test_after_n_failures_nothing_new_starts(deployments_a_to_f, run):
     assert f"--max-failures=2 reached: {NO_NEW_ROLLOUTS}" in ended.stderr
 
 
+def test_a_percentage_of_failures_is_rounded_down(deployments_a_to_f, run):
+    """25% of 6 are one and a half."""
+    refuse(deployments_a_to_f, "b", "c")
+    ended = run(deployments_a_to_f, CONFIRM, "--max-failures=25%")
+    assert [ended.outcomes[f"shop/{name}"] for name in "abc"] == [
+        "succeeded",
+        "failed",
+        "not_started",
+    ]
+
+
 def test_what_is_in_progress_is_waited_for_after_the_last_failure(deployments_a_to_f, start):
     denied = {"message": "admission webhook denied the request: no"}
     forbidden = {"status": 403, "body": denied, "release": threading.Event()}

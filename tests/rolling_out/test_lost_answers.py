@@ -117,6 +117,18 @@ def test_after_a_conflict_a_changed_spec_is_checked_anew(web, start):
     assert patched(web) == ["web"]
 
 
+def test_after_a_conflict_an_opt_out_is_seen(web, start):
+    """An annotation of the workload itself: its spec is the same."""
+    held = web.fault(**PATCH, status=409, body={"message": "x"}, release=threading.Event())
+    running = start(web, CONFIRM, "--exclude-annotation=team/no")
+    assert held.reached.wait(20)
+    web.change("Deployment", "shop", "web", {"metadata": {"annotations": {"team/no": "yes"}}})
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "skipped"}
+    assert patched(web) == ["web"]
+
+
 def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
     rollout = a_rollout(tool, None)
     rollout.signals.received.append(2)

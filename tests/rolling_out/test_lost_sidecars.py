@@ -100,6 +100,18 @@ def lost(cluster, run):
     return cluster
 
 
+def test_the_prefix_of_the_annotations_is_the_one_that_is_given(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", replicas=1))
+    cluster.settle()
+    cluster.injector.breaks_after = 0
+    prefix = "--annotation-prefix=team"
+    assert run(cluster, CONFIRM, prefix).outcomes == {"shop/web": "lost_sidecar"}
+    heal(cluster)
+    long_ago = "--only-started-before=2020-01-01"
+    assert run(cluster, long_ago).planned == []
+    assert run(cluster, long_ago, prefix).planned == ["shop/web"]
+
+
 @pytest.mark.parametrize("options", [[], [DRIFTED]], ids=["all", "drifted"])
 def test_one_of_which_no_pod_has_it_is_repaired_and_counted(lost, run, options):
     heal(lost)

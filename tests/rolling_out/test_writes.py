@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import suppress
+from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import replicated, workload
@@ -68,6 +70,31 @@ def test_a_patch_that_is_refused_for_a_moment_is_tried_again(cluster, run, statu
     cluster.fault(method="PATCH", path="deployments/x", status=status, body={"message": "no"})
     assert run(cluster, CONFIRM).outcomes == {"shop/x": "succeeded"}
     assert patched(cluster) == ["x", "x"]
+
+
+def test_who_asks_for_an_hour_is_asked_again_after_half_a_minute(tool, monkeypatch):
+    answers = [tool.ApiError(429, "busy", retry_after=3600), tool.ApiError(422, "invalid")]
+
+    class Cluster:
+        connection = SimpleNamespace(user="")
+
+        def now(self):
+            return datetime.now(timezone.utc)
+
+        def workload(self, ref):
+            return {"metadata": {"generation": 1}}
+
+        def patch_template(self, *parts):
+            raise answers.pop(0)
+
+    rollout = a_rollout(tool, None)
+    object.__setattr__(rollout, "cluster", Cluster())
+    pauses: list[float] = []
+    monkeypatch.setattr(rollout.signals, "wait", lambda seconds, *parts: pauses.append(seconds))
+    monkeypatch.setattr(tool.Restart, "check", lambda *parts: None)
+    with pytest.raises(tool.ApiError, match="invalid"):
+        tool.Restart(rollout, a_workload(tool), str).patch()
+    assert pauses[0] == 30
 
 
 def test_what_a_webhook_denies_is_not_tried_again(cluster, run):

@@ -47,6 +47,17 @@ def test_a_retry_after_of_an_hour_is_not_followed(client, cluster, tool):
     assert time.monotonic() - began < 5
 
 
+def test_who_asks_for_more_than_half_a_minute_is_asked_again_after_it(
+    client, cluster, tool, monkeypatch
+):
+    pauses: list[float] = []
+    monkeypatch.setattr(tool.time, "sleep", pauses.append)
+    client.patience = 60
+    cluster.fault(path="/version", status=429, headers={"Retry-After": "3600"}, body={})
+    assert b"gitVersion" in client.request("GET", "/version")
+    assert pauses == [30]
+
+
 def test_a_credential_plugin_that_hangs_blocks_nobody_for_good(client, tool):
     never = threading.Event()
     client.connection.read_token = lambda renew: never.wait(30) and ""

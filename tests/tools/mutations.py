@@ -1229,6 +1229,42 @@ MUTATIONS = (
         '        proxies = urllib.request.getproxies()\n        proxy = proxies.get(server.scheme) or proxies.get("all")\n',
     ),
     Mutation(
+        "limits: --max-failures as a percentage is rounded up",
+        "failure_limits",
+        "max_failures = max(int(limit.of(total)), 1)",
+        "max_failures = max(math.ceil(limit.of(total)), 1)",
+    ),
+    Mutation(
+        "requests: Retry-After has no limit",
+        "requests",
+        "            pause = min(pause, 30.0)  # who wants more is asked once more all the same\n",
+        "",
+    ),
+    Mutation(
+        "patch: Retry-After has no limit",
+        "writes",
+        "min(problem.retry_after, 30.0)",
+        "problem.retry_after",
+    ),
+    Mutation(
+        "downtime: a DaemonSet with one Pod is away",
+        "downtime",
+        ' or (found.ref.kind == "DaemonSet" and wanted == 1)',
+        "",
+    ),
+    Mutation(
+        "lost sidecars: those of another annotation prefix are not known",
+        "lost_sidecars",
+        'get(f"{options.annotation_prefix}.rollout.sidecars", "")',
+        'get("sidecarRollout.rollout.sidecars", "")',
+    ),
+    Mutation(
+        "patch: an opt-out between two conflicts is not seen",
+        "lost_answers",
+        "        self.look_again(Stage.OBJECT, obj)\n        if not is_same:\n",
+        "        if not is_same:\n            self.look_again(Stage.OBJECT, obj)\n",
+    ),
+    Mutation(
         "signals: workers may not report after the second signal",
         "scheduler interrupting in_place evicting_stops",
         "    GRACE = 2.0",
