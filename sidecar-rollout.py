@@ -3183,32 +3183,38 @@ def without_values(difference: Difference) -> Difference:
 WHAT_RUNS = ("image", "command", "args")  # in a container
 
 
-def injected_view(pod: Json, template: Json, running: Iterable[Sidecar], names: Names) -> bytes:
+def injected_view(pod: Json, template: Json, filled: Collection[str], names: Names) -> bytes:
     """Return the named sidecars of the answer to a dry run, see view_of, without stubs."""
-    stubs = stubs_of(pod, template, {(sidecar.name, sidecar.image) for sidecar in running})
+    stubs = stubs_of(pod, template, filled)
     return view_of(
         pod, [c["name"] for _, c in named_containers(pod, names) if c["name"] not in stubs]
     )
 
 
-def stubs_of(pod: Json, template: Json, injected: Collection[tuple[str, str]]) -> set[str]:
-    """Return the containers that run what the Pod template states, and not an injected image.
+def filled_in(template: Json, running: Iterable[Sidecar]) -> set[str]:
+    """Return the sidecars that no Pod runs with the image that the Pod template states.
 
-    `injected` has names and images. Istio's gateways, and everybody who customizes injection, state
-    a sidecar in the Pod template, with the image `auto`. If nothing injects, that is what a Pod
-    gets. Other webhooks may add variables and volumes, even to that.
+    Istio's gateways, and everybody who customizes injection, state a sidecar in the Pod template,
+    with the image `auto`, and the injector fills it in.
     """
     if "spec" not in template:  # of a custom resource
         return set()
+    stated = images_of(template)
+    known = {(sidecar.name, sidecar.image) for sidecar in running}
+    return {name for name, _ in known if name in stated and (name, stated[name]) not in known}
+
+
+def stubs_of(pod: Json, template: Json, filled: Collection[str]) -> set[str]:
+    """Return the containers that the injector fills in, see filled_in, and has not: a Pod gets them
+    as its template states them. Other webhooks may add variables and volumes, even to that."""
+    if "spec" not in template:  # of a custom resource
+        return set()
     stated = {found["name"]: only(found, WHAT_RUNS) for _, found in containers_of(template)}
-    known = {name for name, _ in injected}
-    stubs = set()
-    for _, found in containers_of(pod):
-        name = found["name"]
-        is_injected = (name, found["image"]) in injected
-        if name in known and not is_injected and only(found, WHAT_RUNS) == stated.get(name):
-            stubs.add(name)
-    return stubs
+    return {
+        found["name"]
+        for _, found in containers_of(pod)
+        if found["name"] in filled and only(found, WHAT_RUNS) == stated.get(found["name"])
+    }
 
 
 def view_of_others(pod: Json, names: Names) -> bytes:
@@ -3450,7 +3456,8 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
             configs = configs_of(pod, found.ref.namespace, options)
         others = view_of_others(pod, names)
         changes = other_changes(view_of_others(sample, names), others)
-        view = injected_view(pod, obj["spec"]["template"], found.sidecars, names)
+        template = obj["spec"]["template"]
+        view = injected_view(pod, template, filled_in(template, found.sidecars), names)
         return Today(view, others, changes, configs)
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
@@ -4738,6 +4745,8 @@ class Work:
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.asked: Json = {}  # the object of which it asked: without our own annotations
+        template = dig(planned.found.obj, "spec.template")
+        self.filled = filled_in(template, planned.found.sidecars)
         self.is_begun = bool(
             earlier and earlier.is_begun
         )  # whether something may have been written
@@ -4810,8 +4819,8 @@ class Work:
             if not is_inconclusive(error):
                 self.today = replace(self.today, error=error)
         else:
-            template, running = obj["spec"]["template"], self.planned.found.sidecars
-            self.answer = injected_view(expected, template, running, self.options.sidecars)
+            template, names = obj["spec"]["template"], self.options.sidecars
+            self.answer = injected_view(expected, template, self.filled, names)
             self.today = replace(self.today, view=self.answer, error=None)
 
     def read_ended(self) -> None:
@@ -4890,11 +4899,9 @@ class Work:
     def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
         template = dig(self.obj, "spec.template")
-        today = stored_object(self.today.view)
-        injected = {(name, today[name]["image"]) for name in today}
         each = []
         for pod in pods:
-            stubs = stubs_of(pod, template, injected)
+            stubs = stubs_of(pod, template, self.filled)
             each.append(tuple(name for name in container_names(pod) if name not in stubs))
         missing = {}
         for names in set(each):  # most Pods of a workload have the same: 5,000 Pods ask once

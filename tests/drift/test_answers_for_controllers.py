@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from clusters.embedded.manifests import container, pod_spec, service, workload
-from support import CONFIRM, DRIFTED, EVICT, NEW, messages, patched, upgrade, verdicts
+from support import CONFIRM, DRIFTED, EVICT, NEW, make_old, messages, patched, upgrade, verdicts
 
 SCC = "openshift.io/scc"
 OLD = "docker.io/istio/proxyv2:1.26.2"
@@ -127,6 +129,26 @@ def test_new_pods_with_a_stub_have_lost_their_sidecar(stated, run):
         "shop/c": "not_started",
     }
     assert patched(stated) == ["a"]
+
+
+@pytest.mark.parametrize("options", [[DRIFTED], []], ids=["drifted", "all"])
+def test_a_release_of_a_named_container_of_the_template_is_no_lost_sidecar(cluster, start, options):
+    """As with OpenTelemetry: the application's container is named, too. A team deploys meanwhile."""
+    for name in ("a", "b", "c"):
+        cluster.create("shop", workload("Deployment", name))
+    make_old(cluster)
+    upgrade(cluster)
+    held = cluster.fault(path="deployments/b$", release=threading.Event())
+    names = [f"--sidecar-container-name={name}" for name in ("istio-proxy", "app")]
+    running = start(cluster, CONFIRM, *options, *names)
+    assert held.reached.wait(20)
+    spec = pod_spec(container("app", "example.com/app:2"))
+    cluster.change("Deployment", "shop", "b", {"spec": {"template": {"spec": spec}}})
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    expected = {"shop/a": "succeeded", "shop/b": "skipped", "shop/c": "succeeded"}
+    assert (ended.code, ended.outcomes) == (0, expected)
 
 
 def test_a_sidecar_of_the_template_itself_is_compared_as_it_is(cluster, run):

@@ -1165,14 +1165,20 @@ MUTATIONS = (
     Mutation(
         "answers: a stub that nobody fills in is a sidecar",
         "answers_for_controllers",
-        "            stubs.add(name)\n",
-        "            pass\n",
+        'if found["name"] in filled and only(found, WHAT_RUNS)',
+        "if False and only(found, WHAT_RUNS)",
     ),
     Mutation(
         "answers: an image that the Pod template states is never an injected one",
         "answers_for_controllers",
         'WHAT_RUNS = ("image", "command", "args")',
         'WHAT_RUNS = ("image",)',
+    ),
+    Mutation(
+        "answers: what the Pod template states and Pods run is filled in",
+        "answers_for_controllers",
+        " if name in stated and (name, stated[name]) not in known}",
+        " if name in stated}",
     ),
     Mutation(
         "answers: what a person is admitted by says what controllers get",
