@@ -2835,7 +2835,7 @@ def load_user(config: Json, connection: Connection) -> Json:
     host = server.hostname or ""
     is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
     if "proxy-url" not in dig((config.get("clusters") or [{}])[0], "cluster"):
-        proxy = urllib.request.getproxies().get(server.scheme)
+        proxy = urllib.request.getproxies_environment().get(server.scheme)
         configuration.proxy = None if is_loopback else proxy
     return dig((config.get("users") or [{}])[0], "user")
 
@@ -4852,10 +4852,17 @@ class Work:
         return send(*parts)
 
     def require_running(self) -> None:
-        """Raise UnsuccessfulError if nothing else may be begun, also by the gate's last answer."""
+        """Raise UnsuccessfulError if nothing else may be begun, or the gate stays closed.
+
+        What the API server has stored meanwhile is a conflict.
+        """
+        deadline = time.monotonic() + self.options.timeout
         self.signals.require_running()
-        if self.rollout.gate.status:
-            raise UnsuccessfulError(Outcome.NOT_STARTED, self.rollout.gate.status)
+        while self.rollout.gate.status:
+            if time.monotonic() > deadline:
+                raise UnsuccessfulError(Outcome.NOT_STARTED, self.rollout.gate.status)
+            self.signals.wait(1.0, self.signals.reason_to_stop)
+            self.signals.require_running()
 
     def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars are not ready, and none has been so far."""
@@ -5363,7 +5370,7 @@ class PodByPod(Work):
             for owner in self.owners:
                 self.owner = owner
                 self.read()
-                self.alive_before = len(not_terminating(self.pods))
+                self.alive_before = len(self.pods)
                 self.away_before = self.away()
                 while self.todo and self.take_next():
                     self.tell(self.progress)
@@ -5476,7 +5483,7 @@ class PodByPod(Work):
 
         UnsuccessfulError at the timeout.
         """
-        deadline = time.monotonic() + self.options.timeout
+        deadline = time.monotonic() + self.options.timeout + self.min_ready
         for pause in growing(1.0):
             self.retry_after = 0.0
             obstacle = self.take_some()
@@ -5506,13 +5513,13 @@ class PodByPod(Work):
             try:
                 self.read()
                 if not self.batch:
-                    self.alive_before = len(not_terminating(self.pods))
+                    self.alive_before = len(self.pods)
                     self.away_before = min(self.away_before, self.away())
                 pod = self.next_pod()
                 if not pod:
                     return ""
                 self.require_running()  # also before what is only waited for
-                obstacle = self.obstacle(pod) or self.act(pod)
+                obstacle = self.rollout.gate.status or self.obstacle(pod) or self.act(pod)
             except (SkipError, UnsuccessfulError, ApiError) as error:
                 if not self.batch:
                     raise
@@ -5543,7 +5550,7 @@ class PodByPod(Work):
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no other Pod may be taken."""
-        if self.signals.reason_to_stop() or self.rollout.gate.status:
+        if self.signals.reason_to_stop():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def order(self, pod: Json) -> tuple[bool, int, str]:
@@ -5570,7 +5577,7 @@ class PodByPod(Work):
     def away(self) -> int:
         """Return how many of the wanted Pods are not available."""
         unwanted = misscheduled(self.owner_obj)
-        return self.wanted + unwanted - sum(map(self.is_available, self.pods))
+        return max(self.wanted + unwanted - sum(map(self.is_available, self.pods)), 0)
 
     @property
     def min_ready(self) -> int:
@@ -5845,7 +5852,7 @@ class ImageChange(PodByPod):
                 break
             except ApiError as error:
                 text = f"the old image was not put back: {first_line(error)}"
-                if error.status not in UNAVAILABLE:
+                if error.status in (400, 404, 409, 422) or is_denied(error):
                     break
             self.signals.wait(pause)
         stop_reason = ""

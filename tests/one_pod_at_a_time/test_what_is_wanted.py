@@ -50,6 +50,27 @@ def test_pods_on_nodes_that_do_not_want_them_hide_no_missing_one(tainted, run):
     assert "still waiting for 1 Pod to be created" in messages(ended)["x"]
 
 
+def test_more_pods_than_are_wanted_hide_none_that_is_missing_later(cluster, run):
+    """A Node goes, and its Pod is ready until it is collected: then fewer are wanted than run."""
+    cluster.create("shop", workload("DaemonSet", "x", **ON_DELETE))
+    make_old(cluster)
+    upgrade(cluster)
+    status = cluster.controllers._set_status
+
+    def one_less(plural: str, obj: dict, found: dict) -> None:
+        if plural == "daemonsets" and not evictions(cluster):
+            found = {**found, "desiredNumberScheduled": 2}
+        status(plural, obj, found)
+
+    cluster.controllers._set_status = one_less
+    cluster.change("DaemonSet", "shop", "x", {"metadata": {"labels": {"a": "b"}}})
+    cluster.wait_for(
+        lambda: cluster.get("DaemonSet", "shop", "x")["status"]["desiredNumberScheduled"] == 2
+    )
+    ended = run(cluster, CONFIRM, DRIFTED, *EVICT, "--timeout=5s")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+
+
 def test_what_came_back_since_the_start_excuses_no_other_one(cluster, start):
     """At first, a Pod terminates. It comes back; then one is evicted that does not: nothing is proven."""
     cluster.create("shop", workload("DaemonSet", "x", **ON_DELETE))

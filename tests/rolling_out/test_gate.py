@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from clusters.embedded.manifests import workload
+from clusters.embedded.manifests import replicated, workload
 from support import (
     CONFIRM,
     SCRIPT,
@@ -26,7 +26,9 @@ from support import (
     Terminal,
     a_rollout,
     a_workload,
+    evictions,
     let_ready,
+    make_old,
     no_signals,
     options_of,
 )
@@ -169,6 +171,53 @@ def test_it_has_no_standard_input_and_no_shell(deployments_a_to_c, run, start, t
     running = start(deployments_a_to_c, CONFIRM, f"--gate=false $(touch {tmp_path}/made)")
     interrupt_when_closed(running, "exit code 1")
     assert not (tmp_path / "made").exists()
+
+
+def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
+    """It opens again: nothing is lost. If it does not, nothing is written."""
+    rollout = a_rollout(tool, None)
+    rollout.gate.status = "gate closed: no"
+    work = tool.Restart(rollout, a_workload(tool), str)
+    sent: list[str] = []
+
+    def wait(seconds: float, *parts) -> None:
+        assert sent == []
+        rollout.gate.status = ""
+
+    monkeypatch.setattr(rollout.signals, "wait", wait)
+    work.write(sent.append, "x")
+    assert sent == ["x"]
+    rollout.gate.status = "gate closed: no"
+    object.__setattr__(work, "options", options_of(tool, timeout=-1.0))
+    with pytest.raises(tool.UnsuccessfulError) as caught:
+        work.write(sent.append, "y")
+    assert caught.value.args == (tool.Outcome.NOT_STARTED, "gate closed: no")
+    assert sent == ["x"]
+
+
+@pytest.mark.embedded("the gate closes at a request of the tool")
+def test_an_eviction_waits_while_the_gate_is_closed(cluster, run, tool, monkeypatch):
+    cluster.create("shop", replicated("ReplicaSet", "x", replicas=3))
+    make_old(cluster)
+    gates: list = []
+    init = tool.Gate.__init__
+    monkeypatch.setattr(
+        tool.Gate, "__init__", lambda gate, *parts: (init(gate, *parts), gates.append(gate))[0]
+    )
+    closed: list[int] = []  # how many Pods were evicted, at each request meanwhile
+
+    def after(request, code, content) -> None:
+        if evictions(cluster) and not closed:
+            gates[0].status = "gate closed: no"
+        if gates and gates[0].status:
+            closed.append(len(evictions(cluster)))
+        if len(closed) > 20:
+            gates[0].status = ""
+
+    cluster.server.after = after
+    ended = run(cluster, CONFIRM, "--evict")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert (set(closed), len(evictions(cluster))) == ({1}, 3)
 
 
 def test_the_gate_is_asked_after_the_question(tool, script, tmp_path):

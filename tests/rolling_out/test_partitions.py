@@ -90,6 +90,7 @@ def test_pods_below_the_partition_have_a_code_of_their_own(partitioned, run):
     assert re.search(r"statefulset/db .* 1 Pod stays below the partition\n", shown)
 
 
+@pytest.mark.embedded("a plan has other names of namespaces there")
 def test_a_plan_of_which_only_pods_below_the_partition_are_old_is_applied(
     partitioned, run, tmp_path
 ):
@@ -99,6 +100,7 @@ def test_a_plan_of_which_only_pods_below_the_partition_are_old_is_applied(
     given = [CONFIRM, "--include-statefulset", DRIFTED]
     assert run(partitioned, *given).code == 0
     again = run(partitioned, *given, f"--plan={file}")
+    assert again.skipped == {"StatefulSet shop/db": "below_partition"}
     assert (again.code, again.outcomes) == (0, {})
 
 

@@ -486,7 +486,7 @@ MUTATIONS = (
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if self.signals.reason_to_stop() or self.rollout.gate.status:\n            raise UnsuccessfulError(",
+        "        if self.signals.reason_to_stop():\n            raise UnsuccessfulError(",
         "        if False:\n            raise UnsuccessfulError(",
     ),
     Mutation(
@@ -1181,6 +1181,18 @@ MUTATIONS = (
         " if name in stated}",
     ),
     Mutation(
+        "gate: one that closes for a moment ends what is in progress",
+        "gate",
+        "obstacle = self.rollout.gate.status or self.obstacle(pod)",
+        "obstacle = self.obstacle(pod)",
+    ),
+    Mutation(
+        "gate: a patch is sent though it has closed",
+        "gate",
+        "        while self.rollout.gate.status:\n",
+        "        while False:\n",
+    ),
+    Mutation(
         "answers: what a person is admitted by says what controllers get",
         "answers_for_controllers",
         "        if own and theirs and own != theirs:\n",
@@ -1231,8 +1243,8 @@ MUTATIONS = (
     Mutation(
         "proxies: ALL_PROXY counts",
         "requests",
-        "        proxy = urllib.request.getproxies().get(server.scheme)\n",
-        '        proxies = urllib.request.getproxies()\n        proxy = proxies.get(server.scheme) or proxies.get("all")\n',
+        "        proxy = urllib.request.getproxies_environment().get(server.scheme)\n",
+        '        proxies = urllib.request.getproxies_environment()\n        proxy = proxies.get(server.scheme) or proxies.get("all")\n',
     ),
     Mutation(
         "limits: --max-failures as a percentage is rounded up",
