@@ -4820,7 +4820,9 @@ class Work:
                 self.today = replace(self.today, error=error)
         else:
             template, names = obj["spec"]["template"], self.options.sidecars
-            self.answer = injected_view(expected, template, self.filled, names)
+            # Of a paused Deployment, it is that of a ReplicaSet.
+            filled = self.filled & filled_in(template, self.planned.found.sidecars)
+            self.answer = injected_view(expected, template, filled, names)
             self.today = replace(self.today, view=self.answer, error=None)
 
     def read_ended(self) -> None:
