@@ -18,7 +18,8 @@ from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_a
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
 NOT_AUDITED = ("not_named", "excluded", "not_included", "being_deleted", "running_to_completion")
-UP_TO_DATE = ("up_to_date", "nothing_to_replace")  # codes of a row of --plan that needs no rollout
+# Codes of a row of --plan that needs no rollout
+APPLIED = ("up_to_date", "nothing_to_replace", "below_partition")
 NO_CUTOFF = "9999"  # later than the time of any Pod
 # Codes of what is left once its object was looked at: a rollout that was never complete counts, too
 LATER_CODES = (
@@ -475,6 +476,8 @@ class Oracle:
                 reasons.append(f"{key} not started: {result['message']}")
             if options.plan is not None and is_stopped and result["message"] not in ASKED_FOR:
                 reasons.append(f"{key} not applied: {result['message']}")
+            if options.plan is not None and result["outcome"] == "interrupted":
+                reasons.append(f"{key} not applied: {result['message']}")
             if options.plan is not None and result["outcome"] == "skipped":
                 reasons += [f"{key} not applied"] * ("not_applied" in summary["failed"])
         codes = [r["code"] for r in run.of("skip")]
@@ -486,7 +489,7 @@ class Oracle:
             reasons += [
                 f"{r['name']} not applied: {r['code']}"
                 for r in run.of("skip")
-                if (r["kind"], r["namespace"], r["name"]) in rows and r["code"] not in UP_TO_DATE
+                if (r["kind"], r["namespace"], r["name"]) in rows and r["code"] not in APPLIED
             ]
         if "cannot list Pods again" in run.finished.stderr:
             reasons.append("list of Pods")
