@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, messages, patched, unchecked, upgrade
+from support import CONFIRM, DRIFTED, NEW, make_old, messages, patched, unchecked, upgrade
 from texts import IN_A_ROW, NO_NEW_ROLLOUTS, NOT_CREATED, WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
@@ -65,6 +65,23 @@ def test_what_a_webhook_denies_in_the_words_of_a_quota_is_denied(cluster, run):
 def test_a_webhook_that_knows_no_dry_run_keeps_nothing_from_being_patched(drifted_fleet, run):
     drifted_fleet.injector.state = "no-dry-run"
     assert set(run(drifted_fleet, CONFIRM).outcomes.values()) == {"succeeded"}
+
+
+@pytest.mark.embedded("a real one registers no such webhook")
+def test_without_an_answer_a_stuck_sidecar_excuses_no_restart(cluster, run):
+    """Nobody knows whether another one would be injected: a team's rollout is left alone."""
+    cluster.create("shop", workload("Deployment", "web"))
+    make_old(cluster)
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken-1"
+    spec = pod_spec(container("app", env=[{"name": "RELEASE", "value": "2"}]))
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": {"spec": spec}}})
+    cluster.wait_for(lambda: "ErrImagePull" in str(cluster.pods("shop")))
+    cluster.injector.container["image"] = NEW
+    cluster.injector.state = "no-dry-run"
+    ended = run(cluster, CONFIRM, "--timeout=3s")
+    assert (ended.outcomes, patched(cluster)) == ({"shop/web": "skipped"}, [])
+    cluster.injector.state = "works"
+    assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
 
 
 def test_a_deployment_that_would_lose_all_its_pods_keeps_them(cluster, run):
