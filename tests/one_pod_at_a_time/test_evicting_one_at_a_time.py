@@ -48,8 +48,9 @@ def test_unready_pods_go_first(cluster, run):
     assert len(evictions(cluster)) == 3
 
 
-def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run):
-    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_the_replacement_of_an_unready_pod_is_waited_for(cluster, run, replicas):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=replicas))
     cluster.settle()
     set_ready(cluster, cluster.pods("shop")[-1]["metadata"]["name"], False)
     cluster.kubelet.ready_after = 60
