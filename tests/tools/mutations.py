@@ -889,7 +889,7 @@ MUTATIONS = (
     ),
     Mutation(
         "rules: whatever is not ready is repaired",
-        "lost_sidecars",
+        "lost_sidecars rollouts_of_others degraded",
         "        if pod.name in lost:\n            return True\n        if pod.stuck:\n",
         "        if not pod.is_ready:\n            return True\n        if pod.stuck:\n",
     ),
