@@ -589,6 +589,7 @@ def controller_uid(obj: Json) -> str:
 
 
 def controller_of(obj: Json) -> ObjectRef | None:
+    """Return the controller of an object; None if it has none."""
     reference = controller_reference(obj)
     if not reference:
         return None
@@ -3207,7 +3208,7 @@ def filled_in(template: Json, running: Iterable[Sidecar]) -> set[str]:
 def stubs_of(pod: Json, template: Json, filled: Collection[str]) -> set[str]:
     """Return the containers that the injector fills in, see filled_in, and has not: a Pod gets them
     as its template states them. Other webhooks may add variables and volumes, even to that."""
-    if "spec" not in template:  # of a custom resource
+    if not filled or "spec" not in template:  # of a custom resource, or deleted
         return set()
     stated = {found["name"]: only(found, WHAT_RUNS) for _, found in containers_of(template)}
     return {
