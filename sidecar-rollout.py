@@ -357,6 +357,7 @@ class LivePod(NamedTuple):
     ends: bool = False  # whether its restartPolicy is not Always
     lost: frozenset[str] = frozenset()  # see lost_sidecars
     managed: str = ""  # why its images are not to be changed in place; see managed_images
+    uid: str = ""
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
@@ -1119,14 +1120,38 @@ def normal_volume(volume: Json) -> Json:
     return form
 
 
+def containers_in(managed: Any) -> set[str]:
+    """Return the containers of which entries of managedFields own fields: k:{"name":"app"}."""
+    return set(re.findall(r'k:\{"name":"([^"]+)"\}', str(managed)))
+
+
 def resized_containers(pod: Json) -> tuple[str, ...]:
     """Return the containers whose resources were changed in place, by a person or autoscaler.
 
-    managedFields tell: an entry of the subresource `resize` with keys like k:{"name":"app"}.
+    managedFields tell, by entries of the subresource `resize`.
     """
     entries = dig(pod, "metadata.managedFields")
     resizes = [entry for entry in entries if entry.get("subresource") == "resize"]
-    return tuple(sorted(set(re.findall(r'k:\{"name":"([^"]+)"\}', str(resizes)))))
+    return tuple(sorted(containers_in(resizes)))
+
+
+def image_changed_at(pod: Json) -> str:
+    """Return when this command changed an image of a ready Pod that was not restarted since.
+
+    Empty if it was, or is not ready. It is ready until then, and its spec does not tell;
+    managedFields tell when it was changed, and the status since when a container runs.
+    """
+    if not is_ready(pod):
+        return ""
+    for entry in dig(pod, "metadata.managedFields"):
+        if entry.get("manager") != FIELD_MANAGER:
+            continue
+        changed = containers_in(entry)
+        for status in container_statuses(pod):
+            started = dig(status, "state.running").get("startedAt", "")
+            if status["name"] in changed and started < entry.get("time", ""):
+                return str(entry["time"])
+    return ""
 
 
 def changed_at(config: Json) -> datetime:
@@ -1375,14 +1400,6 @@ class PodCounts(NamedTuple):
     lost: int = 0  # Pods that have no sidecar anymore, or no longer exist
 
 
-class Attempt(NamedTuple):
-    """What was begun for a workload, to verify it later."""
-
-    is_old: Callable[[Json], bool]  # whether a Pod is still to be replaced or changed
-    is_new: Callable[[Json], bool]  # whether it came, or was changed, since
-    stamp: str = ""  # the value of the timestamp annotation, if it was restarted
-
-
 @dataclass(frozen=True)
 class Result:
     planned: Decision
@@ -1390,7 +1407,7 @@ class Result:
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
     code: str = ""  # of the rule for which it was skipped
-    attempt: Attempt | None = None  # of a restart that is to be rechecked
+    stamp: str = ""  # of a restart that is to be rechecked; see Restart.patch
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
     latest: Decision | None = None  # as a worker decided again
@@ -3007,6 +3024,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         ends=dig(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
         lost=share(frozenset(lost_sidecars(pod, options))),
         managed=managed_images(pod),
+        uid=uid_of(pod),
     )
 
 
@@ -4403,16 +4421,17 @@ def not_needed(
 
 
 def pod_codes(
-    pods: Sequence[LivePod], decision: Decision, code: str, today: Today, options: Options
+    pods: Sequence[LivePod], decision: Decision, options: Options
 ) -> Mapping[str, tuple[str, Collection[str]]]:
     """Return the Pods of a workload that are not up to date by name: a code, and what differs."""
-    if decision.code == "lost_sidecar":
+    code = decision.code
+    if code == "lost_sidecar" and decision.reason:  # of the rule: new ones would not get it, either
         return {pod.name: (code, pod.lost) for pod in pods if pod.lost}
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
         return {pod.name: (code, ()) for pod in pods if left_text(code)}
     code = code if left_text(code) else DRIFTED
     codes = {}
-    for name, containers in compare_pods(pods, today, options)[0].items():
+    for name, containers in compare_pods(pods, decision.comparison.today, options)[0].items():
         own = code
         if is_below_partition(decision.found.obj, name):
             own = "below_partition"
@@ -4668,9 +4687,8 @@ class Looks:
     AFTER = 3.0  # seconds
     EVERY = 5.0
 
-    def __init__(self, work: Work, attempt: Attempt) -> None:
+    def __init__(self, work: Work) -> None:
         self.work = work
-        self.attempt = attempt
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
         self.is_complete = False  # whether the last look said so
@@ -4689,14 +4707,12 @@ class Looks:
 
     def look(self) -> str:
         """Return why to wait no longer, and tell what is not complete."""
-        glance = self.work.at_a_glance()
-        result, snapshot = glance.judge(self.attempt, NOW)
-        glance.tell(result.message)
+        result, progress = self.work.glance()
+        self.work.tell(result.message)
         self.is_complete = result.outcome is Outcome.SUCCEEDED
-        self.work.today = glance.today  # see wrong
-        if is_paused(glance.obj):
+        if is_paused(self.work.obj):
             return PAUSED
-        return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""
+        return DID_NOT_START if any(map(self.is_stuck, progress.new)) else ""
 
     def is_stuck(self, pod: Json) -> bool:
         """Return whether a Pod is not ready because of a named sidecar, for long enough.
@@ -4713,12 +4729,12 @@ class Looks:
         return False
 
 
-class Snapshot(NamedTuple):
-    """A workload's Pods after a rollout."""
+class Progress(NamedTuple):
+    """What has become of a workload's Pods since the decision right before a write."""
 
     pods: list[Json]  # all, also those that a partition keeps
-    old: list[Json]  # still to be replaced
-    new: list[Json]
+    old: list[Json]  # still to be replaced or changed
+    new: list[Json]  # that came, or were changed, since
     missing: int = 0  # how many it wants, but has not
     ending: str = ""  # a Pod that they may wait for
     counts: PodCounts = PodCounts(0)
@@ -4741,13 +4757,20 @@ class Work:
         self.signals = rollout.signals
         self.planned = planned
         self.tell = tell
-        self.decision = (earlier and earlier.latest) or planned  # the last one on all its Pods
+        # The last one on all its Pods; what was written since was written because of it
+        self.decision = (earlier and earlier.latest) or planned
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.asked: Json = {}  # the object of which it asked: without our own annotations
         template = dig(planned.found.obj, "spec.template")
         self.filled = filled_in(template, planned.found.sidecars)
+        self.stamp = earlier.stamp if earlier else ""  # of its restart, in an annotation
+        # UIDs: of the Pods before the first write, without those that were changed since; of those
+        # of them to replace or change; and of new ones that are as they should be
+        self.known: set[str] = set()
+        self.todo: set[str] = set()
+        self.checked: set[str] = set()
         self.is_begun = bool(
             earlier and earlier.is_begun
         )  # whether something may have been written
@@ -4762,9 +4785,10 @@ class Work:
 
     def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        if not earlier.attempt:
+        if not earlier.stamp:
             return earlier
-        result, _ = self.judge(earlier.attempt, NOW)
+        self.note_pods()
+        result, _ = self.judge(NOW)
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
         message = f"complete when rechecked; before: {earlier.message}"
@@ -4773,11 +4797,21 @@ class Work:
             replace(result, outcome=Outcome.COMPLETED_LATE, message=message) if is_late else result
         )
 
-    def at_a_glance(self) -> Work:
-        """Return a copy whose requests are few and short; what it reads is its own."""
-        glance = copy.copy(self)
-        glance.cluster = self.cluster.at_a_glance()
-        return glance
+    def glance(self) -> tuple[Result, Progress]:
+        """Return what the Pods say now, by few and short requests."""
+        patient = self.cluster
+        self.cluster = patient.at_a_glance()
+        try:
+            return self.judge(NOW)
+        finally:
+            self.cluster = patient
+
+    def note_pods(self) -> None:
+        """Note the Pods of the last decision. A rollout replaces all that no partition keeps."""
+        found = self.decision.found
+        self.known = {pod.uid for pod in found.pods}
+        kept = {pod.uid for pod in found.pods if is_below_partition(found.obj, pod.name)}
+        self.todo = self.known - kept
 
     # Deciding again, by what is in the cluster now
 
@@ -4910,6 +4944,7 @@ class Work:
         """Return the Pods without a sidecar that they should have, and the names of these."""
         template = dig(self.obj, "spec.template")
         each = []
+        pods = self.unchecked(pods)
         for pod in pods:
             stubs = stubs_of(pod, template, self.filled)
             each.append(tuple(name for name in container_names(pod) if name not in stubs))
@@ -4920,9 +4955,13 @@ class Work:
         every = set(itertools.chain(*missing.values()))
         return lacking, join_words(sorted(every), "or")
 
-    def is_reverted(self, attempt: Attempt) -> bool:
+    def unchecked(self, new: Iterable[Json]) -> list[Json]:
+        """Return the new Pods that are not known to be as they should be: that stays so."""
+        return [pod for pod in new if uid_of(pod) not in self.checked]
+
+    def is_reverted(self) -> bool:
         """Return whether somebody has removed the annotation of a restart."""
-        return attempt.stamp not in ("", *template_annotations(self.obj).values())
+        return self.stamp not in ("", *template_annotations(self.obj).values())
 
     def differences_of(self, pods: Iterable[Json]) -> Sequence[Difference]:
         """Return how Pods differ from today's; nothing without --only-drifted."""
@@ -4938,15 +4977,17 @@ class Work:
             stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
-        differences = self.differences_of(new)
+        unchecked = self.unchecked(new)
+        differences = self.differences_of(unchecked)
         if differences:  # perhaps because of the name of another ReplicaSet
             obj = self.asked or with_template(self.cluster, self.found)
-            expected = self.cluster.pod_today(self.ref, obj, new[0])
+            expected = self.cluster.pod_today(self.ref, obj, unchecked[0])
             self.today = replace(
                 self.today, view=view_of(expected, self.options.sidecars), error=None
             )
-            differences = self.differences_of(new)
+            differences = self.differences_of(unchecked)
         if not differences:
+            self.checked.update(map(uid_of, unchecked))
             return None
         texts = "; ".join(map(difference_text, differences))
         message = f"the new Pods still differ: {texts}"
@@ -4956,18 +4997,16 @@ class Work:
             message = f"{message}; {stop_reason}"
         return Result(self.planned, Outcome.STILL_DRIFTED, message, stop_reason)
 
-    def snapshot(self, attempt: Attempt) -> Snapshot:
-        """Return the workload's Pods now. SkipError if it no longer exists."""
+    def look_back(self) -> Progress:
+        """Return what has become of its Pods. SkipError if the workload no longer exists."""
         found = self.pods_of()
         pods = not_terminating(found)
         ending = next(map(text_of_ending, filter(is_terminating, found)), "")
         wanted = self.wanted_pods(len(pods))
-        new = list(filter(attempt.is_new, pods))
-        old = list(filter(attempt.is_old, pods))
-        if old and self.options.only_drifted and self.is_reverted(attempt):
-            drifted = group_by(old, lambda pod: bool(self.differences_of([pod])))
-            old = drifted[True]
-            new += drifted[False]
+        new = self.new_ones(pods)
+        old = [pod for pod in pods if uid_of(pod) in self.todo]
+        if self.is_reverted():  # what was up to date may stay
+            old = [pod for pod in old if name_of(pod) in self.decision.old_pods]
         lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
         missing = max(wanted - len(pods) + misscheduled(self.obj), 0)
@@ -4978,7 +5017,11 @@ class Work:
         counts = PodCounts(wanted, len(updated), sum(map(is_ready, updated)), lost)
         if counts.ready:
             self.rollout.proven.set()
-        return Snapshot(pods, old, new, missing, ending, counts)
+        return Progress(pods, old, new, missing, ending, counts)
+
+    def new_ones(self, pods: Iterable[Json]) -> list[Json]:
+        """Return the Pods that came, or were changed, since the first write."""
+        return [pod for pod in pods if uid_of(pod) not in self.known]
 
     def wanted_pods(self, alive: int) -> int:
         """Return how many Pods the owners want now; those that live, if one states no number."""
@@ -4990,17 +5033,17 @@ class Work:
             return alive
         return sum(counts_of(owner, self.cluster.owner(owner, sample))[0] for owner in owners)
 
-    def verify(self, attempt: Attempt) -> Result:
+    def verify(self) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
 
         During the soak, a container that restarts is a failure, and a Pod that is moved to another
         node is none.
         """
         since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
-        result, snapshot = self.settle(attempt, since)
+        result, progress = self.settle(since)
         soak = self.options.soak or 0.0
         ends_at = time.monotonic() + soak
-        before = {uid_of(pod): pod for pod in snapshot.new}  # as they were seen first
+        before = {uid_of(pod): pod for pod in progress.new}  # as they were seen first
         while result.outcome is Outcome.SUCCEEDED:
             left = ends_at - time.monotonic()
             if left <= 0:
@@ -5010,17 +5053,15 @@ class Work:
                 return replace(result, outcome=Outcome.INCOMPLETE, message=text)
             self.tell(f"soaking, {human_duration(left)} left")
             self.signals.wait(min(left, SOAK_EVERY), lambda: self.signals.received)
-            result, snapshot = self.settle(attempt, since, ends_at)
-            for pod in snapshot.new:
+            result, progress = self.settle(since, ends_at)
+            for pod in progress.new:
                 restart = restart_of(before.setdefault(uid_of(pod), pod), pod)
                 if restart:
                     text = f"failed during the soak: {restart}"
                     return replace(result, outcome=Outcome.FAILED, message=text)
         return result
 
-    def settle(
-        self, attempt: Attempt, since: datetime, ends_at: float = 0.0
-    ) -> tuple[Result, Snapshot]:
+    def settle(self, since: datetime, ends_at: float = 0.0) -> tuple[Result, Progress]:
         """Return what the Pods say, and they; what is not complete has ten seconds.
 
         Controllers and the kubelet may be a moment behind. Pods that are missing, or cannot be
@@ -5028,48 +5069,47 @@ class Work:
         """
         deadline = time.monotonic() + SETTLE
         while True:
-            result, snapshot = self.judge(attempt, since)
+            result, progress = self.judge(since)
             if result.outcome is not Outcome.INCOMPLETE:
-                return result, snapshot
-            is_away = snapshot.missing or not result.counts
+                return result, progress
+            is_away = progress.missing or not result.counts
             if time.monotonic() > (max(deadline, ends_at) if is_away else deadline):
-                return result, snapshot
+                return result, progress
             self.tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
 
-    def judge(self, attempt: Attempt, since: datetime) -> tuple[Result, Snapshot]:
+    def judge(self, since: datetime) -> tuple[Result, Progress]:
         """Return what the Pods say now, and the Pods.
 
         Those that were created before `since` must be ready, and others must not be stuck.
         """
         try:
-            snapshot = self.snapshot(attempt)
-            cause = REVERTED if self.is_reverted(attempt) else ""
-            result = self.wrong(snapshot.new)
-            result = result or Result(self.planned, *self.completeness(snapshot, since, cause))
+            progress = self.look_back()
+            result = self.wrong(progress.new)
+            result = result or Result(self.planned, *self.completeness(progress, since))
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
             result = Result(self.planned, Outcome.INCOMPLETE, message)
-            return result, Snapshot([], [], [])
-        return replace(result, counts=snapshot.counts), snapshot
+            return result, Progress([], [], [])
+        return replace(result, counts=progress.counts), progress
 
-    def completeness(self, snapshot: Snapshot, since: datetime, cause: str) -> tuple[Outcome, str]:
+    def completeness(self, progress: Progress, since: datetime) -> tuple[Outcome, str]:
         """Return whether a rollout is complete, by the Pods, with a message.
 
         Pods that were created after `since` need not be ready: an autoscaler may add some.
         """
         unready = []
-        for pod in snapshot.pods:
+        for pod in progress.pods:
             is_due = created_at(pod) <= since or any(stuck_containers(pod))
             if is_due and not is_ready(pod):
                 unready.append(pod)
         unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
         problems = {
             "not ready": (len(unready), self.problem_of(unready[0]) if unready else ""),
-            "missing": (snapshot.missing, f"waiting for {snapshot.ending}" * bool(snapshot.ending)),
-            "not updated": (len(snapshot.old), cause),
+            "missing": (progress.missing, f"waiting for {progress.ending}" * bool(progress.ending)),
+            "not updated": (len(progress.old), REVERTED if self.is_reverted() else ""),
         }
-        total = count_of(len(snapshot.pods) + snapshot.missing, "Pod")
+        total = count_of(len(progress.pods) + progress.missing, "Pod")
         for problem, (count, reason) in problems.items():
             if count:
                 message = f"{count} of {total} {problem}"
@@ -5084,12 +5124,12 @@ class Restart(Work):
 
     def carry_out(self) -> Result:
         """Return kubectl's verdict on a rollout, and that of its Pods."""
-        attempt = self.patch()
+        self.patch()
         self.is_begun = True
-        code, error = self.wait(attempt)
+        code, error = self.wait()
         if code == 0:
-            return self.verify(attempt)
-        return self.explain(attempt, error or f"kubectl exited with {code}")
+            return self.verify()
+        return self.explain(error or f"kubectl exited with {code}")
 
     def check(self, obj: Json, is_same: bool) -> None:
         """Decide again on a workload, by what is in the cluster now.
@@ -5102,31 +5142,31 @@ class Restart(Work):
             pods = self.live(not_terminating(self.pods_of()))
             self.found = replace(self.found, pods=pods)
         self.decide_again(Stage.WRITE)
+        self.note_pods()
 
-    def patch(self) -> Attempt:
+    def patch(self) -> None:
         """Check the workload again and patch it, as it is now. SkipError if that is not needed.
 
         The patch includes the resourceVersion that was checked, so concurrent runs do not restart
         a workload twice, and a patch whose response was lost is recognized by its timestamp.
         """
         ref = self.ref
-        stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
+        self.stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
         checked: Json = {"": "none"}  # identifies its spec: the status changes, too
         problem: ApiError | None = None
         for pause in itertools.islice(growing(0.05), CONFLICTS):
             obj = self.cluster.workload(ref)
-            if stamp in template_annotations(obj).values():
-                return patched_at(obj, stamp)
+            if self.stamp in template_annotations(obj).values():
+                return
             if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
                 raise problem
             spec = only(dig(obj, "metadata"), ("uid", "generation"))
             self.check(obj, spec == checked)
             checked = spec
             version = obj["metadata"].get("resourceVersion", "")
-            annotations = self.annotations(stamp)
             try:
-                answer = self.write(self.cluster.patch_template, ref, annotations, version)
-                return patched_at(answer, stamp)
+                self.write(self.cluster.patch_template, ref, self.annotations(), version)
+                return
             except ApiError as error:
                 problem = error
                 self.is_begun |= error.status in MAY_HAVE_ARRIVED
@@ -5138,16 +5178,16 @@ class Restart(Work):
         text = f"not patched: gave up after {CONFLICTS} update conflicts"
         raise UnsuccessfulError(Outcome.FAILED, text)
 
-    def annotations(self, stamp: str) -> Labels:
+    def annotations(self) -> Labels:
         """Return the annotations that restart a workload.
 
         Operators remove annotations that they do not know, and prometheus-operator all but those
         of kubectl.kubernetes.io: that reverts the restart, or causes a second one.
         """
         if self.found.controller:
-            return {RESTARTED_AT: stamp}
+            return {RESTARTED_AT: self.stamp}
         found = {
-            "timestamp": stamp,
+            "timestamp": self.stamp,
             "reason": reason_for(self.decision, self.options),
             "revision": hash_of(self.today) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
@@ -5159,7 +5199,7 @@ class Restart(Work):
         # Without a dry run it is empty, as that of an earlier rollout is not true anymore.
         return annotations | {f"{prefix}.sidecars": ", ".join(names)}
 
-    def wait(self, attempt: Attempt) -> tuple[int | None, str]:
+    def wait(self) -> tuple[int | None, str]:
         """Return kubectl's result, or None and why a look ended the waiting.
 
         If kubectl ends without a result, for example because the API server is unavailable, it runs
@@ -5167,7 +5207,7 @@ class Restart(Work):
         """
         ref = self.ref
         deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
-        looks = Looks(self, attempt)
+        looks = Looks(self)
         for pause in growing(0.5):
             left = max(deadline - time.monotonic(), 1.0)
             code, text = self.rollout_status(ref, left, looks.stop)
@@ -5177,8 +5217,7 @@ class Restart(Work):
             if code in (0, None) or is_unfinished(text) or left <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
-            with suppress(ApiError):  # unavailable: the result is unknown
-                self.at_a_glance().read_ended()
+            self.glance()  # it may have been deleted
             self.signals.wait(pause)
         return code, text
 
@@ -5191,28 +5230,28 @@ class Restart(Work):
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
-    def explain(self, attempt: Attempt, error: str) -> Result:
+    def explain(self, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
         SkipError if the workload was deleted.
         """
-        result, snapshot = self.judge(attempt, NOW)
+        result, progress = self.judge(NOW)
         if result.outcome is Outcome.LOST_SIDECAR:
             return replace(result, message=f"{result.message}; {error}")
         if is_paused(self.obj) or error == PAUSED:
-            to_recheck = None if is_paused(self.obj) else attempt
-            return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, attempt=to_recheck)
+            stamp = "" if is_paused(self.obj) else self.stamp
+            return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, stamp=stamp)
         is_late = TIMEOUT_TEXT in error
         has_failed = is_unfinished(error) and not is_late
         cause = "" if is_late and result.message else error  # the outcome says that it is late
-        reason = self.why_missing(self.obj, snapshot.missing)
-        hint = repair_hint(self.obj, [*snapshot.new, *snapshot.old])
+        reason = self.why_missing(self.obj, progress.missing)
+        hint = repair_hint(self.obj, [*progress.new, *progress.old])
         return replace(
             result,
             outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
             message="; ".join(filter(None, (cause, result.message, hint, reason))),
-            stop_reason=self.why_not_proven(snapshot.new),
-            attempt=attempt,
+            stop_reason=self.why_not_proven(progress.new),
+            stamp=self.stamp,
         )
 
 
@@ -5284,28 +5323,6 @@ def restart_of(before: Json, pod: Json) -> str:
     return ""
 
 
-def patched_at(obj: Json, stamp: str) -> Attempt:
-    """Return the attempt of a patch: new Pods have its stamp, or were created later.
-
-    Others are old, except those that a partition keeps. managedFields have the time of the patch,
-    by the API server's clock.
-    """
-    times = [
-        entry["time"]
-        for entry in dig(obj, "metadata.managedFields")
-        if entry.get("manager") == FIELD_MANAGER and entry.get("time")
-    ]
-    patched = parse_time(max(times, default=stamp))
-
-    def is_new(pod: Json) -> bool:
-        return stamp in annotations_of(pod).values() or created_at(pod) > patched
-
-    def is_old(pod: Json) -> bool:
-        return not is_new(pod) and not is_below_partition(obj, name_of(pod))
-
-    return Attempt(is_old, is_new, stamp)
-
-
 def failure_of(planned: Decision, error: Exception, is_begun: bool) -> Result:
     """Return a failed result, or one not started if the API server is unavailable."""
     message = str(error) or repr(error)
@@ -5345,13 +5362,11 @@ class PodByPod(Work):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.todo: set[str] = set()  # UIDs of the Pods to replace or change
-        self.known: set[str] = set()  # UIDs at the start, without those that are done
-        # How many Pods of the owner were away before any of the batch was taken, and how many there
-        # were, if it states no number
-        self.away_before = self.alive_before = 0
-        self.taken: set[str] = set()  # UIDs of the Pods that were acted upon
-        self.batch: dict[str, Json] = {}  # those that are waited for, by UID
+        self.done = 0  # how many Pods were replaced or changed
+        self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
+        # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
+        self.present: set[str] = set()
+        self.away_before = 0
         self.ending: Exception | None = None  # why no others are taken, once these are waited for
         self.state = ""  # of the Pods in progress, for a person
         self.retry_after = 0.0  # seconds that the API server asked to wait at least
@@ -5372,14 +5387,11 @@ class PodByPod(Work):
         try:
             for owner in self.owners:
                 self.owner = owner
-                self.read()
-                self.alive_before = len(self.pods)
-                self.away_before = self.away()
                 while self.todo and self.take_next():
                     self.tell(self.progress)
-            return self.verify(self.attempt)
+            return self.verify()
         except SkipError as reason:
-            if len(self.taken) == len(self.batch):  # none was replaced
+            if not self.done:
                 raise
             result = Result(self.planned, Outcome.INCOMPLETE, reason.args[0])
         except UnsuccessfulError as error:
@@ -5394,38 +5406,26 @@ class PodByPod(Work):
         return self.unsuccessful(result)
 
     @property
-    def attempt(self) -> Attempt:
-        return Attempt(
-            is_old=lambda pod: uid_of(pod) in self.todo,
-            is_new=lambda pod: uid_of(pod) not in self.known,
-        )
-
-    @property
     def progress(self) -> str:
-        done = len(self.taken) - len(self.batch)
-        return f"{done} of {count_of(len(self.decision.old_pods), 'Pod')} {self.verb}"
+        return f"{self.done} of {count_of(len(self.decision.old_pods), 'Pod')} {self.verb}"
 
     def unsuccessful(self, result: Result) -> Result:
         """Return a result with what was done so far."""
         message = f"{self.state}{result.message} ({self.progress})"
         result = replace(result, message=message)
-        if self.taken and result.outcome is not Outcome.INTERRUPTED:
+        if self.is_begun and result.outcome is not Outcome.INTERRUPTED:
             with suppress(ApiError, SkipError, UnsuccessfulError):
-                return replace(result, counts=self.snapshot(self.attempt).counts)
+                return replace(result, counts=self.look_back().counts)
         return result
 
     def take(self, pod: Json, state: str) -> None:
         """Note that a Pod may have been evicted or changed; `state` follows its name."""
         self.is_begun = True
-        self.taken.add(uid_of(pod))
-        if not is_ready(pod):  # its replacement is to be ready
-            self.away_before = max(self.away_before - 1, 0)
         self.batch[uid_of(pod)] = pod
         self.state = f"Pod {join_words(list(map(name_of, self.batch.values())))} {state}"
 
     def leave(self, pod: Json) -> None:
         """Note that a Pod was neither evicted nor changed after all."""
-        self.taken.discard(uid_of(pod))
         self.batch.pop(uid_of(pod), None)
         self.state = ""
 
@@ -5445,7 +5445,7 @@ class PodByPod(Work):
             self.owner = owner
             self.read()
             found = not_terminating(self.pods)
-            self.known |= set(map(uid_of, found))
+            self.known.update(map(uid_of, found))
             everything += found
             selected = self.selected(found)
             outdated = self.outdated(selected)
@@ -5516,8 +5516,8 @@ class PodByPod(Work):
             try:
                 self.read()
                 if not self.batch:
-                    self.alive_before = len(self.pods)
-                    self.away_before = min(self.away_before, self.away())
+                    self.present = set(map(uid_of, self.pods))
+                    self.away_before = self.away()
                 pod = self.next_pod()
                 if not pod:
                     return ""
@@ -5583,6 +5583,12 @@ class PodByPod(Work):
         return max(self.wanted + unwanted - sum(map(self.is_available, self.pods)), 0)
 
     @property
+    def not_replaced(self) -> int:
+        """Return how many Pods of the batch no new one was seen available for."""
+        came = [pod for pod in self.pods if uid_of(pod) not in self.present]
+        return max(len(self.batch) - sum(map(self.is_available, came)), 0)
+
+    @property
     def min_ready(self) -> int:
         """Return for how many seconds a Pod must be ready to be available."""
         return min_ready_seconds(self.owner_obj)
@@ -5611,9 +5617,13 @@ class PodByPod(Work):
 
     @property
     def wanted(self) -> int:
-        """Return how many Pods the owner wants; if it states no number, as many as there were."""
-        is_stated = has_template(self.owner)
-        return counts_of(self.owner, self.owner_obj)[0] if is_stated else self.alive_before
+        """Return how many Pods the owner wants.
+
+        If it states no number, those that live now, and those that are not replaced yet.
+        """
+        if has_template(self.owner):
+            return counts_of(self.owner, self.owner_obj)[0]
+        return len(not_terminating(self.pods)) + self.not_replaced
 
     @property
     def missing(self) -> int:
@@ -5648,6 +5658,7 @@ class PodByPod(Work):
                 self.give_up(problem)
         self.todo -= self.batch.keys()
         self.known -= self.batch.keys()
+        self.done += len(self.batch)
         self.batch = {}
         self.state = ""
 
@@ -5711,9 +5722,8 @@ class Eviction(PodByPod):
         if not self.owner_obj:
             raise SkipError("no longer exists")
         # New ones first: they say most
-        self.pods = sorted(self.pods, key=self.attempt.is_new, reverse=True)
-        new = list(filter(self.attempt.is_new, not_terminating(self.pods)))
-        wrong = self.wrong(new)
+        self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known)
+        wrong = self.wrong(self.new_ones(not_terminating(self.pods)))
         if wrong:
             raise UnsuccessfulError(wrong.outcome, wrong.message, wrong.stop_reason)
         if self.ending:  # an eviction without an answer may not have taken place
@@ -5721,17 +5731,17 @@ class Eviction(PodByPod):
                 if uid_of(pod) in self.batch:
                     self.leave(pod)
         is_there = any(uid_of(pod) in self.batch for pod in self.pods)
-        if is_there or self.away() > self.away_before:
+        away = self.away()
+        if is_there or away > self.away_before or (away and self.not_replaced):
             return f"waiting for {self.awaited()}"
-        if any(map(self.is_available, new)):
+        if self.batch and not self.not_replaced:
             self.rollout.proven.set()
         return ""
 
     def give_up(self, problem: str) -> NoReturn:
         reason = self.why_missing(self.owner_obj, self.missing)
         text = ": ".join(filter(None, (f"still {problem}", reason)))
-        new = filter(self.attempt.is_new, not_terminating(self.pods))
-        stop_reason = self.why_not_proven(new)
+        stop_reason = self.why_not_proven(self.new_ones(not_terminating(self.pods)))
         raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
 
 
@@ -5773,8 +5783,18 @@ class ImageChange(PodByPod):
         return not self.images_to_change(pod)
 
     def obstacle(self, pod: Json) -> str:
-        """Return what a Pod waits for, which is any other one that was changed."""
-        return "waiting for the Pod before" if self.batch else super().obstacle(pod)
+        """Return what a Pod waits for: any other one that was changed, also by another run.
+
+        After --timeout, a restart that is not seen is due to the clock of its node.
+        """
+        if self.batch:
+            return "waiting for the Pod before"
+        since = self.cluster.now() - timedelta(seconds=self.options.timeout)
+        for other in self.pods:
+            changed = image_changed_at(other)
+            if uid_of(other) in self.known and changed and parse_time(changed) > since:
+                return f"waiting for Pod {name_of(other)}, which another run has changed"
+        return super().obstacle(pod)
 
     def act(self, pod: Json) -> str:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
@@ -5961,7 +5981,7 @@ class Rollout:
         comparison = replace(work.decision.comparison, today=work.today)
         latest = replace(work.decision, comparison=comparison)
         result = replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
-        if self.options.record_events and work.is_begun and (earlier or not result.attempt):
+        if self.options.record_events and work.is_begun and (earlier or not result.stamp):
             self.record_event(result, work)
         return result
 
@@ -6163,7 +6183,7 @@ class Scheduler:
             return
         del self.in_progress[ref]
         self.count(news, is_again=bool(task.earlier))
-        if not news.attempt:
+        if not news.stamp:
             self.report.finish(news)
             return
         if not task.earlier:
@@ -6184,7 +6204,7 @@ class Scheduler:
             self.failures += 1
             self.failures_in_a_row += 1
         reason = result.stop_reason
-        if not (result.attempt or self.rechecks):
+        if not (result.stamp or self.rechecks):
             reason = reason or self.limit_reached()
         self.signals.stop_reason = self.signals.stop_reason or reason
 
@@ -6357,8 +6377,8 @@ class Report:
         self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
         self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
-        self.lefts: dict[ObjectRef, str] = {}  # why Pods of the plan are not up to date by now
-        self.todays: dict[ObjectRef, Today] = {}  # what was answered last
+        # What is known of all owners of Pods by now; the code says why their Pods are left
+        self.decided: dict[ObjectRef, Decision] = {}
         self.durations: list[float] = []  # seconds, of the rollouts that have ended
         self.at_once = 1  # how many rollouts were in progress at most
         self.is_done = False
@@ -6432,6 +6452,7 @@ class Report:
         self.print("")
         self.plan = self.totals.plan = plan
         self.needs_evict = plan.needs_evict
+        self.decided = {decision.ref: decision for decision in plan.found}
         for workload in plan.compared:
             self.record(
                 "drift",
@@ -6445,7 +6466,8 @@ class Report:
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected
             self.places[workload.ref] = str(position) if is_selected else "-"
-            self.lefts[workload.ref] = IN_THE_PLAN if is_selected else "not_started"
+            code = IN_THE_PLAN if is_selected else "not_started"
+            self.decided[workload.ref] = replace(workload, code=code)
             self.record(
                 "plan",
                 workload.ref,
@@ -6634,12 +6656,11 @@ class Report:
         """Count, record and log a workload's result."""
         planned, outcome = result.planned, result.outcome
         today = (result.latest or planned).comparison.today
-        self.todays[planned.ref] = today
+        code = DRIFTED if outcome in SUCCESSES else result.code or outcome.snake_case
+        comparison = replace(planned.comparison, today=today)
+        self.decided[planned.ref] = replace(planned, comparison=comparison, code=code)
         self.totals.count(result)
         self.durations += [result.seconds] * (outcome not in LISTED_BY_REASON)
-        self.lefts[planned.ref] = (
-            DRIFTED if outcome in SUCCESSES else result.code or outcome.snake_case
-        )
         is_lost = outcome is Outcome.LOST_SIDECAR
         self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)
         self.needs_missing |= is_lost and not (
@@ -6676,7 +6697,7 @@ class Report:
     def take_census(self, workloads: Iterable[Found]) -> None:
         """Count the Pods by sidecar, image, and why they are not up to date."""
         decisions = {}
-        for decision in self.plan.found:
+        for decision in self.decided.values():
             for ref in (decision.ref, *decision.found.owners):
                 decisions[ref] = decision
         self.census.clear()
@@ -6699,9 +6720,7 @@ class Report:
     ) -> Mapping[str, tuple[str, Collection[str]]]:
         """Return the Pods of an owner that are not up to date; see pod_codes."""
         if known:
-            code = self.lefts.get(known.ref, known.code)
-            today = self.todays.get(known.ref, known.comparison.today)
-            return pod_codes(found.pods, known, code, today, self.options)
+            return pod_codes(found.pods, known, self.options)
         # It was created, or scaled up from 0, since; or its Pods have lost their owner.
         began = self.plan.scan.began
         return {p.name: ("unknown", ()) for p in found.pods if p.created < began and p.sidecars}

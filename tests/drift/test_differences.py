@@ -302,6 +302,7 @@ def test_which_containers_were_changed_in_place(tool, position):
     created = {"f:spec": {position: {'k:{"name":"app"}': {".": {}, "f:name": {}}}}}
     live = pod_of(SIDECAR)
     live["metadata"] |= {
+        "uid": "u",
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
     }

@@ -16,13 +16,13 @@ SEEN = (
     Seen(
         1,
         "new Pods that still differ are a success",
-        "        differences = self.differences_of(new)\n        if differences:  # perhaps",
+        "        differences = self.differences_of(unchecked)\n        if differences:  # perhaps",
         "        differences = ()\n        if differences:  # perhaps",
     ),
     Seen(
         1,
         "what kubectl says is not compared with the Pods",
-        "        if code == 0:\n            return self.verify(attempt)\n",
+        "        if code == 0:\n            return self.verify()\n",
         "        if code is not None:\n            return Result(self.planned, Outcome.SUCCEEDED)\n",
     ),
     Seen(

@@ -518,6 +518,28 @@ def test_a_pod_that_another_run_changes_is_left_to_it(cluster, start):
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
+@pytest.mark.embedded("a kubelet that does nothing for a while")
+def test_a_pod_that_another_run_has_just_changed_is_waited_for(cluster, start):
+    """It is ready until the kubelet restarts its container, and its spec has the new image."""
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 3600)
+    upgrade(cluster)
+    nodes = {found["spec"]["nodeName"] for found in cluster.pods("shop")}
+    cluster.kubelet.down |= nodes
+    arguments = (*IN_PLACE, CONFIRM, "--log-level=debug")
+    first = start(cluster, *arguments)
+    first.wait_for_log("waiting for Pod web-")
+    second = start(cluster, *arguments)
+    second.wait_for_log("which another run has changed")
+    assert sorted(images(cluster)) == [OLD, OLD, NEW]
+    for node in nodes:
+        cluster.kubelet.start_on(node)
+    assert [run.finish().outcomes for run in (first, second)] == [{"shop/web": "succeeded"}] * 2
+    assert images(cluster) == [NEW] * 3
+
+
 def test_pods_below_a_partition_with_another_template_are_left_alone(cluster, run):
     """They come back from the current revision, not from the template that is asked about."""
     agent = container("agent", "agent:1")

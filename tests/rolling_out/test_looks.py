@@ -266,7 +266,7 @@ def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
         now = [1000.0]
         patch.setattr(tool.time, "monotonic", lambda: now[0])
         rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
-        found = tool.Looks(tool.Restart(rollout, a_workload(tool), str), None)
+        found = tool.Looks(tool.Restart(rollout, a_workload(tool), str))
         since = last = -1e9  # when the sidecar was first and last seen stuck in a row
         for seconds, reason, is_sidecar, is_ready in looks:
             now[0] += seconds

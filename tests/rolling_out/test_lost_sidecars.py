@@ -359,7 +359,7 @@ def test_pods_with_the_same_containers_are_asked_about_once(tool, monkeypatch):
     monkeypatch.setattr(tool, "missing_sidecars", counted)
     names = [["app", "istio-proxy"], ["app"], ["app", "istio-proxy"], ["app"]]
     pods = [
-        {"metadata": {"name": f"web-{n}"}, "spec": pod_spec(*map(container, found))}
+        {"metadata": {"name": f"web-{n}", "uid": f"{n}"}, "spec": pod_spec(*map(container, found))}
         for n, found in enumerate(names)
     ]
     sidecars = frozenset([tool.Sidecar("istio-proxy", "x", False)])

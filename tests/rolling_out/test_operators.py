@@ -65,6 +65,7 @@ def test_with_only_drifted_no_revision_is_written_either(cluster, operated, run)
 
 def test_an_operator_that_removes_it_all_the_same_is_named(cluster, operated, run):
     operated("Deployment", keeps="")
+    cluster.kubelet.ready_after = 60  # the old Pod stays until a new one is ready
     ended = run(cluster, CONFIRM)
     assert ended.code == 1
     assert ended.outcomes == {"shop/main": "incomplete"}

@@ -56,6 +56,7 @@ class FakeCluster:
         owner = {"apiVersion": "apps/v1", "kind": ref.kind, "name": ref.name, "controller": True}
         metadata |= {
             "name": f"{ref.name}-0",
+            "uid": f"{ref.name}-0",
             "namespace": ref.namespace,
             "ownerReferences": [owner],
         }
@@ -309,8 +310,7 @@ def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypat
 
     monkeypatch.setattr(tool.Restart, "rollout_status", fail)
     monkeypatch.setattr(tool.Looks, "__init__", lambda *parts: None)
-    attempt = tool.Attempt(is_old=bool, is_new=bool)
-    ended = tool.Restart(rollout, a_workload(tool), bool).wait(attempt)
+    ended = tool.Restart(rollout, a_workload(tool), bool).wait()
     assert ended == (1, "error: flag provided but not defined")
     assert calls[0] == 600 and calls[-1] == 1
     assert len(calls) < 150

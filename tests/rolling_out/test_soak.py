@@ -212,7 +212,6 @@ def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str
     ref = tool.ObjectRef("StatefulSet", "shop", "web", "apps")
     rollout = a_rollout(tool, cluster, *options)
     rollout.signals.stop_reason = stop_reason
-    attempt = tool.Attempt(lambda pod: False, lambda pod: True)
     cluster.clock = 0.0
     cluster.looks.clear()
 
@@ -224,7 +223,7 @@ def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool.time, "monotonic", lambda: cluster.clock)
         work = tool.Restart(rollout, a_workload(tool, ref=ref), lambda line: None)
-        result = work.verify(attempt)
+        result = work.verify()
     return result.outcome.snake_case, result.message
 
 

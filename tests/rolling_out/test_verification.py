@@ -81,24 +81,6 @@ def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, st
     assert result["pods"]["updated"] == 1
 
 
-EARLIER, PATCH, LATER = (f"2026-11-21T10:00:{second}Z" for second in ("00", "10", "11"))
-STAMP = "2026-11-21T11:00:00Z"
-
-
-@pytest.mark.parametrize(
-    ("created", "stamp", "is_old"),
-    [(EARLIER, "", True), (PATCH, "", True), (LATER, "", False), (EARLIER, STAMP, False)],
-)
-def test_which_pods_are_from_before_a_patch(tool, created, stamp, is_old):
-    """The API server's clock dates the patch; its stamp is the tool's."""
-    ours = {"manager": "sidecar-rollout"}  # an entry may have no time
-    edits = [ours | {"time": PATCH}, ours, {"manager": "argocd", "time": LATER}]
-    attempt = tool.patched_at({"metadata": {"managedFields": edits}}, STAMP)
-    metadata = {"name": "web-0", "creationTimestamp": created}
-    found = {"metadata": {**metadata, "annotations": {"a": stamp}}}
-    assert (attempt.is_old(found), attempt.is_new(found)) == (is_old, not is_old)
-
-
 @pytest.mark.embedded("a kubectl of the test names the namespace")
 def test_a_restart_by_somebody_else_in_between_is_no_failure(cluster, start):
     cluster.create("shop", workload("Deployment", "web", replicas=2))

@@ -34,7 +34,8 @@ def test_hostile_conditions_and_annotations(cluster, run):
 @pytest.mark.parametrize("owner", ["StatefulSet", EVIL, None])
 def test_hostile_names(cluster, run, owner):
     """No API server takes such names; one that means harm may say them all the same."""
-    metadata = {"name": EVIL, "namespace": EVIL, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    metadata = {"name": EVIL, "namespace": EVIL, "uid": EVIL}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
     if owner:
         metadata["ownerReferences"] = [
             {"apiVersion": "apps/v1", "kind": owner, "name": EVIL, "controller": True}

@@ -69,13 +69,13 @@ MUTATIONS = (
     Mutation(
         "looks: a paused rollout is waited for",
         "looks",
-        "        if is_paused(glance.obj):\n            return PAUSED\n",
+        "        if is_paused(self.work.obj):\n            return PAUSED\n",
         "",
     ),
     Mutation(
         "looks: a sidecar that does not start is waited for",
         "looks",
-        'return DID_NOT_START if any(map(self.is_stuck, snapshot.new)) else ""',
+        'return DID_NOT_START if any(map(self.is_stuck, progress.new)) else ""',
         'return ""',
     ),
     Mutation(
@@ -290,8 +290,8 @@ MUTATIONS = (
     Mutation(
         "numbers: a rollout that timed out is counted as it was then",
         "numbers",
-        "            attempt=attempt,\n        )",
-        "            attempt=None,\n        )",
+        "            stamp=self.stamp,\n        )",
+        '            stamp="",\n        )',
     ),
     Mutation(
         "signals: one in the end of an object shows a traceback",
@@ -352,7 +352,7 @@ MUTATIONS = (
     Mutation(
         "verification: old Pods do not matter",
         "verification",
-        "        old = list(filter(attempt.is_old, pods))\n",
+        "        old = [pod for pod in pods if uid_of(pod) in self.todo]\n",
         "        old: list[Json] = []\n",
     ),
     Mutation(
@@ -364,7 +364,7 @@ MUTATIONS = (
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "        differences = self.differences_of(new)\n        if differences:  # perhaps",
+        "        differences = self.differences_of(unchecked)\n        if differences:  # perhaps",
         "        differences = ()\n        if differences:  # perhaps",
     ),
     Mutation(
@@ -376,7 +376,7 @@ MUTATIONS = (
     Mutation(
         "limits: what is late is a failure at once",
         "failure_limits",
-        "        if not (result.attempt or self.rechecks):\n",
+        "        if not (result.stamp or self.rechecks):\n",
         "        if True:\n",
     ),
     Mutation(
@@ -432,14 +432,14 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "        if is_there or self.away() > self.away_before:\n",
+        "        if is_there or away > self.away_before or (away and self.not_replaced):\n",
         "        if is_there:\n",
     ),
     Mutation(
         "evict: the replacement of a Pod that was unready need not be ready",
         "evicting_one_at_a_time evicting_pending evicting_replacements",
-        "            self.away_before = max(self.away_before - 1, 0)\n",
-        "            pass\n",
+        "return max(len(self.batch) - sum(map(self.is_available, came)), 0)",
+        "return max(sum(map(is_ready, self.batch.values())) - len(came), 0)",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -505,8 +505,14 @@ MUTATIONS = (
     Mutation(
         "in place: a ready Pod does not wait for the others",
         "in_place image_changes",
-        'return "waiting for the Pod before" if self.batch else super().obstacle(pod)',
-        'return "waiting for the Pod before" if self.batch else ""',
+        "        return super().obstacle(pod)\n",
+        '        return ""\n',
+    ),
+    Mutation(
+        "in place: a Pod that another run has just changed is not waited for",
+        "in_place",
+        "            changed = image_changed_at(other)\n",
+        '            changed = ""\n',
     ),
     Mutation(
         "in place: a container need not be restarted",
@@ -656,13 +662,13 @@ MUTATIONS = (
     Mutation(
         "verified: what could not be verified is a success",
         "verified_outcomes",
-        "            result = Result(self.planned, Outcome.INCOMPLETE, message)\n            return result, Snapshot",
-        "            result = Result(self.planned, Outcome.SUCCEEDED, message)\n            return result, Snapshot",
+        "            result = Result(self.planned, Outcome.INCOMPLETE, message)\n            return result, Progress",
+        "            result = Result(self.planned, Outcome.SUCCEEDED, message)\n            return result, Progress",
     ),
     Mutation(
         "verified: missing Pods are no problem",
         "verified_outcomes",
-        '"missing": (snapshot.missing, ',
+        '"missing": (progress.missing, ',
         '"missing": (0, ',
     ),
     Mutation(
@@ -704,12 +710,6 @@ MUTATIONS = (
         "",
     ),
     # Clocks, credentials and waits
-    Mutation(
-        "clocks: the local clock dates the patch",
-        "verification",
-        '        if entry.get("manager") == FIELD_MANAGER and entry.get("time")\n',
-        "        if False\n",
-    ),
     Mutation(
         "clocks: that of the API server does not count",
         "requests selecting",
@@ -842,8 +842,8 @@ MUTATIONS = (
     Mutation(
         "evict: what was unavailable from the start is waited for in each batch",
         "max_unavailable",
-        "                self.away_before = self.away()\n",
-        "",
+        "        if is_there or away > self.away_before or (away and self.not_replaced):\n",
+        "        if is_there or away:\n",
     ),
     Mutation(
         "evict: an OrderedReady StatefulSet loses several Pods at once",
@@ -910,7 +910,7 @@ MUTATIONS = (
     Mutation(
         "patch: a repetition is not recognized",
         "lost_answers",
-        "            if stamp in template_annotations(obj).values():\n                return patched_at(obj, stamp)\n",
+        "            if self.stamp in template_annotations(obj).values():\n                return\n",
         "",
     ),
     Mutation(
@@ -1026,8 +1026,8 @@ MUTATIONS = (
     Mutation(
         "verification: of a reverted rollout, all old Pods count",
         "verification",
-        "            new += drifted[False]\n",
-        "",
+        "        if self.is_reverted():  # what was up to date may stay\n",
+        "        if False:\n",
     ),
     Mutation(
         "looks: Pods that are complete are enough",
@@ -1068,8 +1068,8 @@ MUTATIONS = (
     Mutation(
         "changing values: new Pods are compared with what the old ReplicaSet gave",
         "names_of_pods",
-        "            expected = self.cluster.pod_today(self.ref, obj, new[0])\n            self.today = replace(",
-        "            expected = self.cluster.pod_today(self.ref, obj, new[0])\n            replace(",
+        "            expected = self.cluster.pod_today(self.ref, obj, unchecked[0])\n            self.today = replace(",
+        "            expected = self.cluster.pod_today(self.ref, obj, unchecked[0])\n            replace(",
     ),
     Mutation(
         "changing values: the names of dry runs are in use",
@@ -1219,8 +1219,8 @@ MUTATIONS = (
     Mutation(
         "waiting: minReadySeconds does not prolong the timeout",
         "rolling_out",
-        "self.options.timeout + min_ready_seconds(self.obj)\n        looks = Looks(self, attempt)\n        for",
-        "self.options.timeout\n        looks = Looks(self, attempt)\n        for",
+        "self.options.timeout + min_ready_seconds(self.obj)\n        looks = Looks(self)\n        for",
+        "self.options.timeout\n        looks = Looks(self)\n        for",
     ),
     Mutation(
         "evict: Pods on nodes that do not want them hide missing ones",
@@ -1229,10 +1229,10 @@ MUTATIONS = (
         "        unwanted = 0\n",
     ),
     Mutation(
-        "evict: what was away at the start may stay away",
+        "evict: what came back before a batch counts as its replacement",
         "what_is_wanted",
-        "                    self.away_before = min(self.away_before, self.away())\n",
-        "                    pass\n",
+        "                    self.present = set(map(uid_of, self.pods))\n",
+        "                    self.present = self.known\n",
     ),
     Mutation(
         "in place: a changed Pod that is gone proves its image",

@@ -341,7 +341,7 @@ class EmbeddedCluster(Cluster):
             self.store.change(plural, found, metadata=metadata)
 
     def backdate(self, obj: dict, seconds: float, plural: str = "pods") -> None:
-        """Makes an object as old as that: created, last changed and, if it is a Pod, started."""
+        """Makes an object as old as that: created, last changed and, if it is a Pod, started, with its containers."""
         born = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         stamp = born.strftime("%Y-%m-%dT%H:%M:%SZ")
         with self.store.lock:
@@ -352,11 +352,14 @@ class EmbeddedCluster(Cluster):
                 {**entry, "time": stamp} for entry in obj["metadata"].get("managedFields", ())
             ]
             metadata = {**obj["metadata"], "creationTimestamp": stamp, "managedFields": managed}
-            fields = (
-                {"status": {**obj["status"], "startTime": stamp}}
-                if "startTime" in obj.get("status", {})
-                else {}
-            )
+            fields = {}
+            if "startTime" in obj.get("status", {}):
+                status = copy.deepcopy(obj["status"]) | {"startTime": stamp}
+                for key in ("containerStatuses", "initContainerStatuses"):
+                    for container in status.get(key, ()):
+                        if "running" in container["state"]:
+                            container["state"]["running"]["startedAt"] = stamp
+                fields = {"status": status}
             self.store.change(plural, obj, metadata=metadata, **fields)
 
     def delete(self, kind: str, namespace: str, name: str, *, orphan: bool = False) -> None:

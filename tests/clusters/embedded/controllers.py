@@ -384,7 +384,9 @@ class Controllers:
         if kept is None or wanted == annotations:
             return False
         changed = copy.deepcopy(obj)
-        changed["spec"]["template"]["metadata"]["annotations"] = wanted
+        changed["spec"]["template"]["metadata"].pop("annotations")
+        if wanted:  # the API server stores no empty ones, and so it is the template of before
+            changed["spec"]["template"]["metadata"]["annotations"] = wanted
         changed["metadata"]["generation"] += 1
         admission.set_template_generation(plural, changed, obj)
         entry = {"manager": manager, "operation": "Update", "time": now()}
