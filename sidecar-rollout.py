@@ -2028,8 +2028,10 @@ class TextFormatter(logging.Formatter):
         if self.colored and record.levelname in self.COLORS:
             level = f"{self.COLORS[record.levelname]}{level}\033[0m"
         clock = time.strftime("%H:%M:%SZ", time.gmtime(record.created))
-        traceback = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{clock} {level} {printable(text)}{traceback}"
+        lines = [f"{clock} {level} {printable(text)}"]
+        if record.exc_info:
+            lines += map(printable, self.formatException(record.exc_info).split("\n"))
+        return "\n".join(lines)
 
 
 class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 has none
@@ -3185,11 +3187,18 @@ def value_at(value: Any, path: Path) -> Any:
     return value
 
 
+def shown_path(path: Path) -> Path:
+    """Return a path without keys that may be secret: of a variable with JSON, to its name."""
+    return path[:3] if path[1:2] == ("env",) else path
+
+
 def without_values(difference: Difference) -> Difference:
     """Return a difference without values that may be secret; of a new volume, with its kind."""
     path, *values = difference
     if not path[1:] or path[1] in PUBLIC:
         return difference
+    if path != shown_path(path):
+        return Difference(shown_path(path), REDACTED, REDACTED)
     shown: list[str | None] = []
     for value in values:
         text = REDACTED
@@ -3450,7 +3459,7 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     if unknown:
         places = [
             f"{section_text(path[1:])} of {path[0]}" if path[1:] else f"container {path[0]}"
-            for path in unknown
+            for path in dict.fromkeys(map(shown_path, unknown))
         ]
         text = f"the injector gave two different answers ({join_words(places)})"
         why = "it has a few possible values, or the injector is being upgraded"
@@ -6232,6 +6241,7 @@ URGENT = ("lost_sidecar", "without_pods", "incomplete_rollout", "rejected", "los
 OPTIONAL = ("kind_not_selected", "wrong_method", "degraded", "unhealthy", "has_downtime")
 MANY_ROWS = 20  # with more, the plan is also shown in short
 MIN_NOTES = 16  # columns of a terminal
+MIN_WIDTH = 40
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
@@ -6392,8 +6402,8 @@ class Report:
 
     @property
     def width(self) -> int:
-        """Return how many columns a terminal has; 0: it is none."""
-        return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        """Return how many columns a terminal has, or is taken to have; 0: it is none."""
+        return max(shutil.get_terminal_size().columns, MIN_WIDTH) if sys.stdout.isatty() else 0
 
     def print(self, *lines: str) -> None:
         if not self.as_json:
@@ -6459,7 +6469,7 @@ class Report:
                 workload.ref,
                 verdict=workload.comparison.verdict.snake_case,
                 differences=[found._asdict() for found in workload.differences],
-                ignored=sorted(workload.comparison.today.ignored),
+                ignored=sorted(set(map(shown_path, workload.comparison.today.ignored))),
                 other_changes=workload.comparison.today.other_changes,
                 message=workload.comparison.message,
             )
@@ -6535,7 +6545,9 @@ class Report:
             texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
             for workload in group:
                 self.letters |= dict.fromkeys([workload.ref, *workload.found.subjects], letter)
-        ignored = {path for row in self.plan.compared for path in row.comparison.today.ignored}
+        ignored = {
+            shown_path(path) for row in self.plan.compared for path in row.comparison.today.ignored
+        }
         names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
         if texts:
             self.print("Differences between running Pods and new ones:", *texts, "")
@@ -6584,12 +6596,14 @@ class Report:
             count = len(workload.kept_pods)
             verb = "stays" if count == 1 else "stay"
             stays = f"{count_of(count, 'Pod')} {verb} below the partition"
+        min_ready = min_ready_seconds(workload.found.obj)
         texts = (
             State.NO_SERVICE.value * (workload.state is State.NO_SERVICE),
             f"unhealthy: {problem}" if problem else "",
             action,
             stays,
             "downtime" * workload.downtime,
+            f"minReadySeconds {min_ready}" if min_ready else "",
         )
         return "; ".join(filter(None, texts))
 

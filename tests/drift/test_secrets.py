@@ -72,8 +72,7 @@ def test_each_difference_says_which_one_changed(tool):
     assert shown == [
         "istio-proxy  args changed",
         "istio-proxy  command changed",
-        "istio-proxy  env PROXY_CONFIG.nested changed",
-        "istio-proxy  env PROXY_CONFIG.outer.0.inner changed",
+        "istio-proxy  env PROXY_CONFIG changed",
         "istio-proxy  env SETTINGS changed",
         "istio-proxy  lifecycle.postStart.exec.command changed",
         "istio-proxy  livenessProbe.httpGet.httpHeaders.0.value changed",

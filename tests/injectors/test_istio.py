@@ -125,7 +125,7 @@ def test_an_upgrade_is_found_exactly_and_rolled_out(istio, real_cluster, until, 
         assert lines(ended, name) == [
             "istio-proxy.args: <redacted> -> <redacted>",
             "istio-proxy.env.EXTRA: None -> <redacted>",
-            "istio-proxy.env.PROXY_CONFIG.proxyMetadata: None -> <redacted>",
+            "istio-proxy.env.PROXY_CONFIG: <redacted> -> <redacted>",
             f"istio-proxy.image: {PROXY}:{OLD} -> {PROXY}:{NEW}",
             "istio-proxy.resources.limits.memory: 1Gi -> 2Gi",
         ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
+from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, TEXT, a_workload, upgrade
 
 
@@ -82,3 +84,25 @@ def test_a_run_with_nothing_to_do_says_so_once(web_and_api, run):
     assert run(web_and_api, DRIFTED, CONFIRM).code == 0
     text = run(web_and_api, DRIFTED, CONFIRM, TEXT).stdout
     assert text.count("\nNot rolled out: ") == 1
+
+
+@pytest.mark.parametrize("columns", [1, 8, 39])
+def test_a_terminal_that_is_hardly_one_shows_everything(tool, monkeypatch, columns):
+    """Texts wrap at 40 columns then, and are not cut."""
+    monkeypatch.setattr(tool.sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    width = tool.Report.width.fget(None)
+    assert width == 40
+    note = "unhealthy: CrashLoopBackOff; downtime; 1 Pod stays below the partition"
+    lines = tool.format_table([["1", "shop", "deploy/web", note]], width)
+    assert " ".join(" ".join(lines).split()) == f"1 shop deploy/web {note}"
+    assert max(map(len, lines)) <= 40
+
+
+def test_the_plan_says_where_new_pods_wait_for_min_ready_seconds(cluster, run):
+    cluster.create("shop", workload("Deployment", "web", minReadySeconds=7))
+    cluster.create("shop", workload("Deployment", "api"))
+    cluster.settle()
+    shown = run(cluster, TEXT, "--timeout=20s").stdout
+    assert [line.endswith(" minReadySeconds 7") for line in shown.splitlines()].count(True) == 1
+    assert re.search(r"deployment/web .* minReadySeconds 7\n", shown)
