@@ -207,6 +207,26 @@ def test_pods_of_jobs_are_as_they_should_be(cluster, run):
     assert run(cluster, *AUDIT).code == 0
 
 
+@pytest.mark.embedded("deletes something between two requests")
+def test_pods_that_lose_their_owner_meanwhile_are_unknown(cluster, run):
+    """Nobody knows what they should be like; what was created since is not old."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", replicated("ReplicaSet", "left", replicas=2))
+    cluster.settle()
+    for found in cluster.pods("shop"):
+        cluster.backdate(found, 60)
+    upgrade(cluster)
+
+    def after(request, code, content) -> None:
+        if request.method == "PATCH" and cluster.get("ReplicaSet", "shop", "left"):
+            cluster.delete("ReplicaSet", "shop", "left", orphan=True)
+
+    cluster.server.after = after
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert [found["code"] for found in ended.summary["leftovers"]] == ["unknown"] * 2
+
+
 def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):
     held = company.fault(method="PATCH", path="deployments/web", release=threading.Event())
     running = start(company, CONFIRM, RETRIES="2")

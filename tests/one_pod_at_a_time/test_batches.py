@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters.embedded import is_ready
 from clusters.embedded.manifests import replicated
-from support import APP, CONFIRM, EVICT, evictions, messages, set_ready
+from support import APP, CONFIRM, EVICT, evictions, messages, set_ready, within
 
 pytestmark = pytest.mark.both
 
@@ -83,9 +83,7 @@ def test_an_error_ends_the_taking_and_what_was_evicted_is_waited_for(cluster, st
     cluster.kubelet.ready_after = 1.5
     denied = {"kind": "Status", "message": "pods is forbidden: no permission", "code": 403}
     (first, *_) = sorted(p["metadata"]["name"] for p in cluster.pods("shop"))
-    cluster.fault(
-        method="POST", path=rf"pods/(?!{first})[^/]*/eviction", status=403, body=denied, times=9
-    )
+    cluster.fault(method="POST", path=rf"pods/(?!{first})[^/]*/eviction", status=403, body=denied)
     began = time.monotonic()
     ended = start(cluster, CONFIRM, *EVICT, "--max-unavailable=3").finish()
     assert time.monotonic() - began > 1.5
@@ -93,6 +91,20 @@ def test_an_error_ends_the_taking_and_what_was_evicted_is_waited_for(cluster, st
     assert (ended.code, result["outcome"]) == (1, "failed")
     assert "no permission (1 of 4 Pods replaced)" in result["message"]
     assert all(map(is_ready, cluster.pods("shop")))
+
+
+def test_a_pod_of_which_nobody_knows_whether_it_was_evicted_is_not_waited_for(cluster, start):
+    """It is still there when the others of its batch are replaced: its eviction has not arrived."""
+    shop_of(cluster, 4)
+    (first, *_) = sorted(p["metadata"]["name"] for p in cluster.pods("shop"))
+    cluster.fault(method="POST", path=rf"pods/(?!{first})[^/]*/eviction", status=503)
+    unknown = {"kind": "Status", "message": "no such answer", "code": 400}
+    cluster.fault(method="GET", path="/pods.*metadata.name", status=400, body=unknown)
+    ended = start(cluster, CONFIRM, *EVICT, "--max-unavailable=2", within(cluster, 8)).finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "failed")
+    assert "no such answer (1 of 4 Pods replaced)" in result["message"]
+    assert evictions(cluster)[0] == first
 
 
 def test_a_replacement_without_the_sidecar_is_found_although_the_taking_has_ended(cluster, start):

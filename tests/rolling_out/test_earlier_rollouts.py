@@ -131,6 +131,13 @@ def test_one_whose_new_pod_was_never_ready_is_named_until_it_is(
     assert (done.code, done.skipped, done.outcomes) == (0, {}, {})
 
 
+def test_one_of_a_kind_that_is_not_selected_is_not_named(cluster, run):
+    """Whoever restarts Deployments need not know what became of StatefulSets."""
+    begin(cluster, run, "StatefulSet")
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.skipped, ended.summary["failed"]) == (0, {}, {})
+
+
 @pytest.mark.both
 def test_the_same_reason_is_one_group_and_names_no_pod(cluster, run):
     cluster.kubelet.back_off = 60  # else it is pulled again meanwhile: ErrImagePull

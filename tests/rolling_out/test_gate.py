@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -284,6 +285,19 @@ def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_p
     assert gate.status == "gate closed: timed out after 0.5s"
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_it_has_started_ends_with_it(tool, monkeypatch, tmp_path):
+    monkeypatch.setattr(tool.Gate, "TIMEOUT", 0.5)
+    text = f"sleep 1000 & echo $! > {tmp_path}/pid; wait"
+    gate = tool.Gate(["sh", "-c", text], no_signals(tool))
+    assert not gate.is_open()
+    try:
+        started = os.pidfd_open(int((tmp_path / "pid").read_text()))
+    except ProcessLookupError:  # it has ended, and somebody knows
+        return
+    ended, _, _ = select.select([started], [], [], 20)
+    assert ended == [started]
 
 
 def test_one_that_cannot_run_closes_it(tool, tmp_path):

@@ -1336,6 +1336,43 @@ MUTATIONS = (
         "(max(deadline, ends_at) if is_away else deadline)",
         "max(deadline, ends_at)",
     ),
+    # Those that survived a trial
+    Mutation(
+        "earlier rollouts: those of kinds that are not selected are named",
+        "earlier_rollouts",
+        'return why_unfinished(draft.found, options) if is_selected_kind(draft.ref, options) else ""',
+        "return why_unfinished(draft.found, options)",
+    ),
+    Mutation(
+        "commands: what they have started goes on",
+        "gate",
+        "os.killpg(pid, signal.SIGKILL)",
+        "os.kill(pid, signal.SIGKILL)",
+    ),
+    Mutation(
+        "batches: an error ends nothing",
+        "batches",
+        "                self.ending = error\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "batches: an eviction that has not arrived is waited for",
+        "batches",
+        "        if self.ending:  # an eviction without an answer may not have taken place\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "answers: an error of the second one does not count",
+        "answers_by_pod",
+        "        return replace(first, error=second.error)\n",
+        "        return first\n",
+    ),
+    Mutation(
+        "census: Pods without a known owner are up to date",
+        "census",
+        'return {p.name: ("unknown", ()) for p in found.pods if p.created < began and p.sidecars}',
+        "return {}",
+    ),
 )
 
 
