@@ -155,6 +155,8 @@ WORST = (
     "injector half upgraded",
     "injector upgraded again",
 )
+# What only the embedded cluster has; the first of them stays for the whole history
+RULE_EVENTS = ("another SCC", "node is tainted", "operator replaces Pods", "writes are refused")
 API_EVENTS = (
     "API server away",
     "API server slow",
@@ -189,6 +191,7 @@ EVENTS = (
     *KUBELET_EVENTS,
     *INJECTOR_EVENTS,
     *API_EVENTS,
+    *RULE_EVENTS,
     *SIGNALS,
     "kill -9",
 )
@@ -421,7 +424,8 @@ def a_history(seed: int) -> History:
         found = replace(found, events=without_kills(found.events))  # it needs a terminal
     elif chance.random() < 0.2:
         found = replace(found, plan=chance.choices(PLANS, (8, 6, 6, 1, 1))[0])
-    return with_more(found, random.Random(f"more of {seed}"))
+    found = with_more(found, random.Random(f"more of {seed}"))
+    return with_rules(found, random.Random(f"rules of {seed}"))
 
 
 def with_more(found: History, chance: random.Random) -> History:
@@ -444,6 +448,40 @@ def with_more(found: History, chance: random.Random) -> History:
         options.append(chance.choice(("--max-unavailable=2", "--max-unavailable=100%")))
         found = replace(found, events=(*found.events, *more), options=tuple(options))
     return found
+
+
+def with_rules(found: History, chance: random.Random) -> History:
+    """Return a history with what each rule of evictions, writes and answers is about."""
+    if found.answers or any(event.what == "kill -9" for event in found.events):
+        return found
+    target = chance.randrange(1000)
+    number = chance.choice((0, 0, 0, 1, 2))
+    request = chance.choice(("eviction", "patch", "reads Pods of a workload"))
+    events: tuple[Event, ...] = ()
+    what = chance.choices(
+        ("", "another SCC", "node is tainted", "operator", "signals", "scaled down", "no answer"),
+        (55, 3, 8, 8, 10, 8, 8),
+    )[0]
+    if what == "another SCC":
+        events = (Event(what, seconds=-1.0),)  # from the beginning
+    elif what == "node is tainted":
+        events = (Event(what, target, request, number),)
+    elif what == "operator":
+        events = (Event("operator replaces Pods", target, "lists workloads"),)
+    elif what == "signals":  # a write that is refused, and the two signals around the next try
+        write = chance.choice(("patch", "eviction", "image change"))
+        refused = Event("writes are refused", target, "lists Pods")
+        events = (refused, Event("SIGINT", request=write, number=number))
+        events += (Event("SIGTERM", request=write, number=number + chance.choice((0, 1))),)
+    elif what == "scaled down":
+        events = (Event(what, target, "eviction", number),)
+    elif what == "no answer":
+        fails = chance.choice(("injector fails", "injector hangs", "answers 500"))
+        events = (
+            Event(fails, target, "dry run", number + 1),
+            Event("Pod crashes", target, request),
+        )
+    return replace(found, events=(*found.events, *events))
 
 
 def shorter(history: History):

@@ -181,6 +181,11 @@ def pods_of(scene: Scene, app: App) -> list[dict]:
     ]
 
 
+def wanted_of(obj: dict) -> int:
+    """How many Pods a workload wants; a DaemonSet one on each of three nodes, unless one has a taint."""
+    return obj["spec"].get("replicas", obj.get("status", {}).get("desiredNumberScheduled", 3))
+
+
 def template_of(scene: Scene, app: App) -> dict | None:
     obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
     return obj and obj["spec"]["template"]
@@ -333,7 +338,9 @@ class Oracle:
             is_new = app is not None and app.key not in begun
             if is_new:
                 begun[app.key] = entry.at
-            if is_new and signals and entry.at > signals[0] + LATE:
+            # Each try is a write of its own; what does not start with a new image is put back.
+            is_other = is_new or kind in ("patch", "eviction")
+            if is_other and signals and entry.at > signals[0] + LATE:
                 self.say(4, f"{what} {entry.at - signals[0]:.2f} s after the first signal")
             if app is None:
                 continue
@@ -372,21 +379,26 @@ class Oracle:
             is_replaced = is_known and not is_below_partition(scene, app, pod)
             if is_replaced and mode_of(pod["spec"]) != mode_of(template["spec"]):
                 self.say(4, f"evicting {place(pod)} rolls out a pending change")
-        if events:
+        if events - {"node is tainted"}:
             return
         obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
-        if not obj or not is_ready(pod):
+        if not obj or not is_ready(pod) or self.is_unwanted(app, pod):
             return
-        wanted = obj["spec"].get("replicas", 3)
+        wanted = wanted_of(obj)
         most = self.options.values("--max-unavailable") or ["1"]
         limit = int(most[0].rstrip("%"))
         if most[0].endswith("%"):
             limit = max(limit * wanted // 100, 1)
         if obj["spec"].get("podManagementPolicy") == "OrderedReady":
             limit = 1
-        ready = sum(map(is_ready, pods_of(scene, app)))
+        pods = [p for p in pods_of(scene, app) if not self.is_unwanted(app, p)]
+        ready = sum(map(is_ready, pods))
         if ready - 1 < wanted - limit:
             self.say(4, f"{place(pod)} was evicted while {ready} of {wanted} were ready: {limit}")
+
+    def is_unwanted(self, app: App, pod: dict) -> bool:
+        """Whether a Pod of a DaemonSet is on a node that does not want it: it does not come back."""
+        return app.kind == "DaemonSet" and pod["spec"].get("nodeName") in self.world.tainted
 
     def check_parallel(self, run: Run) -> None:
         planned = [r for r in run.of("plan") if r["selected"]]
@@ -416,7 +428,11 @@ class Oracle:
             if entry is until:
                 break
             if entry.what == "event":
-                found.setdefault(entry.data["touched"], set()).add(entry.data["event"].what)
+                keys = [entry.data["touched"]]
+                if keys == ["DaemonSet"]:
+                    keys = [app.key for app in self.history.apps if app.kind == "DaemonSet"]
+                for key in keys:
+                    found.setdefault(key, set()).add(entry.data["event"].what)
         return found
 
     def first_scene(self, run: Run) -> Scene:
@@ -774,7 +790,7 @@ class Oracle:
             return "it does not exist"
         options, names = self.options, self.options.names
         pods = pods_of(scene, app)
-        wanted = obj["spec"].get("replicas", 3)
+        wanted = wanted_of(obj)
         if len(pods) < wanted:
             return f"{len(pods)} of {wanted} Pods"
         events = self.touched(run, entry).get(app.key, set())
@@ -827,27 +843,24 @@ class Oracle:
         ]
         if not stored or options.has("--allow-removal"):
             return
-        patch = json.loads(stored[-1].data["request"].body)
-        found = patch["spec"]["template"]["metadata"]["annotations"].items()
-        # Not the others: who and why are those of an earlier run, too
-        stamps = {value for key, value in found if key.endswith(("timestamp", "restartedAt"))}
         if "undone" in self.touched(run, entry).get(app.key, set()):
-            return  # new Pods without the stamp are told apart by their time, in whole seconds
-        numbers = [self.numbers(app, stamps, scene) for scene in scenes]
+            return  # Pods that were up to date are not to be replaced then
+        known = {p["metadata"]["uid"] for p in pods_of(self.scene_before(stored[-1]), app)}
+        numbers = [self.numbers(app, known, scene) for scene in scenes]
         shown = tuple(counts[n] for n in ("wanted", "updated", "ready", "lost"))
         if shown not in numbers:
             self.say(2, f"{app.key} {entry.data['outcome']} with {counts}, in fact {numbers}")
 
-    def numbers(self, app: App, stamps: set[str], scene: Scene) -> tuple[int, ...] | None:
+    def numbers(self, app: App, known: set[str], scene: Scene) -> tuple[int, ...] | None:
         """Wanted, updated, of these ready, lost: of the Pods that a restart replaces."""
         obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
         if not obj:
             return None
         pods = pods_of(scene, app)
-        new = [p for p in pods if stamps & {*p["metadata"].get("annotations", {}).values()}]
+        new = [p for p in pods if p["metadata"]["uid"] not in known]
         old = [p for p in pods if p not in new and not is_below_partition(scene, app, p)]
         updated = [p for p in new if forms(p, self.options.names) or not self.world.version]
-        wanted = obj["spec"].get("replicas", 3)
+        wanted = wanted_of(obj)
         kept = len(pods) - len(new) - len(old)
         counted = old[: max(wanted - kept - len(new), 0)]
         ready = [p for p in updated if is_ready(p)]
@@ -917,6 +930,8 @@ class Oracle:
         options, spec = self.options, obj["spec"]
         if app.broken or (options.has("--in-place") and options.has("--only-drifted")):
             return False
+        if self.world.has_other_scc and options.has("--only-drifted"):
+            return False  # nothing is known
         pods = pods_of(scene, app)
         templates = {mode_of(pod["spec"]) for pod in pods} | {mode_of(spec["template"]["spec"])}
         is_manual = (
@@ -936,7 +951,7 @@ class Oracle:
         if app.strategy == "partition" and len(templates) > 1:
             return False
         # With a controller of Pods that are unready for good, nothing is sure.
-        return all(map(is_ready, pods)) and len(pods) == spec.get("replicas", 3)
+        return all(map(is_ready, pods)) and len(pods) == wanted_of(obj)
 
 
 def mode_of(spec: dict) -> str:

@@ -45,6 +45,7 @@ from .cases import (
     KUBELET_EVENTS,
     NAMESPACES,
     POD_EVENTS,
+    RULE_EVENTS,
     SECRETS,
     SETUPS,
     SIGNALS,
@@ -217,7 +218,12 @@ class World:
         self.away = threading.Lock()
         self.absences: list[threading.Thread] = []  # of the API server
         self.folder = tempfile.mkdtemp(prefix="history-")
+        self.is_drained_by_operator = False  # it denies evictions, and replaces the Pods itself
+        self.tainted: set[str] = set()  # nodes
+        self.has_other_scc = any(event.what == "another SCC" for event in history.events)
         cluster.injector.inject = self.inject
+        if self.has_other_scc:
+            cluster.injector.__class__ = constrained(type(cluster.injector))
         cluster.injector.hangs_for = 0.4
         cluster.kubelet.ready_after = cluster.kubelet.gone_after = 0.02
 
@@ -411,6 +417,13 @@ class World:
         entry.before, self.thread.before = getattr(self.thread, "before", {}), {}
         self.log.append(entry)
 
+    def replace_denied(self, request: Request, code: int) -> None:
+        """What an operator does with a Pod whose eviction it has denied."""
+        if code == 403 and self.is_drained_by_operator and request.path.endswith("/eviction"):
+            _, _, _, _, namespace, _, name, _ = request.path.split("/")
+            with contextlib.suppress(KeyError, TypeError):  # it is gone by now
+                self.cluster.delete("Pod", namespace, name)
+
     def begin(self, method: str, target: str, agent: str) -> None:
         """Called by the API server, before it acts on a request."""
         is_asked = "dryRun=All" in target or target.endswith("reviews")
@@ -420,6 +433,7 @@ class World:
     def after(self, request: Request, code: int, content: bytes) -> None:
         """Called by the API server, before it answers."""
         kind = classify(request, self.listed, self.selector)
+        self.replace_denied(request, code)
         self.note(
             "request",
             is_write(request) or kind in ("lists Pods", "reads Pods of a workload", "dry run"),
@@ -460,6 +474,8 @@ class World:
             return self.act_on_injector(what)
         if what in API_EVENTS:
             return self.act_on_api(what)
+        if what in RULE_EVENTS:
+            return self.act_on_rule(what, event.target)
         if what in SIGNALS or what == "kill -9":
             return self.send(what)
         if what in KUBELET_EVENTS:
@@ -591,6 +607,32 @@ class World:
             )
         return ""
 
+    def act_on_rule(self, what: str, target: int) -> str | None:
+        cluster = self.cluster
+        if what == "another SCC":
+            return ""
+        if what == "node is tainted":
+            names = sorted(node["metadata"]["name"] for node in cluster.store.list("nodes"))
+            self.tainted.add(names[target % len(names)])
+            cluster.controllers.tainted |= self.tainted
+            for name in (app.key for app in self.history.apps if app.kind == "DaemonSet"):
+                cluster.change("DaemonSet", *name.split("/"), {"metadata": {"labels": {"a": "b"}}})
+            return "DaemonSet"
+        refused = {"kind": "Status", "status": "Failure"}
+        if what == "operator replaces Pods":
+            self.is_drained_by_operator = True
+            message = 'admission webhook "drain-cleaner" denied the request: it is replaced'
+            body = {**refused, "code": 403, "reason": "Forbidden", "message": message}
+            cluster.fault(path="/eviction$", status=403, body=body, times=999)
+            return "*"
+        status, reason = ((409, "Conflict"), (429, "TooManyRequests"), (503, "Unavailable"))[
+            target % 3
+        ]
+        body = {**refused, "code": status, "reason": reason, "message": "a test refuses this"}
+        for method, path in (("PATCH", ""), ("POST", "/eviction$")):
+            cluster.fault(method=method, path=path, status=status, body=body, times=1 + target % 2)
+        return ""
+
     def leave(self, seconds: float) -> None:
         """The API server goes away for a while."""
 
@@ -666,6 +708,7 @@ class World:
 
     def end_faults(self) -> None:
         self.cluster.server.faults.clear()
+        self.is_drained_by_operator = False
 
     def run_process(self, run: Run, words: list[str], environment: dict[str, str]) -> Finished:
         self.process = subprocess.Popen(
@@ -787,6 +830,18 @@ class World:
             for obj in self.cluster.store.list(plural)
             for condition in obj.get("status", {}).get("conditions", ())
         )
+
+
+def constrained(injector: type) -> type:
+    """An injector beside OpenShift's admission: an administrator gets another constraint than controllers."""
+
+    class Constrained(injector):
+        def __call__(self, pod, namespace, dry_run) -> None:
+            super().__call__(pod, namespace, dry_run)
+            notes = pod["metadata"].setdefault("annotations", {})
+            notes["openshift.io/scc"] = "anyuid" if dry_run else "restricted-v2"
+
+    return Constrained
 
 
 def is_stuck(found: dict) -> bool:

@@ -14,7 +14,7 @@ from clusters.control_plane.api import path_of
 from clusters.embedded import PLURALS_OF_WORKLOADS
 from clusters.embedded.server import Request
 
-from .cases import API_EVENTS, History
+from .cases import API_EVENTS, RULE_EVENTS, History
 from .play import Scene, World
 
 SLOWER = 3  # times as long as the embedded cluster takes
@@ -27,7 +27,7 @@ def served(history: History) -> History:
     events = tuple(
         replace(e, request="", seconds=1.0) if e.request == "kubectl reads" else e
         for e in history.events
-        if e.what not in API_EVENTS
+        if e.what not in (*API_EVENTS, *RULE_EVENTS)
     )
     options = [
         word.replace("--include-namespace=s*", "--include-namespace=shop")

@@ -20,17 +20,7 @@ def tainted(cluster):
     cluster.create("shop", workload("DaemonSet", "x", **ON_DELETE))
     make_old(cluster)
     upgrade(cluster)
-    set_status = cluster.controllers._set_status
-
-    def status(plural: str, obj: dict, found: dict) -> None:
-        if plural == "daemonsets":
-            alive = [p for p in cluster.pods("shop") if "deletionTimestamp" not in p["metadata"]]
-            extra = sum(p["spec"].get("nodeName") in TAINTED for p in alive)
-            number = {"numberMisscheduled": extra, "desiredNumberScheduled": 1}
-            found = {**found, **number, "currentNumberScheduled": len(alive) - extra}
-        set_status(plural, obj, found)
-
-    cluster.controllers._set_status = status
+    cluster.controllers.tainted |= TAINTED
     cluster.controllers._create_daemon_pod = lambda *args: None
     cluster.change("DaemonSet", "shop", "x", {"metadata": {"labels": {"a": "b"}}})
     cluster.wait_for(

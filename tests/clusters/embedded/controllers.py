@@ -102,6 +102,8 @@ class Controllers:
         self._wake = threading.Condition(store.lock)
         self.kubelet = kubelet.Kubelet(store, self._later, self._set_status)
         self._stopped = False
+        # Nodes with a taint that Pods of DaemonSets do not tolerate: those that run there go on.
+        self.tainted: set[str] = set()
         # By workload: the field manager of its operator, and which annotations it keeps.
         self.operators: dict[tuple[str, str, str], tuple[str, Callable[[str], bool]]] = {}
         self._progress: dict[
@@ -753,6 +755,7 @@ class Controllers:
         update = template_hash({**spec["template"], "kind": "DaemonSet"})
         self._keep_revision(daemon_set, "DaemonSet", update)
         nodes = [node["metadata"]["name"] for node in self.store.list("nodes")]
+        nodes = [name for name in nodes if name not in self.tainted]
         pods = self.store.children(metadata["uid"], "pods")
         taken = {node_of(pod) for pod in pods}
         for node in nodes:
@@ -778,7 +781,8 @@ class Controllers:
                     self.terminate(pod)
                     spare -= 1
         pods = self.store.children(metadata["uid"], "pods")
-        counted = [pod for pod in pods if not has_ended(pod)]  # terminating ones, too
+        everywhere = [pod for pod in pods if not has_ended(pod)]  # terminating ones, too
+        counted = [pod for pod in everywhere if node_of(pod) not in self.tainted]
         ready = sum(map(eviction.is_ready, counted))
         updated = [
             p
@@ -788,7 +792,7 @@ class Controllers:
         ]
         status = {
             "currentNumberScheduled": len(counted),
-            "numberMisscheduled": 0,
+            "numberMisscheduled": len(everywhere) - len(counted),
             "desiredNumberScheduled": len(nodes),
             "numberReady": ready,
             "observedGeneration": metadata["generation"],
