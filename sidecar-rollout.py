@@ -280,9 +280,14 @@ class Options:
     log_level: str
     log_format: str
 
+    def row_of(self, ref: ObjectRef) -> Planned | None:
+        """Return what was approved of a workload; None if it does not stand in --plan."""
+        return self.plan.get(ref) if self.plan else None
+
     def cutoff_of(self, ref: ObjectRef) -> datetime:
         """Return the time before which Pods of a workload count."""
-        return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff
+        row = self.row_of(ref)
+        return row.cutoff if row else self.cutoff
 
 
 NOW = datetime.max.replace(tzinfo=timezone.utc)  # no cutoff; of an option, that of the API server
@@ -394,9 +399,18 @@ class Interrupted(BaseException):
 class SkipError(Exception):
     """Why a rollout is not started or no longer waited for, and perhaps the code of a rule."""
 
+    def __init__(self, reason: str, code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+
 
 class UnsuccessfulError(Exception):
     """Why a rollout ends early: outcome, message and perhaps why no other rollout may start."""
+
+    def __init__(self, outcome: Outcome, message: str, stop_reason: str = "") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.stop_reason = stop_reason
 
 
 class StoppedWaiting(BaseException):
@@ -442,7 +456,9 @@ def image_version(image: str) -> str:
     """Return the part of an image that tells its version."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
-    return tag or digest[:19] or "latest"
+    if tag:
+        return tag
+    return digest[:19] or "latest"
 
 
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
@@ -452,12 +468,21 @@ def join_words(words: Sequence[str], conjunction: str = "and") -> str:
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
+def join_texts(separator: str, *texts: str) -> str:
+    """Return the texts that are not empty, with a separator between them."""
+    return separator.join(filter(None, texts))
+
+
 def shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(width - 3, 1)] + "..."
+    if len(text) <= width:
+        return text
+    return text[: max(width - 3, 1)] + "..."
 
 
 def count_of(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 def count_words(counts: Mapping[str, int]) -> str:
@@ -467,8 +492,9 @@ def count_words(counts: Mapping[str, int]) -> str:
 
 def left_words(counts: Mapping[str, int]) -> str:
     """Return `17 drifted, 1 rejected, 1 static` of reasons why Pods are not up to date."""
-    words = ((re.sub("^Pod | Pod$", "", left), count) for left, count in counts.items())
-    return count_words(dict(sorted(words, key=lambda row: (-row[1], row[0]))))
+    rows = [(re.sub("^Pod | Pod$", "", left), count) for left, count in counts.items()]
+    rows.sort(key=lambda row: (-row[1], row[0]))
+    return count_words(dict(rows))
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Any]) -> defaultdict[Any, list[Item]]:
@@ -483,11 +509,13 @@ def human_duration(seconds: float) -> str:
     minutes, second = divmod(max(int(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    found = re.search("([1-9][0-9]*[dhms]){1,2}", f"{days}d{hour}h{minute}m{second}s")
-    return found[0] if found else "0s"
+    match = re.search("([1-9][0-9]*[dhms]){1,2}", f"{days}d{hour}h{minute}m{second}s")
+    if not match:
+        return "0s"
+    return match[0]
 
 
-def dig(obj: Json, path: str) -> Any:
+def nested(obj: Json, path: str) -> Any:
     """Return what stands at a path such as `spec.template` of an object of the API.
 
     Empty, {}, if it is absent, empty, false or 0.
@@ -504,18 +532,20 @@ def format_time(moment: datetime) -> str:
 
 def format_cutoff(cutoff: datetime) -> str | None:
     """Return a cutoff as JSON records have it; None: there is none."""
-    return format_time(cutoff) if cutoff < NOW else None
+    if cutoff == NOW:
+        return None
+    return format_time(cutoff)
 
 
 def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def only(mapping: Json, keys: Iterable[str]) -> Json:
+def with_keys(mapping: Json, keys: Iterable[str]) -> Json:
     return {key: mapping[key] for key in keys if key in mapping}
 
 
-def without(mapping: Json, *keys: str) -> Json:
+def without_keys(mapping: Json, *keys: str) -> Json:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
@@ -531,9 +561,18 @@ def unpacked(data: bytes) -> Any:
     return json.loads(zlib.decompress(data))
 
 
+def packed_object(obj: Json) -> bytes:
+    """Return an object of the API as Found keeps it; empty if it does not exist."""
+    if not obj:
+        return b""
+    return packed(obj)
+
+
 @functools.lru_cache(maxsize=64)  # the rules ask for the same one over and over
 def stored_object(data: bytes) -> Json:
-    return unpacked(data) if data else {}
+    if not data:
+        return {}
+    return unpacked(data)
 
 
 def is_pattern(text: str) -> bool:
@@ -556,11 +595,11 @@ def uid_of(pod: Json) -> str:
 
 
 def annotations_of(obj: Json) -> dict[str, str]:
-    return dig(obj, "metadata.annotations")
+    return nested(obj, "metadata.annotations")
 
 
 def template_annotations(workload: Json) -> dict[str, str]:
-    return annotations_of(dig(workload, "spec.template"))
+    return annotations_of(nested(workload, "spec.template"))
 
 
 def has_template(owner: ObjectRef) -> bool:
@@ -578,7 +617,7 @@ def controller_reference(obj: Json) -> Json:
 
     It need not be the first.
     """
-    for reference in dig(obj, "metadata.ownerReferences"):
+    for reference in nested(obj, "metadata.ownerReferences"):
         if reference.get("controller"):
             return dict(reference)
     return {}
@@ -603,16 +642,16 @@ def controller_of(obj: Json) -> ObjectRef | None:
 
 def conditions_of(obj: Json) -> dict[tuple[str, str], Json]:
     """Return the conditions of an object by type and status, such as ("Ready", "True")."""
-    return {(c["type"], c["status"]): c for c in dig(obj, "status.conditions")}
+    return {(c["type"], c["status"]): c for c in nested(obj, "status.conditions")}
 
 
 def has_ended(pod: Json) -> bool:
-    return dig(pod, "status.phase") in ("Succeeded", "Failed")
+    return nested(pod, "status.phase") in ("Succeeded", "Failed")
 
 
 def is_terminating(pod: Json) -> bool:
     """Return whether a Pod has ended, or is being deleted (it may still be ready)."""
-    return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))
+    return has_ended(pod) or bool(nested(pod, "metadata.deletionTimestamp"))
 
 
 def not_terminating(pods: Iterable[Json]) -> list[Json]:
@@ -625,21 +664,25 @@ def created_at(pod: Json) -> datetime:
 
 
 def is_ready(pod: Json) -> bool:
-    conditions = dig(pod, "status.conditions")
+    conditions = nested(pod, "status.conditions")
     return any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
 
 
 def ordinal_of(pod: Json) -> int:
     """Return the ordinal of a StatefulSet's Pod; 0 of others."""
     ordinal = name_of(pod).rpartition("-")[2]
-    is_numbered = "statefulset.kubernetes.io/pod-name" in dig(pod, "metadata.labels")
-    return int(ordinal) if is_numbered and ordinal.isdecimal() else 0
+    is_numbered = "statefulset.kubernetes.io/pod-name" in nested(pod, "metadata.labels")
+    if is_numbered and ordinal.isdecimal():
+        return int(ordinal)
+    return 0
 
 
 def on_node(pod: Json) -> str:
     """Return ` on node x`: the node may be down. Empty if a Pod has none."""
     node = pod["spec"].get("nodeName")
-    return f" on node {node}" if node else ""
+    if not node:
+        return ""
+    return f" on node {node}"
 
 
 REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # kinds of containers
@@ -649,7 +692,7 @@ def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
     """Yield the containers, each with its kind: regular, native sidecar or init container."""
     for container in pod["spec"]["containers"]:
         yield REGULAR, container
-    for container in dig(pod, "spec.initContainers"):
+    for container in nested(pod, "spec.initContainers"):
         yield NATIVE if container.get("restartPolicy") == "Always" else INIT, container
 
 
@@ -669,9 +712,8 @@ def images_of(pod: Json) -> dict[str, str]:
     return {container["name"]: container["image"] for _, container in containers_of(pod)}
 
 
-def as_sidecar(found: tuple[str, Json]) -> Sidecar:
+def as_sidecar(kind: str, container: Json) -> Sidecar:
     """Return a container with its kind as a sidecar."""
-    kind, container = found
     return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
 
 
@@ -681,17 +723,18 @@ def lacking_of(sidecars: Iterable[Sidecar], names: Collection[str], options: Opt
     An init container may be replaced by another one that its pattern names: with Istio CNI,
     istio-validation takes the place of istio-init.
     """
-    return {
-        found.name
-        for found in sidecars
-        for pattern in options.sidecars
-        if fnmatch.fnmatchcase(found.name, pattern)
-        and not (found.init and fnmatch.filter(names, pattern))
-    }.difference(names)
+    lacking = set()
+    for sidecar in sidecars:
+        for pattern in options.sidecars:
+            if sidecar.name in names or not fnmatch.fnmatchcase(sidecar.name, pattern):
+                continue
+            if not (sidecar.init and fnmatch.filter(names, pattern)):
+                lacking.add(sidecar.name)
+    return lacking
 
 
 def container_statuses(pod: Json) -> list[Json]:
-    return [*dig(pod, "status.initContainerStatuses"), *dig(pod, "status.containerStatuses")]
+    return [*nested(pod, "status.initContainerStatuses"), *nested(pod, "status.containerStatuses")]
 
 
 def container_ids(pod: Json) -> dict[str, str]:
@@ -719,7 +762,7 @@ class Stuck(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        return f"container {': '.join(filter(None, self))}"
+        return f"container {join_texts(': ', *self)}"
 
 
 def restart_counts(pod: Json) -> dict[str, int]:
@@ -731,7 +774,7 @@ def text_of_end(ended: Json) -> str:
     reason = ended.get("reason", "unknown")
     code = f" (exit code {ended.get('exitCode')})" if reason in ("Error", "Completed") else ""
     message = shorten(message_text(" ".join(ended.get("message", "").split())), 200)
-    return ": ".join(filter(None, (f"{reason}{code}", message)))
+    return join_texts(": ", f"{reason}{code}", message)
 
 
 def is_in_crash_loop(pod: Json, status: Json) -> bool:
@@ -739,11 +782,11 @@ def is_in_crash_loop(pod: Json, status: Json) -> bool:
 
     For almost all of the back-off, its state is `terminated`; `waiting` comes at its end.
     """
-    ended = dig(status, "state.terminated")
+    ended = nested(status, "state.terminated")
     if not ended or not status.get("restartCount"):
         return False
     for kind, container in named_containers(pod, [status["name"]]):
-        policy = container.get("restartPolicy") or dig(pod, "spec.restartPolicy") or "Always"
+        policy = container.get("restartPolicy") or nested(pod, "spec.restartPolicy") or "Always"
         return policy == "Always" and (kind != INIT or ended.get("exitCode") != 0)
     return False
 
@@ -751,10 +794,10 @@ def is_in_crash_loop(pod: Json, status: Json) -> bool:
 def stuck_containers(pod: Json) -> Iterator[Stuck]:
     """Yield the containers that do not start."""
     for status in container_statuses(pod):
-        waiting = dig(status, "state.waiting")
+        waiting = nested(status, "state.waiting")
         reason, message = waiting.get("reason"), redact_text(waiting.get("message") or "")
         if reason == CRASH_LOOP or is_in_crash_loop(pod, status):
-            ended = dig(status, "state.terminated") or dig(status, "lastState.terminated")
+            ended = nested(status, "state.terminated") or nested(status, "lastState.terminated")
             reason, message = CRASH_LOOP, text_of_end(ended) if ended else message
         if reason in STUCK:
             yield Stuck(status["name"], reason, message)
@@ -767,20 +810,22 @@ def stuck_sidecars(pod: Json, options: Options) -> set[str]:
 
 def has_unready_sidecar(pod: Json, options: Options) -> bool:
     """Return whether a named sidecar does not start, or was started and is not ready."""
-    return bool(stuck_sidecars(pod, options)) or any(
-        matches(status["name"], options.sidecars)
-        and not status.get("ready")
-        and "waiting" not in dig(status, "state")
-        for status in container_statuses(pod)
-    )
+    for status in container_statuses(pod):
+        if status.get("ready") or not matches(status["name"], options.sidecars):
+            continue
+        if "waiting" not in nested(status, "state"):
+            return True
+    return bool(stuck_sidecars(pod, options))
 
 
 def waiting_reason(pod: Json) -> str:
     """Return why a Pod does not run, in Kubernetes' word; empty if nothing is wrong."""
-    for found in stuck_containers(pod):
-        return found.reason
-    reasons = [condition.get("reason") for condition in dig(pod, "status.conditions")]
-    return "Unschedulable" if "Unschedulable" in reasons else ""
+    for stuck in stuck_containers(pod):
+        return stuck.reason
+    for condition in nested(pod, "status.conditions"):
+        if condition.get("reason") == "Unschedulable":
+            return "Unschedulable"
+    return ""
 
 
 def is_not_created(pod: Json) -> bool:
@@ -796,54 +841,56 @@ def pod_problem(pod: Json) -> str:
     """
     if is_ready(pod):
         return ""
-    texts = list(map(str, stuck_containers(pod)))
+    for stuck in stuck_containers(pod):
+        return f"{name_of(pod)}: {message_text(str(stuck))}"
     conditions = conditions_of(pod)
     for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
-        texts.append(conditions.get((kind, "False"), {}).get("message", ""))
+        message = conditions.get((kind, "False"), {}).get("message")
+        if message:
+            return f"{name_of(pod)}: {message_text(message)}"
     statuses = container_statuses(pod)
     if statuses and all(status.get("ready") for status in statuses):
-        texts.append(f"its node {pod['spec'].get('nodeName')} may be down")
-    reason = next(filter(None, texts), "")
-    return f"{name_of(pod)}: {message_text(reason)}" if reason else ""
+        return f"{name_of(pod)}: its node {pod['spec'].get('nodeName')} may be down"
+    return ""
 
 
 def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
     """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
     paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
-    return [dig(obj, path) or 0 for path in paths]
+    return [nested(obj, path) or 0 for path in paths]
 
 
 def min_ready_seconds(workload: Json) -> int:
     """Return for how many seconds a Pod must be ready to be available."""
-    return dig(workload, "spec.minReadySeconds") or 0
+    return nested(workload, "spec.minReadySeconds") or 0
 
 
 def misscheduled(workload: Json) -> int:
     """Return how many Pods a DaemonSet has where it wants none: on nodes that do not want them."""
-    return dig(workload, "status.numberMisscheduled") or 0
+    return nested(workload, "status.numberMisscheduled") or 0
 
 
 def is_observed(workload: Json) -> bool:
-    generation = dig(workload, "metadata.generation") or 0
-    return (dig(workload, "status.observedGeneration") or 0) >= generation
+    generation = nested(workload, "metadata.generation") or 0
+    return (nested(workload, "status.observedGeneration") or 0) >= generation
 
 
 def is_paused(workload: Json) -> bool:
-    return bool(dig(workload, "spec.paused"))
+    return bool(nested(workload, "spec.paused"))
 
 
 def is_on_delete(workload: Json) -> bool:
-    return dig(workload, "spec.updateStrategy.type") == "OnDelete"
+    return nested(workload, "spec.updateStrategy.type") == "OnDelete"
 
 
 def is_ordered_ready(workload: Json) -> bool:
     """Return whether no Pod is created while one with a lower ordinal is not ready."""
-    return dig(workload, "spec.podManagementPolicy") == "OrderedReady"
+    return nested(workload, "spec.podManagementPolicy") == "OrderedReady"
 
 
 def partition_of(workload: Json) -> int:
     """Return the partition of a StatefulSet: a rollout leaves the Pods below it alone."""
-    return dig(workload, "spec.updateStrategy.rollingUpdate.partition") or 0
+    return nested(workload, "spec.updateStrategy.rollingUpdate.partition") or 0
 
 
 def is_below_partition(workload: Json, pod: str) -> bool:
@@ -851,7 +898,7 @@ def is_below_partition(workload: Json, pod: str) -> bool:
 
     Kubernetes' pkg/controller/statefulset/stateful_set_utils.go, newVersionedStatefulSetPod.
     """
-    start = dig(workload, "spec.ordinals.start") or 0
+    start = nested(workload, "spec.ordinals.start") or 0
     partition = partition_of(workload)
     ordinal = pod.rpartition("-")[2]
     return bool(partition) and ordinal.isdigit() and int(ordinal) < start + partition
@@ -861,7 +908,9 @@ def failure_condition(workload: Json) -> str:
     """Return what a workload's conditions say about a failure, or an empty text."""
     conditions = conditions_of(workload)
     failed = conditions.get(("ReplicaFailure", "True")) or conditions.get(("Progressing", "False"))
-    return message_text(failed.get("message", "")) if failed else ""
+    if not failed:
+        return ""
+    return message_text(failed.get("message", ""))
 
 
 def seconds_of(moment: datetime) -> str:
@@ -874,12 +923,12 @@ def last_change(workload: Json) -> tuple[str, bool]:
 
     managedFields tell; the time is empty if they are not known.
     """
-    changes = [
-        (entry.get("time", "")[:19], entry.get("manager") == FIELD_MANAGER)
-        for entry in dig(workload, "metadata.managedFields")
-        if "f:template" in dig(entry, "fieldsV1.f:spec")
-    ]
-    return max(changes, default=("", False))
+    last = ("", False)
+    for entry in nested(workload, "metadata.managedFields"):
+        if "f:template" in nested(entry, "fieldsV1.f:spec"):
+            is_own = entry.get("manager") == FIELD_MANAGER
+            last = max(last, (entry.get("time", "")[:19], is_own))
+    return last
 
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
@@ -890,14 +939,17 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
 
     If the workload has a controller of its own, that is restartedAt, which operators keep.
     """
-    is_controlled = controller_of(workload) is not None
-    return [
-        value
-        for key, value in template_annotations(workload).items()
-        if key == f"{prefix}.rollout.timestamp"
-        or (key.endswith(".rollout.timestamp") and not prefix)
-        or (key == RESTARTED_AT and is_controlled)
-    ]
+    times = []
+    for key, value in template_annotations(workload).items():
+        if key == RESTARTED_AT:
+            is_ours = controller_of(workload) is not None
+        elif prefix:
+            is_ours = key == f"{prefix}.rollout.timestamp"
+        else:
+            is_ours = key.endswith(".rollout.timestamp")
+        if is_ours:
+            times.append(value)
+    return times
 
 
 def was_never_complete(workload: Json) -> bool:
@@ -913,18 +965,21 @@ def was_never_complete(workload: Json) -> bool:
     progress = conditions.get(("Progressing", "True"))  # Unknown: it was paused since
     if progress:
         return progress.get("reason") != "NewReplicaSetAvailable"
-    updated = dig(workload, "status.updateRevision")  # of a StatefulSet
-    return updated != dig(workload, "status.currentRevision") and not partition_of(workload)
+    updated = nested(workload, "status.updateRevision")  # of a StatefulSet
+    return updated != nested(workload, "status.currentRevision") and not partition_of(workload)
 
 
 def managed_images(pod: Json) -> str:
-    is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)
-    return "managed by an OpenKruise SidecarSet; change its images there" if is_managed else ""
+    if "kruise.io/sidecarset-hash" in annotations_of(pod):
+        return "managed by an OpenKruise SidecarSet; change its images there"
+    return ""
 
 
 def shortage_of(ref: ObjectRef, obj: Json) -> str:
     desired, available, *_ = counts_of(ref, obj)
-    return f"{available} of {desired} available" if available < desired else ""
+    if available < desired:
+        return f"{available} of {desired} available"
+    return ""
 
 
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
@@ -952,27 +1007,29 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
     """
     template = obj["spec"]["template"]
     live = sample["metadata"]
-    spec = without(template["spec"], "nodeName")
-    labels = dig(template, "metadata.labels") | only(dig(live, "labels"), CONTROLLER_LABELS)
+    spec = without_keys(template["spec"], "nodeName")
+    labels = nested(template, "metadata.labels") | with_keys(
+        nested(live, "labels"), CONTROLLER_LABELS
+    )
     metadata = {
-        **only(dig(template, "metadata"), ("annotations", "finalizers")),
+        **with_keys(nested(template, "metadata"), ("annotations", "finalizers")),
         "labels": labels,
         "generateName": live.get("generateName") or f"{workload.name}-",
         "ownerReferences": [
-            without(reference, "blockOwnerDeletion")
-            for reference in dig(live, "ownerReferences")
+            without_keys(reference, "blockOwnerDeletion")
+            for reference in nested(live, "ownerReferences")
             if reference.get("controller")
         ],
     }
     if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
-        start = dig(obj, "spec.ordinals").get("start", 0)
+        start = nested(obj, "spec.ordinals").get("start", 0)
         desired, _, current, _ = counts_of(workload, obj)
         ordinal = str(start + max(desired, current) + UNUSED_ORDINALS + number)
         pod_name = f"{workload.name}-{ordinal}"
         metadata["name"] = pod_name
-        labels |= only({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
-        volumes = {volume["name"]: volume for volume in dig(spec, "volumes")}
-        for name in map(name_of, dig(obj, "spec.volumeClaimTemplates")):
+        labels |= with_keys({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
+        volumes = {volume["name"]: volume for volume in nested(spec, "volumes")}
+        for name in map(name_of, nested(obj, "spec.volumeClaimTemplates")):
             claim = {"claimName": f"{name}-{pod_name}"}
             volumes[name] = {"name": name, "persistentVolumeClaim": claim}
         spec |= {
@@ -987,13 +1044,13 @@ def sidecar_parts(pod: Json, names: Names) -> Json:
     """Return the named sidecars of a Pod by name: kind, container, and the volumes it uses."""
     parts = {}
     for kind, container in named_containers(pod, names):
-        used = {use["name"] for key in USES for use in dig(container, key)}
-        found = [
+        used = {use["name"] for key in USES for use in nested(container, key)}
+        volumes = [
             volume
-            for volume in dig(pod, "spec.volumes")
+            for volume in nested(pod, "spec.volumes")
             if volume["name"] in used and not re.fullmatch(TOKEN_VOLUME, volume["name"])
         ]
-        parts[container["name"]] = [kind, container, found]
+        parts[container["name"]] = [kind, container, volumes]
     return parts
 
 
@@ -1013,11 +1070,11 @@ def with_metadata(text: str, pod: Json) -> str:
     set in each Pod, stays a reference.
     """
 
-    def with_value(found: re.Match[str]) -> str:
-        section, key = found.groups()
-        value = dig(pod, f"metadata.{section}").get(key)
+    def with_value(match: re.Match[str]) -> str:
+        section, key = match.groups()
+        value = nested(pod, f"metadata.{section}").get(key)
         is_config = value is not None and key not in CONTROLLER_LABELS
-        return found[0] + f', "value": {json.dumps(value)}' * is_config
+        return match[0] + f', "value": {json.dumps(value)}' * is_config
 
     return METADATA_FIELD.sub(with_value, text)
 
@@ -1030,8 +1087,8 @@ def view_of(pod: Json, names: Names) -> bytes:
     OpenTelemetry operator writes both into an environment variable.
     """
     text = with_metadata(plain_json(sidecar_parts(pod, names)), pod)
-    template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
-    for reference in dig(pod, "metadata.ownerReferences"):
+    template_hash = nested(pod, "metadata.labels").get("pod-template-hash", "\0")
+    for reference in nested(pod, "metadata.ownerReferences"):
         if reference["name"].endswith(f"-{template_hash}"):
             text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
     return normal_view(text)
@@ -1054,23 +1111,23 @@ def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Jso
 
     Volumes have no names: an injector may make another one for each Pod.
     """
-    form = without(container, "name")
+    form = without_keys(container, "name")
     by_name = {volume["name"]: normal_volume(volume) for volume in volumes}
     uses: Json = {
-        field: {use[path]: use for use in dig(form, field)} for field, path in USES.items()
+        field: {use[path]: use for use in nested(form, field)} for field, path in USES.items()
     }
     if kind == NATIVE:  # by its restartPolicy
         del form["restartPolicy"]
     return form | {
         "position": kind,
-        "resources": {"limits": {}, "requests": {}} | dig(form, "resources"),
-        "env": normal_variables(dig(form, "env")),
+        "resources": {"limits": {}, "requests": {}} | nested(form, "resources"),
+        "env": normal_variables(nested(form, "env")),
         "ports": {
-            f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without(port, "protocol")
-            for port in dig(form, "ports")
+            f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without_keys(port, "protocol")
+            for port in nested(form, "ports")
         },
         **{
-            field: {path: without(use, "name", USES[field]) for path, use in by_path.items()}
+            field: {path: without_keys(use, "name", USES[field]) for path, use in by_path.items()}
             for field, by_path in uses.items()
         },
         "volumes": {
@@ -1087,15 +1144,15 @@ def normal_variables(variables: Iterable[Json]) -> Json:
 
     Their order counts only where a value has $(VAR), which expands to an earlier variable.
     """
-    found: Json = {}
+    by_name: Json = {}
     for variable in variables:
-        source = dig(variable, "valueFrom")
+        source = nested(variable, "valueFrom")
         value = variable.get("value", "")
         used = re.findall(r"\$\(([^)]+)\)", value)
         form = {"from": source} if source else parsed_json(value)
-        earlier = [name for name in used if name in found]
-        found[variable["name"]] = {"value": form, "expands": earlier} if earlier else form
-    return found
+        earlier = [name for name in used if name in by_name]
+        by_name[variable["name"]] = {"value": form, "expands": earlier} if earlier else form
+    return by_name
 
 
 def parsed_json(text: str) -> Any:
@@ -1103,18 +1160,22 @@ def parsed_json(text: str) -> Any:
 
     What is very deep stays a text: nobody reads it, and it may exhaust the stack.
     """
+    if text.strip()[:1] not in ("{", "["):
+        return text
     depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)
     has_null = re.search(r"\bnull\b", text)  # which is not the same as nothing
-    if text.strip()[:1] in ("{", "[") and max(depths) <= 32 and not has_null:
-        with suppress(ValueError):
-            return json.loads(text)
-    return text
+    if max(depths) > 32 or has_null:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def normal_volume(volume: Json) -> Json:
     """Return a volume's definition; the claim of a StatefulSet's Pod has the Pod's name in it."""
-    form = without(volume, "name")
-    claim = dig(form, "persistentVolumeClaim")
+    form = without_keys(volume, "name")
+    claim = nested(form, "persistentVolumeClaim")
     if claim and claim["claimName"].startswith(f"{volume['name']}-"):
         claim["claimName"] = f"{volume['name']}-(Pod)"
     return form
@@ -1130,7 +1191,7 @@ def resized_containers(pod: Json) -> tuple[str, ...]:
 
     managedFields tell, by entries of the subresource `resize`.
     """
-    entries = dig(pod, "metadata.managedFields")
+    entries = nested(pod, "metadata.managedFields")
     resizes = [entry for entry in entries if entry.get("subresource") == "resize"]
     return tuple(sorted(containers_in(resizes)))
 
@@ -1143,12 +1204,12 @@ def image_changed_at(pod: Json) -> str:
     """
     if not is_ready(pod):
         return ""
-    for entry in dig(pod, "metadata.managedFields"):
+    for entry in nested(pod, "metadata.managedFields"):
         if entry.get("manager") != FIELD_MANAGER:
             continue
         changed = containers_in(entry)
         for status in container_statuses(pod):
-            started = dig(status, "state.running").get("startedAt", "")
+            started = nested(status, "state.running").get("startedAt", "")
             if status["name"] in changed and started < entry.get("time", ""):
                 return str(entry["time"])
     return ""
@@ -1160,12 +1221,11 @@ def changed_at(config: Json) -> datetime:
     An entry without a time says nothing.
     """
     created = config["metadata"]["creationTimestamp"]
-    times = [
-        entry.get("time", created)
-        for entry in dig(config, "metadata.managedFields")
-        if dig(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}
-    ]
-    return parse_time(max([created, *times]))
+    last = created
+    for entry in nested(config, "metadata.managedFields"):
+        if nested(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}:
+            last = max(last, entry.get("time", created))
+    return parse_time(last)
 
 
 def text_of_ending(pod: Json) -> str:
@@ -1204,8 +1264,10 @@ class Found:
     @property
     def problem(self) -> str:
         """Return why it is unhealthy, for example CrashLoopBackOff; empty: it is not."""
-        problems = [pod.problem for pod in self.pods if pod.problem]
-        return problems[0] if problems else shortage_of(self.ref, self.obj)
+        for pod in self.pods:
+            if pod.problem:
+                return pod.problem
+        return shortage_of(self.ref, self.obj)
 
     @property
     def lost(self) -> set[str]:
@@ -1214,13 +1276,19 @@ class Found:
         Not if somebody has changed the template since: a team may have turned injection off.
         """
         names = {pod.name for pod in self.pods if pod.lost}
-        return names if names and last_change(self.obj)[1] else set()
+        if names and not last_change(self.obj)[1]:
+            return set()
+        return names
 
     @property
     def lost_names(self) -> set[str]:
         """Return the sidecars that these Pods lost."""
         lost = self.lost
-        return set().union(*(pod.lost for pod in self.pods if pod.name in lost))
+        names: set[str] = set()
+        for pod in self.pods:
+            if pod.name in lost:
+                names |= pod.lost
+        return names
 
     @property
     def is_held(self) -> bool:
@@ -1228,8 +1296,9 @@ class Found:
 
         The controller of an OrderedReady StatefulSet waits for its unready Pod first.
         """
-        is_unready = any(not pod.is_ready for pod in self.pods)
-        return is_unready and is_ordered_ready(self.obj) and bool(self.lost)
+        if all(pod.is_ready for pod in self.pods):
+            return False
+        return is_ordered_ready(self.obj) and bool(self.lost)
 
     @property
     def oldest_pod(self) -> datetime:
@@ -1238,7 +1307,9 @@ class Found:
     @property
     def controller(self) -> ObjectRef | None:
         """Return the owner of a workload, such as a Prometheus, which may revert changes."""
-        return controller_of(self.obj) if is_workload(self.ref) else None
+        if not is_workload(self.ref):
+            return None
+        return controller_of(self.obj)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1431,13 +1502,13 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2. Of an unknown option, say which one may be meant."""
-        found = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
-        if found:
-            name = found[1] if found[1].startswith("--") else found[1][:2]
-            close = difflib.get_close_matches(name, self._option_string_actions, 1, 0.68)
-            guess = f"did you mean {close[0]}?" if close else ""
-            hint = self.HINTS.get(name, guess)
-            message = f"unknown option {name}{f'; {hint}' if hint else ''}"
+        unknown = re.match(r"unrecognized arguments: (--[^\s=]*|-.)", message)
+        if unknown:
+            name = unknown[1]
+            hint = self.HINTS.get(name, "")
+            for close in difflib.get_close_matches(name, self._option_string_actions, 1, 0.68):
+                hint = hint or f"did you mean {close}?"
+            message = join_texts("; ", f"unknown option {name}", hint)
         self.exit(2, f"error: {printable(message)}\nSee '{PROGRAM} --help' for usage.\n")
 
 
@@ -1537,7 +1608,7 @@ def command(text: str) -> list[str]:
 
 def plan_file(text: str) -> dict[ObjectRef, Planned]:
     """Return the workloads of the `plan` records of a file, or of standard input, `-`."""
-    found = {}
+    rows = {}
     number = 0
     try:
         path = 0 if text == "-" else file_path(text)
@@ -1548,14 +1619,14 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
                 record = json.loads(line)
                 if record["record"] == "plan" and record["selected"]:
                     ref, row = planned_row(record)
-                    found[ref] = row
+                    rows[ref] = row
     except OSError as error:
         raise invalid(text, f"a file that can be read: {error.strerror}") from None
     except Exception:  # whatever else may be wrong with a line
         wanted = f"the output of {VERSION} or later with --log-format=json, a record per line"
         problem = "is no such record, or made by an older version; repeat the dry run"
         raise invalid(text, f"{wanted}; line {number} {problem}") from None
-    return found
+    return rows
 
 
 def planned_row(record: Json) -> tuple[ObjectRef, Planned]:
@@ -1581,11 +1652,11 @@ SHORT_NAMES = {
 
 def workload_pattern(text: str) -> str:
     """Return TYPE/NAME, with TYPE in any of the forms that kubectl accepts, as type_and_name."""
-    found = re.fullmatch(r"([A-Za-z]+)(?:\.([a-z0-9.-]+))?/([a-z0-9.*?\[\]!-]{1,253})", text)
-    if not found:
+    match = re.fullmatch(r"([A-Za-z]+)(?:\.([a-z0-9.-]+))?/([a-z0-9.*?\[\]!-]{1,253})", text)
+    if not match:
         raise invalid(text, "TYPE/NAME, such as deployment/web or sts/*")
-    kind = found[1].lower()
-    return type_and_name(SHORT_NAMES.get(kind, kind), found[2] or "", found[3])
+    kind = match[1].lower()
+    return type_and_name(SHORT_NAMES.get(kind, kind), match[2] or "", match[3])
 
 
 def type_and_name(kind: str, group: str, name: str) -> str:
@@ -1921,7 +1992,7 @@ def parse_args(argv: Sequence[str]) -> Options:
     if given.plan and given.cutoff is not NOW:
         given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
     given.confirm = bool(given.confirm or given.confirm_each)
-    return Options(**only(vars(given), Options.__dataclass_fields__))
+    return Options(**with_keys(vars(given), Options.__dataclass_fields__))
 
 
 def selected_kinds(given: argparse.Namespace) -> frozenset[str]:
@@ -2136,8 +2207,11 @@ class Connection:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __str__(self) -> str:
-        name = f"Context {self.context}" if self.context else "In-cluster service account"
-        return f"{name} ({self.server}){f' as {self.user}' if self.user else ''}"
+        text = f"Context {self.context}" if self.context else "In-cluster service account"
+        text += f" ({self.server})"
+        if self.user:
+            text += f" as {self.user}"
+        return text
 
     @property
     def server(self) -> str:
@@ -2148,7 +2222,9 @@ class Connection:
     def via(self) -> str:
         """Return the server, and the proxy if there is one."""
         proxy = self.configuration.proxy
-        return f"{self.server} through the proxy {redact_text(proxy)}" if proxy else self.server
+        if not proxy:
+            return self.server
+        return f"{self.server} through the proxy {redact_text(proxy)}"
 
     def kubectl_command(self, ref: ObjectRef, *words: str) -> str:
         """Return a command about an object for a person to copy."""
@@ -2231,8 +2307,9 @@ class Cluster:
         By the Date of its responses, which has whole seconds, or else by the local clock. The clock
         of one of several API servers may be wrong: the median counts.
         """
-        is_known = bool(self.clocks)
-        seconds = time.monotonic() + statistics.median(self.clocks) if is_known else time.time()
+        seconds = time.time()
+        if self.clocks:
+            seconds = time.monotonic() + statistics.median(self.clocks)
         return datetime.fromtimestamp(seconds, timezone.utc)
 
     def wait_until(self, moment: datetime) -> None:
@@ -2267,7 +2344,9 @@ class Cluster:
         deadline = time.monotonic() + self.patience
         retry_on: Collection[int] = RETRY_DRY_RUN_ON
         if method == "GET":
-            retry_on = (*RETRY_ON, *{403}.difference(self.absent))
+            retry_on = RETRY_ON if 403 in self.absent else (*RETRY_ON, 403)
+        if retries is None:
+            retries = self.retries
         rejected = None
         for attempt in itertools.count():
             token = self.connection.authorization(deadline, rejected)
@@ -2279,10 +2358,11 @@ class Cluster:
             if error.status == 401 and rejected is None:
                 rejected = token
                 continue
+            if attempt >= retries or error.status not in retry_on:
+                break
             pause = max(min(0.5 * 2**attempt, 8) * random.uniform(1, 1.5), error.retry_after)
             pause = min(pause, 30.0)  # who wants more is asked once more all the same
-            is_last = attempt >= (self.retries if retries is None else retries)
-            if is_last or error.status not in retry_on or time.monotonic() + pause >= deadline:
+            if time.monotonic() + pause >= deadline:
                 break
             log.debug("%s %s: retrying: %s", method, path, error)
             time.sleep(pause)
@@ -2357,8 +2437,8 @@ class Cluster:
             query["labelSelector"] = selector
 
         def read(path: str, token: str) -> str:
-            parts = query | ({"continue": token} if token else {})
-            return self.request("GET", path, query=parts).decode("utf-8", "replace")
+            page = query | {"continue": token} if token else query
+            return self.request("GET", path, query=page).decode("utf-8", "replace")
 
         for page in read_ahead(paths or [f"{group}/{resource}"], read):
             yield from items_of(page)
@@ -2368,14 +2448,16 @@ class Cluster:
 
         Its labels may select Pods of others, too.
         """
-        found = []
+        pods = []
         for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
+            if has_ended(pod):
+                continue
             controller, uid = controller_of(pod), controller_uid(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
                 uid = self.uid_of_controller(controller)
-            if uid == dig(obj, "metadata.uid") and not has_ended(pod):
-                found.append(pod)
-        return found
+            if uid == nested(obj, "metadata.uid"):
+                pods.append(pod)
+        return pods
 
     def serving_pods(self, namespaces: Names) -> set[tuple[str, str]] | None:
         """Return namespace and name of the Pods that are ready or serving endpoints.
@@ -2385,10 +2467,10 @@ class Cluster:
         pods = set()
         try:
             for endpoint_slice in self.items(DISCOVERY, "endpointslices", namespaces):
-                for endpoint in dig(endpoint_slice, "endpoints"):
-                    conditions = dig(endpoint, "conditions")  # absent means ready
+                for endpoint in nested(endpoint_slice, "endpoints"):
+                    conditions = nested(endpoint, "conditions")  # absent means ready
                     if conditions.get("ready") is not False or conditions.get("serving"):
-                        name = dig(endpoint, "targetRef").get("name")  # none: not a Pod
+                        name = nested(endpoint, "targetRef").get("name")  # none: not a Pod
                         pods.add((endpoint_slice["metadata"]["namespace"], name))
         except ApiError as error:
             if error.status not in (403, 404):
@@ -2427,7 +2509,7 @@ class Cluster:
 
         ApiError 429 if a PodDisruptionBudget allows no disruption now.
         """
-        metadata = only(pod["metadata"], ("name", "namespace"))
+        metadata = with_keys(pod["metadata"], ("name", "namespace"))
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -2444,18 +2526,13 @@ class Cluster:
         422. ApiError 422 or 403 if a policy refuses the change; see first_line.
         """
         metadata = pod["metadata"]
-        spec = {
-            key: [
-                {"name": container["name"], "image": images[container["name"]]}
-                for container in dig(pod["spec"], key)
-                if container["name"] in images
-            ]
-            for key in ("containers", "initContainers")
-        }
-        body = {
-            "metadata": {"uid": metadata["uid"]},
-            "spec": {key: containers for key, containers in spec.items() if containers},
-        }
+        spec: dict[str, list[Json]] = defaultdict(list)
+        for key in ("containers", "initContainers"):
+            for container in nested(pod["spec"], key):
+                name = container["name"]
+                if name in images:
+                    spec[key].append({"name": name, "image": images[name]})
+        body = {"metadata": {"uid": metadata["uid"]}, "spec": spec}
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
         query = {"fieldManager": FIELD_MANAGER}
         data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
@@ -2467,14 +2544,17 @@ class Cluster:
         A list of one: so the permission to get Pods is not needed.
         """
         query = {"fieldSelector": f"metadata.name={name}"}
-        found = self.find(f"{CORE}/namespaces/{namespace}/pods", query=query)
-        return next(iter(dig(found, "items")), {})
+        listed = self.find(f"{CORE}/namespaces/{namespace}/pods", query=query)
+        for pod in nested(listed, "items"):
+            return dict(pod)
+        return {}
 
     def pod(self, pod: Json) -> Json:
         """Return a Pod as it is now; empty if it is gone, terminating, or another one by now."""
-        found = self.pod_named(pod["metadata"]["namespace"], name_of(pod))
-        is_same = found and uid_of(found) == uid_of(pod) and not is_terminating(found)
-        return found if is_same else {}
+        now = self.pod_named(pod["metadata"]["namespace"], name_of(pod))
+        if not now or uid_of(now) != uid_of(pod) or is_terminating(now):
+            return {}
+        return now
 
     def latest_event(self, obj: Json, selector: str) -> str:
         """Return the message of the latest event of an object; empty if it has none.
@@ -2483,12 +2563,12 @@ class Cluster:
         cannot create Pods (reason FailedCreate), or why the kubelet cannot create the containers of
         a Pod.
         """
-        metadata = dig(obj, "metadata")
+        metadata = nested(obj, "metadata")
         if not metadata:  # it is gone
             return ""
         query = {"fieldSelector": f"involvedObject.uid={metadata['uid']},{selector}"}
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
-        events = dig(self.find(path, query=query, retries=0), "items")
+        events = nested(self.find(path, query=query, retries=0), "items")
         latest: Json = max(events, key=time_of_event, default={})
         return message_text(latest.get("message", ""))
 
@@ -2503,7 +2583,8 @@ class Cluster:
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
         body = pod_to_create(ref, obj, sample, number)
         pod = decode_object(self.request("POST", path, query=query, body=body))
-        own, theirs = (annotations_of(each).get("openshift.io/scc") for each in (pod, sample))
+        own = annotations_of(pod).get("openshift.io/scc")
+        theirs = annotations_of(sample).get("openshift.io/scc")
         if own and theirs and own != theirs:
             text = f"admitted by SCC {own} for you, and {theirs} for its controller"
             raise ApiError(200, f"{text}: run as a service account that may use no other")
@@ -2521,8 +2602,8 @@ class Cluster:
         """Return a namespace with its metadata; empty if it is gone or cannot be read."""
         return self.find(f"{CORE}/namespaces/{name}", self.absent, accept=METADATA_ONLY)
 
-    def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> Json:
-        """Set annotations of a workload's Pod template, and return the workload.
+    def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> None:
+        """Set annotations of a workload's Pod template.
 
         ApiError 409 if its resource version is another one by now.
         """
@@ -2531,8 +2612,7 @@ class Cluster:
             "spec": {"template": {"metadata": {"annotations": annotations}}},
         }
         query = {"fieldManager": FIELD_MANAGER}
-        data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
-        return decode_object(data)
+        self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
 
     def record_event(self, found: Found, message: str, is_failure: bool) -> None:
         """Record an Event on a workload, for `kubectl describe`; without permission, nothing."""
@@ -2541,7 +2621,7 @@ class Cluster:
         now = format_time(self.now())
         body = {
             "metadata": {"generateName": f"{ref.name}.", "namespace": ref.namespace},
-            "involvedObject": subject | {"uid": dig(found.obj, "metadata.uid") or ""},
+            "involvedObject": subject | {"uid": nested(found.obj, "metadata.uid") or ""},
             "type": "Warning" if is_failure else "Normal",
             "reason": "SidecarRolloutFailed" if is_failure else "SidecarRollout",
             "message": shorten(message, 1000),
@@ -2562,7 +2642,7 @@ class Cluster:
         review = {"apiVersion": version, "kind": "SelfSubjectReview"}
         try:
             data = self.request("POST", f"/apis/{version}/selfsubjectreviews", body=review)
-            return str(dig(decode_object(data), "status.userInfo.username") or "")
+            return str(nested(decode_object(data), "status.userInfo.username") or "")
         except ApiError:
             return ""
 
@@ -2584,12 +2664,12 @@ class Cluster:
             "spec": {"resourceAttributes": attributes},
         }
         data = self.request("POST", f"/apis/{version}/selfsubjectaccessreviews", body=review)
-        return dig(decode_object(data), "status").get("allowed") is not False
+        return nested(decode_object(data), "status").get("allowed") is not False
 
 
 def time_of_event(event: Json) -> str:
     """Return when an event came last; the newer API sets eventTime alone."""
-    series = dig(event, "series").get("lastObservedTime")
+    series = nested(event, "series").get("lastObservedTime")
     return event.get("lastTimestamp") or series or event.get("eventTime") or ""
 
 
@@ -2599,8 +2679,8 @@ def api_error(response: Any) -> ApiError:
     causes = {}
     with suppress(ApiError, AttributeError):  # for example a proxy's HTML page
         status = decode_object(response.data)
-        found = dig(status, "details.causes")
-        causes = {cause.get("reason"): str(cause.get("message")) for cause in found}
+        for cause in nested(status, "details.causes"):
+            causes[cause.get("reason")] = str(cause.get("message"))
     message = printable(message_text(str(status.get("message") or response.reason or "")))
     if response.status == 401:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
@@ -2628,12 +2708,12 @@ def innermost_cause(error: BaseException) -> str:
 
 def selector_of(workload: ObjectRef, obj: Json) -> str:
     """Return the label selector of a workload's Pods."""
-    selector = dig(obj, "spec.selector")
+    selector = nested(obj, "spec.selector")
     if workload.kind == "ReplicationController":
         selector = {"matchLabels": selector}
-    terms = [f"{key}={value}" for key, value in dig(selector, "matchLabels").items()]
-    for expression in dig(selector, "matchExpressions"):
-        key, values = expression["key"], ",".join(dig(expression, "values"))
+    terms = [f"{key}={value}" for key, value in nested(selector, "matchLabels").items()]
+    for expression in nested(selector, "matchExpressions"):
+        key, values = expression["key"], ",".join(nested(expression, "values"))
         forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
         terms.append(forms.get(expression["operator"], f"!{key}"))
     return ",".join(terms)
@@ -2698,7 +2778,7 @@ def next_page(text: str) -> str:
     start, end = text.find(ITEMS) + len(ITEMS), text.rfind("]")
     envelope = text[:start] + text[end:] if ITEMS in text else text
     with suppress(ApiError, AttributeError):  # items_of says what is wrong
-        return str(dig(decode_object(envelope), "metadata").get("continue") or "")
+        return str(nested(decode_object(envelope), "metadata").get("continue") or "")
     return ""
 
 
@@ -2710,7 +2790,9 @@ def items_of(text: str) -> Iterator[Json]:
     """
     decoder = json.JSONDecoder()
     is_found = ITEMS in text
-    start = position = text.index(ITEMS) + len(ITEMS) if is_found else len(text)
+    start = position = len(text)
+    if is_found:
+        start = position = text.index(ITEMS) + len(ITEMS)
     try:
         while is_found and text[position] != "]":
             item, position = decoder.raw_decode(text, position + (text[position] == ","))
@@ -2737,11 +2819,11 @@ OLDEST_KUBECTL = (1, 28)  # that was tested
 
 def find_kubectl(path: str) -> str:
     """Return the path of kubectl. StartError if there is none."""
-    found = shutil.which(path)
-    if not found:
+    program = shutil.which(path)
+    if not program:
         hint = "install it (https://kubernetes.io/docs/tasks/tools/) or specify its path"
         raise StartError(f"kubectl not found or not executable: {path}; {hint} with --kubectl")
-    return found
+    return program
 
 
 def run_command(command: Sequence[str]) -> tuple[str, str]:
@@ -2811,12 +2893,12 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         config = decode_object(output)
-        for user in dig(config, "users"):
-            plugin = dig(user, "user.exec")
+        for user in nested(config, "users"):
+            plugin = nested(user, "user.exec")
             if os.path.dirname(plugin.get("command", "")):  # relative to its file, as for kubectl
                 folders = [os.path.dirname(os.path.abspath(file)) for file in files]
-                found = [os.path.join(folder, plugin["command"]) for folder in folders]
-                plugin["command"] = next(filter(os.path.exists, found), plugin["command"])
+                commands = [os.path.join(folder, plugin["command"]) for folder in folders]
+                plugin["command"] = next(filter(os.path.exists, commands), plugin["command"])
         return config
     is_default = "--kubeconfig" not in view and "--context" not in view
     if NO_CONTEXT not in error:
@@ -2854,10 +2936,10 @@ def load_user(config: Json, connection: Connection) -> Json:
     server = urllib.parse.urlsplit(configuration.host)
     host = server.hostname or ""
     is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
-    if "proxy-url" not in dig((config.get("clusters") or [{}])[0], "cluster"):
+    if "proxy-url" not in nested((config.get("clusters") or [{}])[0], "cluster"):
         proxy = urllib.request.getproxies_environment().get(server.scheme)
         configuration.proxy = None if is_loopback else proxy
-    return dig((config.get("users") or [{}])[0], "user")
+    return nested((config.get("users") or [{}])[0], "user")
 
 
 def check_kubectl(path: str, connection: Connection) -> None:
@@ -2916,8 +2998,8 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
     ]
     if missing:
         hint = "" if namespaces else ", or select your namespaces with --include-namespace"
-        found = {"user": cluster.connection.user, "context": cluster.connection.context}
-        who = ", ".join(f"{name} {value}" for name, value in found.items() if value)
+        account = {"user": cluster.connection.user, "context": cluster.connection.context}
+        who = ", ".join(f"{name} {value}" for name, value in account.items() if value)
         text = f"missing permissions: {', '.join(sorted(missing))}"
         raise StartError(f"{text}; see deploy/rbac.yaml{hint} ({who})")
 
@@ -2950,14 +3032,18 @@ def check_namespaces(cluster: Cluster, options: Options) -> None:
 
 def typed_names(ref: ObjectRef) -> list[str]:
     """Return the TYPE/NAME forms of an object; only Kubernetes' own kinds need no group."""
-    groups = [ref.group] if ref.kind in WORKLOADS else [ref.group, ""]
-    return [type_and_name(ref.kind, group, ref.name) for group in groups]
+    names = [type_and_name(ref.kind, ref.group, ref.name)]
+    if ref.kind not in WORKLOADS:
+        names.append(type_and_name(ref.kind, "", ref.name))
+    return names
 
 
 def is_named(ref: ObjectRef, options: Options) -> bool:
     if options.plan is not None and ref not in options.plan:
         return False
-    return any(matches(name, options.workloads or ["*"]) for name in typed_names(ref))
+    if not options.workloads:
+        return True
+    return any(matches(name, options.workloads) for name in typed_names(ref))
 
 
 def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan]:
@@ -2983,36 +3069,44 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
             if live.sidecars or has_template(owner) or "." in owner.group:
                 by_owner[owner].append(live)
                 if owner not in samples or bool(live.sidecars) > samples[owner][1]:
-                    metadata = without(pod["metadata"], "managedFields")
+                    metadata = without_keys(pod["metadata"], "managedFields")
                     sample = packed({"metadata": metadata, "spec": pod["spec"]})
                     samples[owner] = implied_workload(owner, pod), bool(live.sidecars), sample
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
-    found = []
+    owners = []
     for owner, own in by_owner.items():
         ref, has_sidecar, sample = samples[owner]
         if has_sidecar or has_template(owner):
-            sidecars = share(frozenset().union(*(pod.sidecars for pod in own)))
-            found.append(Found(ref, (owner,), own, sample, sidecars))
-    return found, scan
+            owners.append(Found(ref, (owner,), own, sample, sidecars_of(own)))
+    return owners, scan
+
+
+def sidecars_of(pods: Iterable[LivePod]) -> frozenset[Sidecar]:
+    """Return the named sidecars of all Pods."""
+    sidecars: set[Sidecar] = set()
+    for pod in pods:
+        sidecars |= pod.sidecars
+    return frozenset(interned(frozenset(sidecars)))
 
 
 def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
     """Return what a ReplicaSet's name implies: it is <deployment>-<pod-template-hash>."""
-    template_hash = dig(pod, "metadata.labels").get("pod-template-hash", "\0")
+    template_hash = nested(pod, "metadata.labels").get("pod-template-hash", "\0")
     name = owner.name.removesuffix(f"-{template_hash}")
-    is_implied = owner.kind == "ReplicaSet" and name != owner.name
-    return ObjectRef("Deployment", owner.namespace, name, "apps") if is_implied else owner
+    if owner.kind == "ReplicaSet" and name != owner.name:
+        return ObjectRef("Deployment", owner.namespace, name, "apps")
+    return owner
 
 
 def live_pod(pod: Json, options: Options) -> LivePod:
     """Return what is kept of a Pod."""
     names = options.sidecars
-    sidecars = share(frozenset(map(as_sidecar, named_containers(pod, names))))
+    sidecars = interned(frozenset(itertools.starmap(as_sidecar, named_containers(pod, names))))
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
-    stuck = share(frozenset(stuck_sidecars(pod, options))) if problem else frozenset()
+    stuck = interned(frozenset(stuck_sidecars(pod, options))) if problem else frozenset()
     is_compared = options.only_drifted or bool(stuck)
     return LivePod(
         name_of(pod),
@@ -3021,10 +3115,10 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         sidecars,
         problem,
         stuck,
-        view=share(view_of(pod, names)) if is_compared else b"",
+        view=interned(view_of(pod, names)) if is_compared else b"",
         resized=resized_containers(pod) if is_compared else (),
-        ends=dig(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
-        lost=share(frozenset(lost_sidecars(pod, options))),
+        ends=nested(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
+        lost=interned(frozenset(lost_sidecars(pod, options))),
         managed=managed_images(pod),
         uid=uid_of(pod),
     )
@@ -3039,13 +3133,14 @@ def lost_sidecars(pod: Json, options: Options) -> set[str]:
     if options.allow_removal:
         return set()
     text = annotations_of(pod).get(f"{options.annotation_prefix}.rollout.sidecars", "")
-    found = re.findall(r"([a-z0-9-]+)( \(init\))?", text)
-    expected = [Sidecar(name, "", False, bool(init)) for name, init in found]
+    expected = []
+    for name, init in re.findall(r"([a-z0-9-]+)( \(init\))?", text):
+        expected.append(Sidecar(name, "", native=False, init=bool(init)))
     return lacking_of(expected, container_names(pod), options)
 
 
 @functools.cache
-def share(value: Any) -> Any:
+def interned(value: Any) -> Any:
     """Return an equal value that is kept only once; 150,000 Pods have 16,000 views."""
     return value
 
@@ -3099,15 +3194,20 @@ def find_differences(
             place = (*path, name)
             yield from find_differences(current.get(name), expected.get(name), ignored, place)
         return
-    is_in_both = current is not None and expected is not None
-    parts = (constant_part(value, ignored, path) for value in (current, expected))
-    if is_in_both and is_same(*parts):
-        return
+    if current is not None and expected is not None:
+        constant = constant_part(current, ignored, path)
+        if is_same(constant, constant_part(expected, ignored, path)):
+            return
     if len(path) == 1:  # a whole container
-        current, expected = (
-            form and only(form, ("image", "position")) for form in (current, expected)
-        )
+        current, expected = in_short(current), in_short(expected)
     yield Difference(path, current, expected)
+
+
+def in_short(container: Json | None) -> Json | None:
+    """Return what people read of a container that is added or removed."""
+    if container is None:
+        return None
+    return with_keys(container, ("image", "position"))
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -3173,7 +3273,10 @@ def ignored_paths(
             place = (*path[:-1], ALL_NAMES)
             ignored.add(place)
             names[place] += 1 if other is None else -1
-    return frozenset(ignored), unknown + [place for place, more in names.items() if more]
+    for place, more in names.items():
+        if more:
+            unknown.append(place)
+    return frozenset(ignored), unknown
 
 
 def value_at(value: Any, path: Path) -> Any:
@@ -3214,9 +3317,8 @@ WHAT_RUNS = ("image", "command", "args")  # in a container
 def injected_view(pod: Json, template: Json, filled: Collection[str], names: Names) -> bytes:
     """Return the named sidecars of the answer to a dry run, see view_of, without stubs."""
     stubs = stubs_of(pod, template, filled)
-    return view_of(
-        pod, [c["name"] for _, c in named_containers(pod, names) if c["name"] not in stubs]
-    )
+    named = {container["name"] for _, container in named_containers(pod, names)}
+    return view_of(pod, sorted(named - stubs))
 
 
 def filled_in(template: Json, running: Iterable[Sidecar]) -> set[str]:
@@ -3228,8 +3330,12 @@ def filled_in(template: Json, running: Iterable[Sidecar]) -> set[str]:
     if "spec" not in template:  # of a custom resource
         return set()
     stated = images_of(template)
-    known = {(sidecar.name, sidecar.image) for sidecar in running}
-    return {name for name, _ in known if name in stated and (name, stated[name]) not in known}
+    sidecars = {(sidecar.name, sidecar.image) for sidecar in running}
+    filled = set()
+    for name, _ in sidecars:
+        if name in stated and (name, stated[name]) not in sidecars:
+            filled.add(name)
+    return filled
 
 
 def stubs_of(pod: Json, template: Json, filled: Collection[str]) -> set[str]:
@@ -3237,12 +3343,13 @@ def stubs_of(pod: Json, template: Json, filled: Collection[str]) -> set[str]:
     as its template states them. Other webhooks may add variables and volumes, even to that."""
     if not filled or "spec" not in template:  # of a custom resource, or deleted
         return set()
-    stated = {found["name"]: only(found, WHAT_RUNS) for _, found in containers_of(template)}
-    return {
-        found["name"]
-        for _, found in containers_of(pod)
-        if found["name"] in filled and only(found, WHAT_RUNS) == stated.get(found["name"])
-    }
+    stated = {found["name"]: with_keys(found, WHAT_RUNS) for _, found in containers_of(template)}
+    stubs = set()
+    for _, container in containers_of(pod):
+        name = container["name"]
+        if name in filled and with_keys(container, WHAT_RUNS) == stated.get(name):
+            stubs.add(name)
+    return stubs
 
 
 def view_of_others(pod: Json, names: Names) -> bytes:
@@ -3258,21 +3365,21 @@ def other_changes(live: bytes, expected: bytes, ignored: Ignored = frozenset()) 
 
 def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
     """Return the ConfigMaps and Secrets of the named sidecars, and whether each is required."""
-    found: dict[ObjectRef, bool] = defaultdict(bool)
+    configs: dict[ObjectRef, bool] = defaultdict(bool)
     ignored = ("kube-root-ca.crt", *options.ignore_config)
     for kind, reference in config_references(list(sidecar_parts(pod, options.sidecars).values())):
         name = reference.get("name") or reference.get("secretName", "")
         if not matches(name, ignored):
-            found[ObjectRef(kind, namespace, name)] |= not reference.get("optional")
-    return found
+            configs[ObjectRef(kind, namespace, name)] |= not reference.get("optional")
+    return configs
 
 
 def config_references(value: Any) -> Iterator[tuple[str, Json]]:
     """Yield the references to ConfigMaps and Secrets inside containers and volumes."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        found = re.fullmatch("(configMap|secret)((Key)?Ref)?", str(key))
-        if found and isinstance(inner, dict):
-            yield "Secret" if found[1] == "secret" else "ConfigMap", inner
+        match = re.fullmatch("(configMap|secret)((Key)?Ref)?", str(key))
+        if match and isinstance(inner, dict):
+            yield "Secret" if match[1] == "secret" else "ConfigMap", inner
         if isinstance(inner, (dict, list)):
             yield from config_references(inner)
 
@@ -3291,13 +3398,13 @@ def sidecar_differences(
     """
     if live == expected:
         return {}
-    found = {}
+    differences = {}
     for difference in find_differences(unpacked(live), unpacked(expected), ignored):
         is_resized = difference.path[0] in resized and difference.path[1:2] == ("resources",)
         if not is_resized:
             shown = difference if with_values else without_values(difference)
-            found[json.dumps(shown)] = shown
-    return found
+            differences[json.dumps(shown)] = shown
+    return differences
 
 
 def compare_pods(
@@ -3308,27 +3415,28 @@ def compare_pods(
     drifted: dict[str, Collection[str]] = {}
     distinct: dict[str, Difference] = {}
     for pod in sorted(pods, key=lambda pod: pod.view):
-        found = sidecar_differences(
+        differences = sidecar_differences(
             pod.view, today.view, pod.resized, today.ignored, options.show_values
         )
-        distinct |= found
-        if found:
-            drifted[pod.name] = share(frozenset(change.path[0] for change in found.values()))
+        distinct |= differences
+        if differences:
+            containers = frozenset(difference.path[0] for difference in differences.values())
+            drifted[pod.name] = interned(containers)
     for config, changed in today.config_changes.items():
-        older = [pod for pod in pods if pod.created < changed and pod.sidecars]
-        if older:
-            distinct[str(config)] = Difference((str(config),), None, CONFIG_CHANGED)
-            drifted |= {pod.name: {found.name for found in pod.sidecars} for pod in older}
+        for pod in pods:
+            if pod.sidecars and pod.created < changed:
+                distinct[str(config)] = Difference((str(config),), None, CONFIG_CHANGED)
+                drifted[pod.name] = {sidecar.name for sidecar in pod.sidecars}
     return dict(sorted(drifted.items())), list(distinct.values())
 
 
 def only_images(comparison: Comparison) -> bool:
     """Return whether only images differ, of containers that run as long as their Pod."""
     today = stored_object(comparison.today.view)
-    return bool(comparison.differences) and all(
-        difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT
-        for difference in comparison.differences
-    )
+    for container, *section in (difference.path for difference in comparison.differences):
+        if section != ["image"] or today[container]["position"] == INIT:
+            return False
+    return bool(comparison.differences)
 
 
 def compare(found: Found, today: Today, options: Options) -> Comparison:
@@ -3352,6 +3460,8 @@ def compare(found: Found, today: Today, options: Options) -> Comparison:
 
 def with_changes(today: Today, last_changes: Mapping[ObjectRef, datetime | ApiError]) -> Today:
     """Return when the configuration of the sidecars changed, too, or why that is not known."""
+    if not today.configs:
+        return today
     error = today.error
     changes = {}
     for config, is_required in sorted(today.configs.items()):
@@ -3362,7 +3472,7 @@ def with_changes(today: Today, last_changes: Mapping[ObjectRef, datetime | ApiEr
             error = error or ApiError(0, f"cannot read {config}: {changed}")
         elif is_required:
             error = error or ApiError(400, f"would not start: {config} does not exist")
-    return replace(today, config_changes=changes, error=error) if today.configs else today
+    return replace(today, config_changes=changes, error=error)
 
 
 def verdict_on(error: ApiError) -> Verdict:
@@ -3374,8 +3484,9 @@ def verdict_on(error: ApiError) -> Verdict:
     """
     if is_denied(error):
         return Verdict.REJECTED
-    is_invalid = error.status in (400, 403, 422) and not is_inconclusive(error)
-    return Verdict.REJECTED if is_invalid else Verdict.UNKNOWN
+    if error.status in (400, 403, 422) and not is_inconclusive(error):
+        return Verdict.REJECTED
+    return Verdict.UNKNOWN
 
 
 def is_denied(error: ApiError) -> bool:
@@ -3457,10 +3568,12 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
     ignored, unknown = ignored_paths(unpacked(first.view), unpacked(second.view), running)
     if unknown:
-        places = [
-            f"{section_text(path[1:])} of {path[0]}" if path[1:] else f"container {path[0]}"
-            for path in dict.fromkeys(map(shown_path, unknown))
-        ]
+        places = []
+        for container, *section in dict.fromkeys(map(shown_path, unknown)):
+            place = f"container {container}"
+            if section:
+                place = f"{section_text(section)} of {container}"
+            places.append(place)
         text = f"the injector gave two different answers ({join_words(places)})"
         why = "it has a few possible values, or the injector is being upgraded"
         return replace(first, error=ApiError(200, f"{text}: {why}"))
@@ -3503,7 +3616,7 @@ def with_template(cluster: Cluster, found: Found) -> Json:
         raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
     if found.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
-    if "spec" not in dig(obj, "spec.template"):
+    if "spec" not in nested(obj, "spec.template"):
         raise ApiError(200, f"the Pod template of {owner.kind} ({owner.group}) cannot be read")
     return obj
 
@@ -3517,12 +3630,15 @@ POSITIONS = {
 
 def sidecar_text(sidecars: Iterable[Sidecar], with_names: bool) -> str:
     """Return `1.26.2, 1.27.0`, with names `istio-proxy 1.26.2, istio-init 1.26.2 (init)`."""
-    texts = [
-        f"{found.name if with_names else ''} {image_version(found.image)}"
-        f"{' (init)' if found.init else ''}"
-        for found in sidecars
-    ]
-    return ", ".join(dict.fromkeys(text.strip() for text in texts))
+    texts = []
+    for sidecar in sidecars:
+        text = image_version(sidecar.image)
+        if with_names:
+            text = f"{sidecar.name} {text}"
+        if sidecar.init:
+            text += " (init)"
+        texts.append(text)
+    return ", ".join(dict.fromkeys(texts))
 
 
 def difference_text(difference: Difference) -> str:
@@ -3532,12 +3648,16 @@ def difference_text(difference: Difference) -> str:
         if isinstance(expected, str):  # a ConfigMap or Secret
             return f"{name} {expected}"
         container = {"name": name} | (expected or current)
-        sidecar = as_sidecar((container["position"], container))
+        sidecar = as_sidecar(container["position"], container)
         return f"would be {'added' if expected else 'removed'}: {sidecar_text([sidecar], True)}"
     if section == ["position"]:
         return f"{name}  changes from {POSITIONS[current]} to {POSITIONS[expected]}"
     if REDACTED in (current, expected) or {} in (current, expected):  # a mount has only its path
-        verb = "added" if current is None else "removed" if expected is None else "changed"
+        verb = "changed"
+        if current is None:
+            verb = "added"
+        elif expected is None:
+            verb = "removed"
         return f"{name}  {section_text(section)} {verb}"
     old, new = value_text(current), value_text(expected)
     if section == ["image"]:
@@ -3554,9 +3674,11 @@ def section_text(section: Names) -> str:
 
 
 def value_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value or '""'
-    return "<none>" if value is None else json.dumps(value)
+    if value is None:
+        return "<none>"
+    if isinstance(value, str) and value:
+        return value
+    return json.dumps(value)
 
 
 # 11. Deciding: whether and how a workload is rolled out, in the plan and again before each write --
@@ -3585,16 +3707,27 @@ class Rule(NamedTuple):
     applies: RuleFunction
     stage: Stage
     left: str  # why its Pods are not up to date, for the table of sidecars, if they are not
+    is_audited: bool  # whether --fail-on-drift counts them: they are known, and matter to an audit
+    is_applied: bool  # whether a row of --plan needs nothing then
+    rank: int  # in lists: what somebody must do comes first, then what an option includes
 
 
 RULES: dict[str, Rule] = {}  # by code, in the order in which they are asked
+NO_RANK = 99
 
 
-def rule(stage: Stage, left: str = "not checked") -> Callable[[RuleFunction], RuleFunction]:
+def rule(
+    stage: Stage,
+    left: str = "not checked",
+    is_audited: bool = True,
+    is_applied: bool = False,
+    rank: int = NO_RANK,
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as the next rule."""
 
     def register(function: RuleFunction) -> RuleFunction:
-        RULES[function.__name__] = Rule(function, stage, left)
+        row = Rule(function, stage, left, is_audited, is_applied, rank)
+        RULES[function.__name__] = row
         return function
 
     return register
@@ -3602,15 +3735,32 @@ def rule(stage: Stage, left: str = "not checked") -> Callable[[RuleFunction], Ru
 
 def left_text(code: str) -> str:
     """Return why Pods are not up to date, by the code of a rule, an outcome, or another word."""
-    return RULES[code].left if code in RULES else code.replace("_", " ")
+    if code in RULES:
+        return RULES[code].left
+    return code.replace("_", " ")
+
+
+def is_audited(code: str) -> bool:
+    """Return whether --fail-on-drift counts Pods that are left for a reason."""
+    return code not in RULES or RULES[code].is_audited
+
+
+def rank_of(code: str) -> int:
+    """Return where a reason stands in a list of skipped workloads."""
+    return RULES[code].rank if code in RULES else NO_RANK
+
+
+def needs_nothing(code: str) -> bool:
+    """Return whether a row of --plan with a code counts as applied."""
+    return code in RULES and RULES[code].is_applied
 
 
 def by_text(counts: Mapping[str, int]) -> Counter[str]:
     """Return numbers of Pods by what people read, of those by code."""
-    found: Counter[str] = Counter()
+    by_reason: Counter[str] = Counter()
     for code, count in counts.items():
-        found[left_text(code)] += count
-    return found
+        by_reason[left_text(code)] += count
+    return by_reason
 
 
 CHECK_INJECTOR = "check what injects it"
@@ -3618,13 +3768,6 @@ CHECK_INJECTOR = "check what injects it"
 NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
 IMPOSSIBLE = ("rejected", "unknown", *NO_SIDECAR)
 IN_THE_PLAN, DRIFTED = "in_the_plan", "drifted"  # codes of Pods besides those of rules and outcomes
-# Of these, it is not known whether they are up to date, or they do not matter to an audit.
-NOT_AUDITED = ("not selected", "excluded", "being deleted", "runs to completion")
-
-
-def is_audited(code: str) -> bool:
-    """Return whether --fail-on-drift counts Pods that are left for a reason."""
-    return left_text(code) not in NOT_AUDITED
 
 
 def decide(
@@ -3642,10 +3785,10 @@ def decide(
     draft = Decision(found, comparison, planned=planned)
     if stage >= Stage.METHOD:
         draft = draft_of(draft, options)
-    for code, (applies, needed, _) in RULES.items():
-        if needed > stage:
+    for code, row in RULES.items():
+        if row.stage > stage:
             continue
-        reason = applies(draft, options)
+        reason = row.applies(draft, options)
         if reason:
             return replace(draft, reason=reason, code=code)
     return draft
@@ -3684,10 +3827,14 @@ def method_for(found: Found, comparison: Comparison, options: Options) -> Method
     """Return how Pods are replaced. --evict is for those that a restart leaves, or harms."""
     if options.in_place and only_images(comparison):
         return Method.IN_PLACE
+    if not options.evict:
+        return Method.RESTART
     obj = found.obj
-    is_manual = is_paused(obj) or is_on_delete(obj) or not is_workload(found.ref)
-    is_manual |= is_degraded(found) or found.is_held
-    return Method.EVICT if options.evict and is_manual else Method.RESTART
+    if is_paused(obj) or is_on_delete(obj) or not is_workload(found.ref):
+        return Method.EVICT
+    if is_degraded(found) or found.is_held:
+        return Method.EVICT
+    return Method.RESTART
 
 
 def old_and_kept(
@@ -3717,45 +3864,53 @@ def old_and_kept(
 
 def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
     """Return whether a kind is selected. The Pods of others can only be evicted."""
-    return ref.kind in options.kinds if is_workload(ref) else options.evict
+    if is_workload(ref):
+        return ref.kind in options.kinds
+    return options.evict
 
 
-@rule(Stage.OWNER, left="not selected")
+@rule(Stage.OWNER, left="not selected", is_audited=False)
 def not_named(draft: Decision, options: Options) -> str:
     """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
-    return "" if is_named(draft.ref, options) else "not selected by TYPE/NAME or --plan"
+    if not is_named(draft.ref, options):
+        return "not selected by TYPE/NAME or --plan"
+    return ""
 
 
-@rule(Stage.OBJECT, left="excluded")
+@rule(Stage.OBJECT, left="excluded", is_audited=False)
 def excluded(draft: Decision, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
     if has_any(unwanted, *annotations_to_match(draft.found)):
         return "matches --exclude-annotation"
-    is_excluded = has_any(unwanted, annotations_of(draft.found.namespace))
-    return "its namespace matches --exclude-annotation" if is_excluded else ""
+    if has_any(unwanted, annotations_of(draft.found.namespace)):
+        return "its namespace matches --exclude-annotation"
+    return ""
 
 
-@rule(Stage.OBJECT, left="excluded")
+@rule(Stage.OBJECT, left="excluded", is_audited=False)
 def not_included(draft: Decision, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
-    is_included = not wanted or has_any(wanted, *annotations_to_match(draft.found))
-    return "" if is_included else "does not match --include-annotation"
+    if wanted and not has_any(wanted, *annotations_to_match(draft.found)):
+        return "does not match --include-annotation"
+    return ""
 
 
 @rule(Stage.OWNER, left="static Pod")
 def static_pod(draft: Decision, options: Options) -> str:
     """A static Pod, which the kubelet of its node manages."""
-    is_static = draft.ref.kind == "Node"
-    return "static Pod, managed by the kubelet of its node" if is_static else ""
+    if draft.ref.kind == "Node":
+        return "static Pod, managed by the kubelet of its node"
+    return ""
 
 
-@rule(Stage.OWNER, left="runs to completion")
+@rule(Stage.OWNER, left="runs to completion", is_audited=False)
 def running_to_completion(draft: Decision, options: Options) -> str:
     """A Pod of a Job, which runs to completion."""
-    is_job = (draft.ref.kind, draft.ref.group) == ("Job", "batch")
-    return "runs to completion" if is_job else ""
+    if draft.ref.kind == "Job" and draft.ref.group == "batch":
+        return "runs to completion"
+    return ""
 
 
 @rule(Stage.OWNER)
@@ -3769,11 +3924,12 @@ def restart_policy(draft: Decision, options: Options) -> str:
 @rule(Stage.OWNER)
 def without_controller(draft: Decision, options: Options) -> str:
     """A Pod without a controller, which nobody would create again."""
-    hint = "not managed by a controller; delete and recreate it manually"
-    return "" if draft.ref.kind else hint
+    if not draft.ref.kind:
+        return "not managed by a controller; delete and recreate it manually"
+    return ""
 
 
-@rule(Stage.OWNER, left="drifted")
+@rule(Stage.OWNER, left="drifted", rank=6)
 def kind_not_selected(draft: Decision, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
     # With --only-drifted, others are compared all the same.
@@ -3791,28 +3947,32 @@ def kind_not_selected(draft: Decision, options: Options) -> str:
 @rule(Stage.EXISTS)
 def gone(draft: Decision, options: Options) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
-    who = "" if is_workload(draft.ref) else "its controller "
-    text = f"{who}no longer exists, or there is no permission to read it"
-    return text if draft.found.stored == b"" else ""
+    if draft.found.stored != b"":
+        return ""
+    text = "no longer exists, or there is no permission to read it"
+    return text if is_workload(draft.ref) else f"its controller {text}"
 
 
-@rule(Stage.EXISTS, left="being deleted")
+@rule(Stage.EXISTS, left="being deleted", is_audited=False)
 def being_deleted(draft: Decision, options: Options) -> str:
     """It or its namespace is being deleted."""
-    found, error = draft.found, draft.comparison.today.error
-    if dig(found.obj, "metadata.deletionTimestamp"):
+    if nested(draft.found.obj, "metadata.deletionTimestamp"):
         return "being deleted"
-    deleted = dig(found.namespace, "metadata.deletionTimestamp")
-    is_terminating = deleted or (error and "NamespaceTerminating" in error.causes)
-    return "its namespace is terminating" if is_terminating else ""
+    error = draft.comparison.today.error
+    if nested(draft.found.namespace, "metadata.deletionTimestamp"):
+        return "its namespace is terminating"
+    if error and "NamespaceTerminating" in error.causes:
+        return "its namespace is terminating"
+    return ""
 
 
 @rule(Stage.OBJECT)
 def another_object(draft: Decision, options: Options) -> str:
     """Has another UID than in `--plan`: it was created again."""
-    approved = (options.plan or {}).get(draft.ref)
-    is_same = not approved or approved.uid == dig(draft.found.obj, "metadata.uid")
-    return "" if is_same else "is another object than in the plan"
+    row = options.row_of(draft.ref)
+    if row and row.uid != nested(draft.found.obj, "metadata.uid"):
+        return "is another object than in the plan"
+    return ""
 
 
 @rule(Stage.OBJECT)
@@ -3821,12 +3981,13 @@ def restarted_meanwhile(draft: Decision, options: Options) -> str:
     planned = draft.planned
     if not planned or planned.method is not Method.RESTART:
         return ""
-    before = set(timestamps_of(planned.found.obj))
-    now = set(timestamps_of(draft.found.obj))
-    return "already restarted by another run" if now - before else ""
+    before = timestamps_of(planned.found.obj)
+    if set(timestamps_of(draft.found.obj)).difference(before):
+        return "already restarted by another run"
+    return ""
 
 
-@rule(Stage.OBJECT, left="without Pods")
+@rule(Stage.OBJECT, left="without Pods", rank=2)
 def without_pods(draft: Decision, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
     if draft.found.sample:
@@ -3834,41 +3995,46 @@ def without_pods(draft: Decision, options: Options) -> str:
     return why_unfinished(draft.found, options)
 
 
-@rule(Stage.METHOD, left="rejected")
+@rule(Stage.METHOD, left="rejected", rank=4)
 def rejected(draft: Decision, options: Options) -> str:
     """The API server, a policy or a webhook rejects new Pods."""
-    text = f"new Pods cannot be created: {short_reason(draft.comparison.message)}"
-    return text if draft.comparison.verdict is Verdict.REJECTED else ""
+    if draft.comparison.verdict is not Verdict.REJECTED:
+        return ""
+    return f"new Pods cannot be created: {short_reason(draft.comparison.message)}"
 
 
 @rule(Stage.METHOD)
 def unknown(draft: Decision, options: Options) -> str:
     """Not compared: the dry run had no answer, or two different ones."""
+    if draft.comparison.verdict is not Verdict.UNKNOWN:
+        return ""
     what = "new Pods cannot be created" if draft.planned else "not compared"
-    text = f"{what}: {short_reason(draft.comparison.message)}"
-    return text if draft.comparison.verdict is Verdict.UNKNOWN else ""
+    return f"{what}: {short_reason(draft.comparison.message)}"
 
 
-@rule(Stage.WRITE, left="lost sidecar")
+@rule(Stage.WRITE, left="lost sidecar", rank=1)
 def lost_sidecar(draft: Decision, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
     found, view = draft.found, draft.comparison.today.view
     if not view or not is_selected_kind(draft.ref, options):
         return ""
-    names = found.lost_names
-    missing = sorted(names and names.difference(unpacked(view)))
+    missing = sorted(found.lost_names.difference(unpacked(view)))
+    if not missing:
+        return ""
     text = f"{len(found.lost)} of {count_of(len(found.pods), 'Pod')} lost {join_words(missing)}"
-    return f"{text}, and new ones would not get it; repair the injector" if missing else ""
+    return f"{text}, and new ones would not get it; repair the injector"
 
 
 def is_needed(draft: Decision, options: Options) -> bool:
     """Return whether a workload needs a rollout; of one that was planned, that is known."""
-    has_old = bool(draft.old_pods or draft.kept_pods)
-    is_due = draft.comparison.is_drifted if options.only_drifted else has_old
-    return is_due or bool(draft.planned)
+    if draft.planned:
+        return True
+    if options.only_drifted:
+        return draft.comparison.is_drifted
+    return bool(draft.old_pods or draft.kept_pods)
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", rank=3)
 def incomplete_rollout(draft: Decision, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
     # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
@@ -3881,16 +4047,20 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
             return f"{reason}; wait, or run `kubectl rollout status`"
         if draft.comparison.is_drifted or draft.method is not Method.RESTART:
             return ""
-    return why_unfinished(draft.found, options) if is_selected_kind(draft.ref, options) else ""
+    if is_selected_kind(draft.ref, options):
+        return why_unfinished(draft.found, options)
+    return ""
 
 
-@rule(Stage.WRITE, left="")
+@rule(Stage.WRITE, left="", is_applied=True)
 def up_to_date(draft: Decision, options: Options) -> str:
     """Needs no rollout. Listed only if it is a row of `--plan`."""
-    return "" if is_needed(draft, options) else "needs no rollout"
+    if not is_needed(draft, options):
+        return "needs no rollout"
+    return ""
 
 
-@rule(Stage.METHOD, left="drifted")
+@rule(Stage.METHOD, left="drifted", rank=7)
 def wrong_method(draft: Decision, options: Options) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
@@ -3901,15 +4071,17 @@ def wrong_method(draft: Decision, options: Options) -> str:
         hint = "use --evict, or delete its Pods manually, one at a time"
         if is_on_delete(obj):
             return f"updateStrategy is OnDelete; {hint}"
-        strategy = dig(obj, "spec.updateStrategy.type") or "RollingUpdate"
-        hint = "which `kubectl rollout status` does not support; restart it manually"
-        return "" if strategy == "RollingUpdate" else f"updateStrategy is {strategy}, {hint}"
-    is_deployment = draft.ref.kind == "Deployment" and draft.method is Method.EVICT
-    is_resumed = is_deployment and not is_stopped
-    return "no longer paused; rerun this command to restart it" if is_resumed else ""
+        strategy = nested(obj, "spec.updateStrategy.type") or "RollingUpdate"
+        if strategy != "RollingUpdate":
+            hint = "which `kubectl rollout status` does not support; restart it manually"
+            return f"updateStrategy is {strategy}, {hint}"
+    is_evicted = draft.ref.kind == "Deployment" and draft.method is Method.EVICT
+    if is_evicted and not is_stopped:
+        return "no longer paused; rerun this command to restart it"
+    return ""
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", rank=8)
 def degraded(draft: Decision, options: Options) -> str:
     """A restart would stop another Pod, or wait for an unready one; use `--evict`."""
     if draft.method is not Method.RESTART:
@@ -3917,18 +4089,21 @@ def degraded(draft: Decision, options: Options) -> str:
     hint = "use --evict, which replaces unready Pods first, or repair the unready Pod"
     if draft.found.is_held:
         return f"a restart waits for its unready Pod, which has lost its sidecar; {hint}"
-    text = f"{shortage_of(draft.ref, draft.found.obj)}; a restart would stop another Pod; {hint}"
-    return text if is_degraded(draft.found) else ""
+    if is_degraded(draft.found):
+        shortage = shortage_of(draft.ref, draft.found.obj)
+        return f"{shortage}; a restart would stop another Pod; {hint}"
+    return ""
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", rank=9)
 def unhealthy(draft: Decision, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
-    is_skipped = options.skip_unhealthy and draft.problem and not draft.found.lost
-    return f"unhealthy: {draft.problem}" if is_skipped else ""
+    if options.skip_unhealthy and draft.problem and not draft.found.lost:
+        return f"unhealthy: {draft.problem}"
+    return ""
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", rank=5)
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
@@ -3942,20 +4117,22 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
     if draft.planned:
         hint = f"{CHECK_INJECTOR}, or use --only-drifted --allow-removal"
         return f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
-    hint = f"not restarted without --allow-removal; {CHECK_INJECTOR}"
-    added = f" and get {join_words(draft.comparison.added)}" * bool(draft.comparison.added)
-    return f"would lose the sidecar {join_words(missing)}{added}; {hint}"
+    text = f"would lose the sidecar {join_words(missing)}"
+    if draft.comparison.added:
+        text += f" and get {join_words(draft.comparison.added)}"
+    return f"{text}; not restarted without --allow-removal; {CHECK_INJECTOR}"
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", is_applied=True)
 def below_partition(draft: Decision, options: Options) -> str:
     """All its old Pods are below the partition of its StatefulSet."""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
-    is_all = bool(draft.kept_pods) and not draft.old_pods
-    return f"{kept_by_partition(draft)}; lower the partition" if is_all else ""
+    if draft.kept_pods and not draft.old_pods:
+        return f"{kept_by_partition(draft)}; lower the partition"
+    return ""
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", is_applied=True)
 def nothing_to_replace(draft: Decision, options: Options) -> str:
     """No Pod needs to be replaced anymore, or all were created after the cutoff."""
     found = draft.found
@@ -3965,10 +4142,10 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
         return "it has no Pods now"
     if not options.include_missing and not any(pod.sidecars for pod in found.pods):
         return "its Pods no longer have the sidecar"
-    is_all = not options.only_drifted
-    pods = [pod for pod in found.pods if is_all or pod.name in draft.comparison.drifted]
+    pods, kind = found.pods, "Pods"
+    if options.only_drifted:
+        pods, kind = [pod for pod in pods if pod.name in draft.comparison.drifted], "drifted Pods"
     if pods and all(pod.created >= options.cutoff_of(found.ref) for pod in pods):
-        kind = "Pods" if is_all else "drifted Pods"
         return f"all its {kind} were created after the cutoff"
     return "already up to date"
 
@@ -3981,7 +4158,10 @@ def changed_in_place(draft: Decision, options: Options) -> str:
         return ""
     if draft.differences and not only_images(draft.comparison):
         return "not only images differ now; rerun this command"
-    return next((pod.managed for pod in draft.found.pods if pod.managed), "")
+    for pod in draft.found.pods:
+        if pod.managed:
+            return pod.managed
+    return ""
 
 
 @rule(Stage.WRITE, left="drifted")
@@ -3997,34 +4177,37 @@ def pending_template(draft: Decision, options: Options) -> str:
         live = len(draft.found.pods) - misscheduled(obj)
         is_pending = updated < live or not is_observed(obj)
     elif ref.kind in OWNED and has_template(ref):
-        is_pending = dig(obj, "metadata.generation") != 1
-    text = "replacing its Pods may also roll out a change of its Pod template"
-    hint = "replace them manually, one at a time"
-    return f"{text}; {hint}" if is_pending and draft.method is Method.EVICT else ""
+        is_pending = nested(obj, "metadata.generation") != 1
+    if is_pending and draft.method is Method.EVICT:
+        hint = "replace them manually, one at a time"
+        return f"replacing its Pods may also roll out a change of its Pod template; {hint}"
+    return ""
 
 
 @rule(Stage.WRITE, left="drifted")
 def another_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would get another sidecar than in `--plan`."""
-    approved = (options.plan or {}).get(draft.ref)
-    is_same = not approved or approved.sidecar_hash in ("", hash_of(draft.comparison.today))
-    return "" if is_same else "new Pods would get another sidecar than in the plan"
+    row = options.row_of(draft.ref)
+    if row and row.sidecar_hash not in ("", hash_of(draft.comparison.today)):
+        return "new Pods would get another sidecar than in the plan"
+    return ""
 
 
 @rule(Stage.METHOD, left="drifted")
 def another_method(draft: Decision, options: Options) -> str:
     """Its Pods would be replaced in another way than in `--plan`."""
-    row = (options.plan or {}).get(draft.ref)
-    if not row or row.method is draft.method:
-        return ""
-    return f"would be {draft.method.value}, and not {row.method.value} as in the plan"
+    row = options.row_of(draft.ref)
+    if row and row.method is not draft.method:
+        return f"would be {draft.method.value}, and not {row.method.value} as in the plan"
+    return ""
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Stage.WRITE, left="drifted", rank=10)
 def has_downtime(draft: Decision, options: Options) -> str:
     """All its Pods may be away at once, with `--skip-downtime`."""
-    is_skipped = options.skip_downtime and draft.downtime
-    return "its rollout is downtime: all its Pods may be away at once" if is_skipped else ""
+    if options.skip_downtime and draft.downtime:
+        return "its rollout is downtime: all its Pods may be away at once"
+    return ""
 
 
 # What rules ask
@@ -4033,7 +4216,9 @@ def has_downtime(draft: Decision, options: Options) -> str:
 def new_pods(found: Found) -> list[LivePod]:
     """Return the Pods created since the Pod template was changed; none if that is not known."""
     changed, _ = last_change(found.obj)
-    return [pod for pod in found.pods if changed and seconds_of(pod.created) >= changed]
+    if not changed:
+        return []
+    return [pod for pod in found.pods if seconds_of(pod.created) >= changed]
 
 
 def is_repair(draft: Decision) -> bool:
@@ -4067,13 +4252,12 @@ def why_incomplete(found: Found) -> str:
     *_, current, updated = counts_of(found.ref, obj)
     if not is_observed(obj):
         return "its rollout is not complete: its latest spec has not been observed"
-    revision = dig(obj, "status.currentRevision")  # of a StatefulSet
-    is_done = revision and revision == dig(obj, "status.updateRevision")
+    revision = nested(obj, "status.currentRevision")  # of a StatefulSet
+    is_done = revision and revision == nested(obj, "status.updateRevision")
     if not is_workload(found.ref) or is_done or current - updated <= partition_of(obj):
         return ""
     text = f"its rollout is not complete: {updated} of {count_of(current, 'Pod')} updated"
-    cause = why_not_healthy(found)
-    return f"{text}: {cause}" if cause else text
+    return join_texts(": ", text, why_not_healthy(found))
 
 
 def why_unfinished(found: Found, options: Options) -> str:
@@ -4091,7 +4275,9 @@ def why_unfinished(found: Found, options: Options) -> str:
     cause = why_not_healthy(found) or shortage_of(found.ref, obj)
     if not found.pods:
         cause = f"no Pods: {cause}"
-    return f"not healthy since its rollout at {changed[:10]}: {cause}" if cause else ""
+    if not cause:
+        return ""
+    return f"not healthy since its rollout at {changed[:10]}: {cause}"
 
 
 def why_not_healthy(found: Found) -> str:
@@ -4114,8 +4300,10 @@ def missing_sidecars(decision: Decision, names: Collection[str], options: Option
     """
     found, comparison = decision.found, decision.comparison
     wanted = lacking_of(found.sidecars, names, options).union(comparison.added, found.lost_names)
-    removed = comparison.removed if options.allow_removal else ()
-    return sorted(wanted.difference(names, removed))
+    wanted = wanted.difference(names)
+    if options.allow_removal:
+        wanted = wanted.difference(comparison.removed)
+    return sorted(wanted)
 
 
 def annotations_to_match(found: Found) -> list[Labels]:
@@ -4152,13 +4340,13 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     if partition_of(obj) or (found.ref.kind == "DaemonSet" and wanted == 1):
         return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
     if method is not Method.RESTART:
-        is_one_by_one = is_ordered_ready(obj) and wanted > 1
-        away = 1 if is_one_by_one else evicted_at_once(method, wanted, options)
-        return away >= wanted
-    if dig(obj, "spec.strategy.type") == "Recreate":
+        if is_ordered_ready(obj) and wanted > 1:  # one by one
+            return False
+        return evicted_at_once(method, wanted, options) >= wanted
+    if nested(obj, "spec.strategy.type") == "Recreate":
         return True
     field = "strategy" if found.ref.kind == "Deployment" else "updateStrategy"
-    rolling = dig(obj, f"spec.{field}.rollingUpdate")
+    rolling = nested(obj, f"spec.{field}.rollingUpdate")
     has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
     away = rolling.get("maxUnavailable", 1)
     if isinstance(away, str):
@@ -4170,15 +4358,17 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
 def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
     """Return how many Pods of an owner that wants so many may be unavailable."""
     limit = options.max_unavailable
-    return max(int(limit.of(wanted)), 1) if limit and method is Method.EVICT else 1
+    if not limit or method is not Method.EVICT:
+        return 1
+    return max(int(limit.of(wanted)), 1)
 
 
 def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
-    return any(
-        key in found and fnmatch.fnmatchcase(found[key], pattern)
-        for key, pattern in wanted
-        for found in annotations
-    )
+    for key, pattern in wanted:
+        for labels in annotations:
+            if key in labels and fnmatch.fnmatchcase(labels[key], pattern):
+                return True
+    return False
 
 
 # 12. The plan -------------------------------------------------------------------------------------
@@ -4217,14 +4407,15 @@ def find_workloads(
 
 def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
     """Return the Pods of all owners of the same workload."""
-    with_sidecar = (found for found in group if found.sidecars)
-    return Found(
-        ref,
-        owners=tuple(owner for found in group for owner in found.owners),
-        pods=[pod for found in group for pod in found.pods],
-        sample=next(with_sidecar, group[0]).sample,
-        sidecars=share(frozenset().union(*(found.sidecars for found in group))),
-    )
+    example = group[0]
+    owners: list[ObjectRef] = []
+    pods: list[LivePod] = []
+    for found in group:
+        owners += found.owners
+        pods += found.pods
+        if found.sidecars and not example.sidecars:
+            example = found
+    return Found(ref, tuple(owners), pods, example.sample, sidecars_of(pods))
 
 
 def read_lists(
@@ -4261,9 +4452,9 @@ def read_lists(
 def reduced(obj: Json) -> bytes:
     """Remove what the plan does not need from a workload, and return it, packed."""
     obj["metadata"]["managedFields"] = [  # see last_change
-        only(entry, ("manager", "time")) | {"fieldsV1": {"f:spec": {"f:template": {}}}}
-        for entry in dig(obj, "metadata.managedFields")
-        if "f:template" in dig(entry, "fieldsV1.f:spec")
+        with_keys(entry, ("manager", "time")) | {"fieldsV1": {"f:spec": {"f:template": {}}}}
+        for entry in nested(obj, "metadata.managedFields")
+        if "f:template" in nested(entry, "fieldsV1.f:spec")
     ]
     annotations_of(obj).pop(LAST_APPLIED, None)
     return packed(obj)
@@ -4277,7 +4468,9 @@ def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
     if options.selector or not (is_included(ref.namespace, options) and is_named(ref, options)):
         return False
     desired, _, current, _ = counts_of(ref, obj)
-    return is_observed(obj) and desired > current == 0
+    if not is_observed(obj):
+        return False
+    return bool(desired) and not current
 
 
 def controllers_of(
@@ -4292,21 +4485,23 @@ def controllers_of(
     is_concerned = options.evict or options.only_drifted or "Deployment" in options.kinds
     if not is_concerned or (types and types <= {"statefulset", "daemonset"}):
         return {}  # they are only shown as skipped, if at all; that needs no permission
-    unknown = [
-        found.owners[0]
-        for found in owners
-        if found.owners[0].kind in OWNED
-        and has_template(found.owners[0])
-        and not is_selected_by(stored_object(objects.get(found.ref, b"")), found.sample)
-    ]
+    unknown = []
+    for found in owners:
+        owner = found.owners[0]
+        if owner.kind not in OWNED or not has_template(owner):
+            continue
+        if not is_selected_by(stored_object(objects.get(found.ref, b"")), found.sample):
+            unknown.append(owner)
     asked = in_parallel(unknown, cluster.controller_of)
     return {owner: controller or owner for owner, controller in asked}
 
 
 def is_selected_by(deployment: Json, sample: bytes) -> bool:
-    selected = dig(deployment, "spec.selector.matchLabels")
-    labels = dig(unpacked(sample), "metadata.labels")
-    return bool(selected) and selected.items() <= labels.items()
+    selected = nested(deployment, "spec.selector.matchLabels")
+    if not selected:
+        return False
+    labels = nested(unpacked(sample), "metadata.labels")
+    return bool(selected.items() <= labels.items())
 
 
 def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Found) -> bytes:
@@ -4317,7 +4512,7 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
         obj = cluster.find(path_of(found.ref), (403, 404))
     else:
         obj = cluster.owner(found.owners[0], unpacked(found.sample))
-    return packed(obj) if obj else b""
+    return packed_object(obj)
 
 
 def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
@@ -4351,17 +4546,15 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     names = {found.ref.namespace for found in everything if needs_them}
     read = dict(in_parallel(names, cluster.namespace))
     serving = cluster.serving_pods(namespaces) if everything else None
-
-    def is_serving(found: Found) -> bool:
-        names = ((found.ref.namespace, pod.name) for pod in found.pods)
-        return serving is None or not serving.isdisjoint(names)
-
-    return [
-        replace(
-            found, namespace=read.get(found.ref.namespace, NOTHING), is_serving=is_serving(found)
-        )
-        for found in everything
-    ], scan
+    workloads = []
+    for found in everything:
+        namespace = found.ref.namespace
+        is_serving = True
+        if serving is not None:
+            is_serving = any((namespace, pod.name) in serving for pod in found.pods)
+        metadata = read.get(namespace, NOTHING)
+        workloads.append(replace(found, namespace=metadata, is_serving=is_serving))
+    return workloads, scan
 
 
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
@@ -4375,20 +4568,29 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         compared = compare_all(cluster, taken, options, progress)
         for found in taken:
             decided[found.ref] = decide(found, compared[found.ref], options)
-    places = {ref: place for place, ref in enumerate(options.plan or ())}
-    planned = in_rollout_order([decision for decision in decided.values() if not decision.reason])
-    planned.sort(key=lambda row: places.get(row.ref, 0))
-    skips = [skip for decision in decided.values() for skip in skips_of(decision)]
-    left = [row for row in decided.values() if row.code and row.code != "not_named"]
+    planned = []
+    skips: list[Skip] = []
     unfinished = 0
-    for row in left:
+    needs_evict = False
+    for row in decided.values():
+        skips += skips_of(row)
+        if not row.code:
+            planned.append(row)
+            continue
+        if row.code == "not_named":
+            continue
+        if row.code == "degraded" and row.found.is_held:
+            needs_evict = True
         is_examined = RULES[row.code].stage > Stage.OBJECT or row.code == "without_pods"
         if is_examined and is_selected_kind(row.ref, options):
             unfinished += bool(why_unfinished(row.found, options))
+    planned = in_rollout_order(planned)
+    places = {ref: place for place, ref in enumerate(options.plan or ())}
+    planned.sort(key=lambda row: places.get(row.ref, 0))
     return Plan(
         workloads=planned,
         selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
-        needs_evict=any(row.code == "degraded" and row.found.is_held for row in left),
+        needs_evict=needs_evict,
         unfinished=unfinished,
         skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
         compared=in_rollout_order([decided[ref] for ref in compared]),
@@ -4399,26 +4601,30 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
 
 def skips_of(decision: Decision) -> Iterator[Skip]:
     """Yield why a workload is not rolled out, if a person wants to know."""
-    code, is_drifted = decision.code, decision.comparison.is_drifted
-    is_unlisted = code in ("", "not_named", "up_to_date")
-    if not is_unlisted and (is_drifted or code != "nothing_to_replace"):
-        verdict = f"{decision.comparison.verdict.value}, but " * is_drifted
-        for subject in decision.found.subjects:
-            yield Skip(subject, f"{verdict}{decision.reason}", code)
+    code, reason, comparison = decision.code, decision.reason, decision.comparison
+    if code in ("", "not_named", "up_to_date"):
+        return
+    if comparison.is_drifted:
+        reason = f"{comparison.verdict.value}, but {reason}"
+    elif code == "nothing_to_replace":
+        return
+    for subject in decision.found.subjects:
+        yield Skip(subject, reason, code)
 
 
 def not_needed(
     decided: Mapping[ObjectRef, Decision], skips: Iterable[Skip], scan: Scan, options: Options
 ) -> Iterator[Skip]:
     """Yield the workloads of a plan file that need no rollout anymore, or are not found."""
-    known = {skip.subject for skip in skips}
+    skipped = {skip.subject for skip in skips}
     codes = {ref: decision.code for ref, decision in decided.items()}
     for ref in options.plan or ():
-        is_selected = is_included(ref.namespace, options) and is_named(ref, options)
-        is_selected &= ref.kind in options.kinds or not is_workload(ref)
         code = codes.get(ref, "not_named")
-        if ref in known or not code:
+        if ref in skipped or not code:
             continue
+        is_selected = is_included(ref.namespace, options) and is_named(ref, options)
+        if is_workload(ref) and ref.kind not in options.kinds:
+            is_selected = False
         if code != "not_named":
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
         elif not is_selected:
@@ -4486,7 +4692,9 @@ def check_names(options: Options, plan: Plan) -> None:
         log.warning("no Pods match the selector %s; check it", options.selector)
     containers = scan.containers.union(*(row.comparison.added for row in plan.compared))
     is_known = bool(scan.pods) and not options.allow_removal
-    is_known &= all(row.comparison.verdict is not Verdict.UNKNOWN for row in plan.compared)
+    for row in plan.compared:
+        if row.comparison.verdict is Verdict.UNKNOWN:
+            is_known = False
     for pattern in options.sidecars:
         if not fnmatch.filter(containers, pattern):
             close = difflib.get_close_matches(pattern, containers)
@@ -4569,10 +4777,11 @@ def run_until(
                     output = late.output or b""
                 if code is not None:  # what it has left behind may keep its output open
                     return code, last_line(output)
-                is_late = time.monotonic() > deadline
-                reason = stop(last_line(output)) or f"timed out after {seconds:g}s" * is_late
+                reason = stop(last_line(output))
                 if reason:
                     return None, reason
+                if time.monotonic() > deadline:
+                    return None, f"timed out after {seconds:g}s"
         finally:
             if child.poll() is None:
                 end_group(child.pid)
@@ -4587,8 +4796,10 @@ def end_group(pid: int) -> None:
 
 def last_line(output: bytes) -> str:
     text = redact_text(output.decode("utf-8", "replace"))
-    lines = [line.strip() for line in text.split("\n")]
-    return next(filter(None, reversed(lines)), "")
+    for line in reversed(text.split("\n")):
+        if line.strip():
+            return line.strip()
+    return ""
 
 
 class Signals:
@@ -4624,8 +4835,9 @@ class Signals:
         """Return why no rollout may start anymore; empty: it may."""
         if self.received:
             return "interrupted"
-        is_over = time.monotonic() >= self.ends_at
-        return self.stop_reason or "--max-duration reached" * is_over
+        if not self.stop_reason and time.monotonic() >= self.ends_at:
+            return "--max-duration reached"
+        return self.stop_reason
 
     def require_running(self) -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
@@ -4643,10 +4855,10 @@ class Signals:
         while not until():
             if self.is_second():
                 raise StoppedWaiting
-            left = end - time.monotonic()
-            if left <= 0:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
                 return
-            time.sleep(min(left, POLL))
+            time.sleep(min(remaining, POLL))
 
 
 class Gate:
@@ -4664,8 +4876,9 @@ class Gate:
     @property
     def text(self) -> str | None:
         """Return `open`, or `closed: ` and why; None without a gate, or before it was asked."""
-        is_known = self.valid_until > -math.inf
-        return (self.status.removeprefix("gate ") or "open") if is_known else None
+        if self.valid_until == -math.inf:
+            return None
+        return self.status.removeprefix("gate ") or "open"
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
@@ -4705,13 +4918,15 @@ class Looks:
 
     def stop(self, last_line: str) -> str:
         """Return why to wait no longer, also by kubectl's last line. If it is time, look."""
-        reason = "interrupted" if self.work.signals.is_second() else ""
-        if not reason and time.monotonic() >= self.next:
-            was_complete = self.is_complete
-            reason = self.look()
-            self.next = time.monotonic() + self.EVERY
-            if was_complete and self.is_complete and COMPLETE.search(last_line):
-                reason = last_line
+        if self.work.signals.is_second():
+            return "interrupted"
+        if time.monotonic() < self.next:
+            return ""
+        was_complete = self.is_complete
+        reason = self.look()
+        self.next = time.monotonic() + self.EVERY
+        if was_complete and self.is_complete and COMPLETE.search(last_line):
+            return last_line
         return reason
 
     def look(self) -> str:
@@ -4721,7 +4936,10 @@ class Looks:
         self.is_complete = result.outcome is Outcome.SUCCEEDED
         if is_paused(self.work.obj):
             return PAUSED
-        return DID_NOT_START if any(map(self.is_stuck, progress.new)) else ""
+        for pod in progress.new:
+            if self.is_stuck(pod):
+                return DID_NOT_START
+        return ""
 
     def is_stuck(self, pod: Json) -> bool:
         """Return whether a Pod is not ready because of a named sidecar, for long enough.
@@ -4731,7 +4949,8 @@ class Looks:
         now = time.monotonic()
         for name in stuck_sidecars(pod, self.work.options):
             since, last = self.stuck.get((uid_of(pod), name), (now, now))
-            since = now if now - last > 2.5 * self.EVERY else since
+            if now - last > 2.5 * self.EVERY:
+                since = now
             self.stuck[uid_of(pod), name] = since, now
             if not is_ready(pod) and now - since >= STUCK_FOR:
                 return True
@@ -4772,7 +4991,7 @@ class Work:
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.asked: Json = {}  # the object of which it asked: without our own annotations
-        template = dig(planned.found.obj, "spec.template")
+        template = nested(planned.found.obj, "spec.template")
         self.filled = filled_in(template, planned.found.sidecars)
         self.stamp = earlier.stamp if earlier else ""  # of its restart, in an annotation
         # UIDs: of the Pods before the first write, without those that were changed since; of those
@@ -4800,11 +5019,10 @@ class Work:
         result, _ = self.judge(NOW)
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
+        if result.outcome is not Outcome.SUCCEEDED:
+            return result
         message = f"complete when rechecked; before: {earlier.message}"
-        is_late = result.outcome is Outcome.SUCCEEDED
-        return (
-            replace(result, outcome=Outcome.COMPLETED_LATE, message=message) if is_late else result
-        )
+        return replace(result, outcome=Outcome.COMPLETED_LATE, message=message)
 
     def glance(self) -> tuple[Result, Progress]:
         """Return what the Pods say now, by few and short requests."""
@@ -4836,8 +5054,9 @@ class Work:
             comparison = compare(self.found, self.today, self.options)
         decision = decide(self.found, comparison, self.options, stage, self.planned)
         if decision.code in IMPOSSIBLE:
-            is_lost = decision.code in NO_SIDECAR and self.options.only_drifted  # since
-            stop_reason = f"new Pods of {self.ref} would not have the sidecar" * is_lost
+            stop_reason = ""
+            if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
+                stop_reason = f"new Pods of {self.ref} would not have the sidecar"
             raise UnsuccessfulError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
         if stage is Stage.WRITE:
             self.decision = decision
@@ -4847,7 +5066,7 @@ class Work:
 
     def look_again(self, stage: Stage, obj: Json, **read: Any) -> Decision:
         """Decide again on an object that was just read."""
-        read["stored"] = packed(obj) if obj else b""
+        read["stored"] = packed_object(obj)
         if asks_namespaces(self.options):
             read["namespace"] = self.cluster.namespace(self.ref.namespace)
         return self.decide_again(stage, **read)
@@ -4875,14 +5094,14 @@ class Work:
         UnsuccessfulError if it was created again, for example by `kubectl replace --force`: it may
         have adopted old Pods.
         """
-        uid = dig(self.obj, "metadata.uid")
+        uid = nested(self.obj, "metadata.uid")
         obj = self.cluster.workload(self.ref)
-        self.found = replace(self.found, stored=packed(obj) if obj else b"")
+        self.found = replace(self.found, stored=packed_object(obj))
         # Not the other rules: the annotations of its template are our own by now.
         reason = decide(self.found, NOT_COMPARED, self.options, Stage.EXISTS).reason
         if reason:
             raise SkipError(reason)
-        if dig(self.obj, "metadata.uid") != uid:
+        if nested(self.obj, "metadata.uid") != uid:
             raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
 
     def write(self, send: Callable[..., Answer], *parts: Any, is_undo: bool = False) -> Answer:
@@ -4912,16 +5131,21 @@ class Work:
 
     def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars are not ready, and none has been so far."""
-        is_unready = any(has_unready_sidecar(pod, self.options) for pod in pods)
-        is_first = is_unready and not self.rollout.proven.is_set()
-        return f"the sidecar is not ready in new Pods of {self.ref}" if is_first else ""
+        if self.rollout.proven.is_set():
+            return ""
+        for pod in pods:
+            if has_unready_sidecar(pod, self.options):
+                return f"the sidecar is not ready in new Pods of {self.ref}"
+        return ""
 
     def problem_of(self, pod: Json) -> str:
         """Return why a Pod is not ready, after its name; empty if it is."""
+        event = ""
         if is_not_created(pod):
             with suppress(ApiError):  # FailedScheduling: it has a node by now
                 event = self.cluster.latest_event(pod, "type=Warning,reason!=FailedScheduling")
-                return f"{name_of(pod)}: {event}" if event else pod_problem(pod)
+        if event:
+            return f"{name_of(pod)}: {event}"
         return pod_problem(pod)
 
     def why_missing(self, obj: Json, count: int) -> str:
@@ -4941,27 +5165,31 @@ class Work:
         cluster = self.cluster
         if is_workload(self.ref):
             return cluster.pods_of(self.ref, self.obj)
-        sample, owners = unpacked(self.found.sample), self.found.owners
-        found = (cluster.pods_of(owner, cluster.owner(owner, sample)) for owner in owners)
-        return list(itertools.chain(*found))
+        sample = unpacked(self.found.sample)
+        pods = []
+        for owner in self.found.owners:
+            pods += cluster.pods_of(owner, cluster.owner(owner, sample))
+        return pods
 
-    def live(self, pods: Iterable[Json]) -> list[LivePod]:
+    def live_pods(self, pods: Iterable[Json]) -> list[LivePod]:
         """Return what is kept of Pods."""
         return [live_pod(pod, self.options) for pod in pods]
 
     def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
-        template = dig(self.obj, "spec.template")
-        each = []
-        pods = self.unchecked(pods)
-        for pod in pods:
+        template = nested(self.obj, "spec.template")
+        missing: dict[frozenset[str], list[str]] = {}  # most Pods have the same: 5,000 ask once
+        lacking = []
+        for pod in self.unchecked(pods):
             stubs = stubs_of(pod, template, self.filled)
-            each.append(tuple(name for name in container_names(pod) if name not in stubs))
-        missing = {}
-        for names in set(each):  # most Pods of a workload have the same: 5,000 Pods ask once
-            missing[names] = missing_sidecars(self.planned, names, self.options)
-        lacking = [pod for pod, names in zip(pods, each, strict=True) if missing[names]]
-        every = set(itertools.chain(*missing.values()))
+            names = frozenset(container_names(pod)) - stubs
+            if names not in missing:
+                missing[names] = missing_sidecars(self.planned, names, self.options)
+            if missing[names]:
+                lacking.append(pod)
+        every: set[str] = set()
+        for sidecars in missing.values():
+            every.update(sidecars)
         return lacking, join_words(sorted(every), "or")
 
     def unchecked(self, new: Iterable[Json]) -> list[Json]:
@@ -4976,7 +5204,7 @@ class Work:
         """Return how Pods differ from today's; nothing without --only-drifted."""
         if not self.options.only_drifted:
             return ()
-        return compare_pods(self.live(pods), self.today, self.options)[1]
+        return compare_pods(self.live_pods(pods), self.today, self.options)[1]
 
     def wrong(self, new: Sequence[Json]) -> Result | None:
         """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
@@ -5008,9 +5236,13 @@ class Work:
 
     def look_back(self) -> Progress:
         """Return what has become of its Pods. SkipError if the workload no longer exists."""
-        found = self.pods_of()
-        pods = not_terminating(found)
-        ending = next(map(text_of_ending, filter(is_terminating, found)), "")
+        everything = self.pods_of()
+        pods = not_terminating(everything)
+        ending = ""
+        for pod in everything:
+            if is_terminating(pod):
+                ending = text_of_ending(pod)
+                break
         wanted = self.wanted_pods(len(pods))
         new = self.new_ones(pods)
         old = [pod for pod in pods if uid_of(pod) in self.todo]
@@ -5054,14 +5286,14 @@ class Work:
         ends_at = time.monotonic() + soak
         before = {uid_of(pod): pod for pod in progress.new}  # as they were seen first
         while result.outcome is Outcome.SUCCEEDED:
-            left = ends_at - time.monotonic()
-            if left <= 0:
+            remaining = ends_at - time.monotonic()
+            if remaining <= 0:
                 break
             if self.signals.received:
-                text = f"soaked {int(soak - left)}s of {human_duration(soak)}; not repeated"
+                text = f"soaked {int(soak - remaining)}s of {human_duration(soak)}; not repeated"
                 return replace(result, outcome=Outcome.INCOMPLETE, message=text)
-            self.tell(f"soaking, {human_duration(left)} left")
-            self.signals.wait(min(left, SOAK_EVERY), lambda: self.signals.received)
+            self.tell(f"soaking, {human_duration(remaining)} left")
+            self.signals.wait(min(remaining, SOAK_EVERY), lambda: self.signals.received)
             result, progress = self.settle(since, ends_at)
             for pod in progress.new:
                 restart = restart_of(before.setdefault(uid_of(pod), pod), pod)
@@ -5081,8 +5313,10 @@ class Work:
             result, progress = self.judge(since)
             if result.outcome is not Outcome.INCOMPLETE:
                 return result, progress
-            is_away = progress.missing or not result.counts
-            if time.monotonic() > (max(deadline, ends_at) if is_away else deadline):
+            last = deadline
+            if progress.missing or not result.counts:
+                last = max(deadline, ends_at)
+            if time.monotonic() > last:
                 return result, progress
             self.tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
@@ -5112,20 +5346,25 @@ class Work:
             is_due = created_at(pod) <= since or any(stuck_containers(pod))
             if is_due and not is_ready(pod):
                 unready.append(pod)
-        unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
-        problems = {
-            "not ready": (len(unready), self.problem_of(unready[0]) if unready else ""),
-            "missing": (progress.missing, f"waiting for {progress.ending}" * bool(progress.ending)),
-            "not updated": (len(progress.old), REVERTED if self.is_reverted() else ""),
-        }
         total = count_of(len(progress.pods) + progress.missing, "Pod")
-        for problem, (count, reason) in problems.items():
-            if count:
-                message = f"{count} of {total} {problem}"
-                message += f": {reason}" * bool(reason)
-                return Outcome.INCOMPLETE, message
-        kept = kept_by_partition(self.decision) if self.decision.kept_pods else ""
-        return Outcome.SUCCEEDED, kept
+        if unready:
+            unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
+            reason = self.problem_of(unready[0])
+            text = f"{len(unready)} of {total} not ready"
+            return Outcome.INCOMPLETE, join_texts(": ", text, reason)
+        if progress.missing:
+            text = f"{progress.missing} of {total} missing"
+            if progress.ending:
+                text += f": waiting for {progress.ending}"
+            return Outcome.INCOMPLETE, text
+        if progress.old:
+            text = f"{len(progress.old)} of {total} not updated"
+            if self.is_reverted():
+                text += f": {REVERTED}"
+            return Outcome.INCOMPLETE, text
+        if self.decision.kept_pods:
+            return Outcome.SUCCEEDED, kept_by_partition(self.decision)
+        return Outcome.SUCCEEDED, ""
 
 
 class Restart(Work):
@@ -5148,7 +5387,7 @@ class Restart(Work):
         self.look_again(Stage.OBJECT, obj)
         if not is_same:
             self.ask_again(obj, unpacked(self.found.sample))
-            pods = self.live(not_terminating(self.pods_of()))
+            pods = self.live_pods(not_terminating(self.pods_of()))
             self.found = replace(self.found, pods=pods)
         self.decide_again(Stage.WRITE)
         self.note_pods()
@@ -5169,7 +5408,7 @@ class Restart(Work):
                 return
             if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
                 raise problem
-            spec = only(dig(obj, "metadata"), ("uid", "generation"))
+            spec = with_keys(nested(obj, "metadata"), ("uid", "generation"))
             self.check(obj, spec == checked)
             checked = spec
             version = obj["metadata"].get("resourceVersion", "")
@@ -5195,18 +5434,22 @@ class Restart(Work):
         """
         if self.found.controller:
             return {RESTARTED_AT: self.stamp}
-        found = {
-            "timestamp": self.stamp,
+        names = []
+        for name, container in sorted(stored_object(self.answer).items()):
+            is_init = container["position"] == INIT
+            names.append(f"{name} (init)" if is_init else name)
+        prefix = f"{self.options.annotation_prefix}.rollout"
+        # Without a dry run it has no sidecars: those of an earlier rollout are not true anymore.
+        annotations = {f"{prefix}.timestamp": self.stamp, f"{prefix}.sidecars": ", ".join(names)}
+        optional = {
             "reason": reason_for(self.decision, self.options),
             "revision": hash_of(self.today) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
         }
-        parts = sorted(stored_object(self.answer).items())
-        names = [name + " (init)" * (part["position"] == INIT) for name, part in parts]
-        prefix = f"{self.options.annotation_prefix}.rollout"
-        annotations = {f"{prefix}.{name}": value for name, value in found.items() if value}
-        # Without a dry run it is empty, as that of an earlier rollout is not true anymore.
-        return annotations | {f"{prefix}.sidecars": ", ".join(names)}
+        for name, value in optional.items():
+            if value:
+                annotations[f"{prefix}.{name}"] = value
+        return annotations
 
     def wait(self) -> tuple[int | None, str]:
         """Return kubectl's result, or None and why a look ended the waiting.
@@ -5218,12 +5461,12 @@ class Restart(Work):
         deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
         looks = Looks(self)
         for pause in growing(0.5):
-            left = max(deadline - time.monotonic(), 1.0)
-            code, text = self.rollout_status(ref, left, looks.stop)
+            remaining = max(deadline - time.monotonic(), 1.0)
+            code, text = self.rollout_status(ref, remaining, looks.stop)
             self.signals.wait(0)
             if code is None and COMPLETE.search(text):
                 code = 0
-            if code in (0, None) or is_unfinished(text) or left <= 1:
+            if code in (0, None) or is_unfinished(text) or remaining <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             self.glance()  # it may have been deleted
@@ -5258,7 +5501,7 @@ class Restart(Work):
         return replace(
             result,
             outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
-            message="; ".join(filter(None, (cause, result.message, hint, reason))),
+            message=join_texts("; ", cause, result.message, hint, reason),
             stop_reason=self.why_not_proven(progress.new),
             stamp=self.stamp,
         )
@@ -5268,26 +5511,31 @@ def repair_hint(obj: Json, pods: Iterable[Json]) -> str:
     """Return what to do about a stuck Pod that its controller waits for, whatever its template."""
     if not is_ordered_ready(obj):
         return ""
-    stuck = [name_of(pod) for pod in pods if any(stuck_containers(pod))]
-    return f"delete Pod {stuck[0]} once the cause is fixed" if stuck else ""
+    for pod in pods:
+        if any(stuck_containers(pod)):
+            return f"delete Pod {name_of(pod)} once the cause is fixed"
+    return ""
 
 
 def reason_for(decision: Decision, options: Options) -> str:
     """Return the reason of a rollout for people: of a person, or what changes, without values."""
     if options.rollout_reason != DEFAULT_REASON:
         return options.rollout_reason
-    images = []
-    for found in decision.differences:
-        if found.path[1:] == ("image",) and found.current and found.expected:
-            old, new = image_version(found.current), image_version(found.expected)
-            if old == new:  # another registry or digest
-                old, new = found.current, found.expected
-            images.append(f"image {old} -> {new}")
-    others = len(decision.differences) - len(images)
-    more = f"{len(images) and 'other ' or ''}difference"
-    parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]
+    images = {}  # in their order
+    others = 0
+    for path, current, expected in decision.differences:
+        if path[1:] != ("image",) or not (current and expected):
+            others += 1
+            continue
+        old, new = image_version(current), image_version(expected)
+        if old == new:  # another registry or digest
+            old, new = current, expected
+        images[f"image {old} -> {new}"] = True
+    parts = list(images)
+    if others:
+        parts.append(count_of(others, "other difference" if images else "difference"))
     text = f"{DEFAULT_REASON} {join_words(options.sidecars)}"
-    return f"{text}: {', '.join(parts)}" if parts else text
+    return join_texts(": ", text, ", ".join(parts))
 
 
 def is_unfinished(text: str) -> bool:
@@ -5327,7 +5575,7 @@ def restart_of(before: Json, pod: Json) -> str:
     for status in container_statuses(pod):
         name = status["name"]
         if now[name] > counts.get(name, 0):
-            reason = text_of_end(dig(status, "lastState.terminated"))
+            reason = text_of_end(nested(status, "lastState.terminated"))
             return f"{name_of(pod)}: container {name} restarted: {reason}"
     return ""
 
@@ -5402,9 +5650,9 @@ class PodByPod(Work):
         except SkipError as reason:
             if not self.done:
                 raise
-            result = Result(self.planned, Outcome.INCOMPLETE, reason.args[0])
+            result = Result(self.planned, Outcome.INCOMPLETE, str(reason))
         except UnsuccessfulError as error:
-            result = Result(self.planned, *error.args)
+            result = Result(self.planned, error.outcome, str(error), error.stop_reason)
         except StoppedWaiting:
             result = Result(self.planned, Outcome.INTERRUPTED, STOPPED)
         except ApiError as error:
@@ -5453,26 +5701,26 @@ class PodByPod(Work):
         for owner in self.owners:
             self.owner = owner
             self.read()
-            found = not_terminating(self.pods)
-            self.known.update(map(uid_of, found))
-            everything += found
-            selected = self.selected(found)
+            pods = not_terminating(self.pods)
+            self.known.update(map(uid_of, pods))
+            everything += pods
+            selected = self.selected(pods)
             outdated = self.outdated(selected)
             if outdated:
                 self.ask(outdated[0])  # from here on, others may differ
                 self.decide_again(Stage.WRITE)
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
-            self.decide_again(Stage.WRITE, pods=self.live(everything))  # see pending_template
-        decision = self.decide_again(Stage.WRITE, pods=self.live(own))
+            self.decide_again(Stage.WRITE, pods=self.live_pods(everything))  # see pending_template
+        decision = self.decide_again(Stage.WRITE, pods=self.live_pods(own))
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
 
     def selected(self, pods: list[Json]) -> list[Json]:
         """Return the Pods of an owner that match --selector. A rollout replaces all of them."""
         if not self.options.selector:
             return pods
-        found = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
-        names = set(map(name_of, found))
+        matching = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
+        names = set(map(name_of, matching))
         return [pod for pod in pods if name_of(pod) in names]
 
     def outdated(self, pods: Sequence[Json]) -> list[Json]:
@@ -5480,7 +5728,7 @@ class PodByPod(Work):
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
-        decision = self.look_again(Stage.METHOD, obj, pods=self.live(pods))
+        decision = self.look_again(Stage.METHOD, obj, pods=self.live_pods(pods))
         return [pod for pod in pods if name_of(pod) in decision.old_pods]
 
     def read(self) -> None:
@@ -5504,10 +5752,10 @@ class PodByPod(Work):
             if not obstacle:
                 return False
             self.tell(f"{self.progress}; {obstacle}")
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
-            pause = min(max(pause, self.retry_after), left)
+            pause = min(max(pause, self.retry_after), remaining)
             self.signals.wait(pause, self.signals.reason_to_stop)
         self.wait_for_batch()
         if self.ending:
@@ -5536,7 +5784,7 @@ class PodByPod(Work):
                 if not self.batch:
                     raise
                 self.ending = error
-                return str(error.args[-1])
+                return str(error)
             if obstacle:
                 return obstacle
             if is_ready(pod) and len(self.batch) >= self.limit:
@@ -5548,10 +5796,12 @@ class PodByPod(Work):
         SkipError if it is not to be taken anymore, for example because a partition keeps it.
         """
         todo = self.todo - self.batch.keys()
-        found = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
-        if not found:
+        pods = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
+        if not pods:
             self.outdated([])  # its owner may be gone
-        for pod in sorted(filter(self.is_possible, found), key=self.order):
+        for pod in sorted(pods, key=self.order):
+            if not self.is_possible(pod):
+                continue
             if self.outdated([pod]):
                 return pod
             if not self.is_done(pod):
@@ -5578,13 +5828,17 @@ class PodByPod(Work):
         """Return what a Pod waits for; nothing if it may be taken now."""
         if not is_observed(self.owner_obj):
             return "waiting for its spec update to be observed"
+        is_possible = True
         if is_ready(pod):
             is_possible = self.away() < self.limit
-        else:
-            lower = {ordinal_of(p) for p in filter(is_ready, not_terminating(self.pods))}
-            lowest = dig(self.owner_obj, "spec.ordinals.start") or 0
-            is_possible = not self.is_ordered or lower.issuperset(range(lowest, ordinal_of(pod)))
-        return "" if is_possible else f"waiting for {self.awaited(pod)}"
+        elif self.is_ordered:
+            lowest = nested(self.owner_obj, "spec.ordinals.start") or 0
+            ready = [other for other in not_terminating(self.pods) if is_ready(other)]
+            lower = set(map(ordinal_of, ready))
+            is_possible = lower.issuperset(range(lowest, ordinal_of(pod)))
+        if is_possible:
+            return ""
+        return f"waiting for {self.awaited(pod)}"
 
     def away(self) -> int:
         """Return how many of the wanted Pods are not available."""
@@ -5604,8 +5858,10 @@ class PodByPod(Work):
 
     def is_available(self, pod: Json) -> bool:
         """Return whether a Pod was not taken, is ready, and has been for minReadySeconds."""
+        if is_terminating(pod) or uid_of(pod) in self.batch:
+            return False
         ready = conditions_of(pod).get(("Ready", "True"))
-        if not ready or is_terminating(pod) or uid_of(pod) in self.batch:
+        if not ready:
             return False
         since = ready.get("lastTransitionTime")
         if not since or not self.min_ready:
@@ -5614,14 +5870,20 @@ class PodByPod(Work):
 
     def awaited(self, next_pod: Json | None = None) -> str:
         """Return what to wait for: the first Pod that is not available, other than the next one."""
-        others = [pod for pod in self.pods if pod is not next_pod]
-        for pod in others:
-            if not is_terminating(pod) and not self.is_available(pod):
+        ending = ""
+        for pod in self.pods:
+            if pod is next_pod:
+                continue
+            if is_terminating(pod):
+                ending = ending or text_of_ending(pod)
+            elif not self.is_available(pod):
+                text = "a Pod to be ready"
+                if is_ready(pod) and self.min_ready:
+                    text += f" for {self.min_ready}s"
                 where = f"{name_of(pod)}{on_node(pod)}"
-                seconds = f" for {self.min_ready}s" if is_ready(pod) else ""
-                return f"a Pod to be ready{seconds}: {self.problem_of(pod) or where}"
-        for pod in filter(is_terminating, others):
-            return text_of_ending(pod)
+                return f"{text}: {self.problem_of(pod) or where}"
+        if ending:
+            return ending
         return f"{count_of(self.missing or 1, 'Pod')} to be created"
 
     @property
@@ -5642,8 +5904,9 @@ class PodByPod(Work):
     @property
     def limit(self) -> int:
         """Return how many Pods of the owner may be unavailable."""
-        method = self.planned.method
-        return 1 if self.is_ordered else evicted_at_once(method, self.wanted, self.options)
+        if self.is_ordered:
+            return 1
+        return evicted_at_once(self.planned.method, self.wanted, self.options)
 
     @property
     def is_ordered(self) -> bool:
@@ -5681,7 +5944,7 @@ class Eviction(PodByPod):
         A replacement that is rejected leaves no trace in the status of StatefulSets, DaemonSets.
         The template of a custom resource that owns its Pods is not known.
         """
-        template = dig(self.owner_obj, "spec.template")
+        template = nested(self.owner_obj, "spec.template")
         if "spec" in template:
             self.templates[self.owner] = template
             self.ask_again(self.owner_obj, pod)
@@ -5693,7 +5956,7 @@ class Eviction(PodByPod):
         without the cause DisruptionBudget comes from an overloaded API server. What a webhook
         denies, an operator may do by itself: some drain their Pods when somebody tries.
         """
-        template = dig(self.owner_obj, "spec.template")
+        template = nested(self.owner_obj, "spec.template")
         if template != self.templates.get(self.owner, template):
             raise SkipError("its Pod template was changed; rerun this command")
         try:
@@ -5749,7 +6012,7 @@ class Eviction(PodByPod):
 
     def give_up(self, problem: str) -> NoReturn:
         reason = self.why_missing(self.owner_obj, self.missing)
-        text = ": ".join(filter(None, (f"still {problem}", reason)))
+        text = join_texts(": ", f"still {problem}", reason)
         stop_reason = self.why_not_proven(self.new_ones(not_terminating(self.pods)))
         raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
 
@@ -5770,14 +6033,16 @@ class ImageChange(PodByPod):
     @property
     def owners(self) -> Sequence[ObjectRef]:
         """Return the owners whose Pods are taken, one after the other."""
-        return [self.ref] if is_workload(self.ref) else self.planned.found.owners
+        if is_workload(self.ref):
+            return [self.ref]
+        return self.planned.found.owners
 
     def pauses(self) -> Iterator[float]:
         """Yield short ones at first: an image may be on the node already."""
         return growing(0.2)
 
     def is_possible(self, pod: Json) -> bool:
-        return bool(dig(pod, "status.phase") == "Running")
+        return bool(nested(pod, "status.phase") == "Running")
 
     def ask(self, pod: Json) -> None:
         """Ask what a Pod would be like today."""
@@ -5785,8 +6050,8 @@ class ImageChange(PodByPod):
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs."""
-        found = self.differences_of([pod])
-        return {difference.path[0]: difference.expected for difference in found}
+        differences = self.differences_of([pod])
+        return {difference.path[0]: difference.expected for difference in differences}
 
     def is_done(self, pod: Json) -> bool:
         return not self.images_to_change(pod)
@@ -5857,7 +6122,7 @@ class ImageChange(PodByPod):
 
         The kubelet first shows a new container with what the probes of the old one said.
         """
-        ids = only(container_ids(pod), names) if is_restarted(before, pod, names) else {}
+        ids = with_keys(container_ids(pod), names) if is_restarted(before, pod, names) else {}
         if ids != self.ready_as[0]:
             self.ready_as = ids, time.monotonic()
         ready_for = time.monotonic() - self.ready_as[1]
@@ -5875,7 +6140,7 @@ class ImageChange(PodByPod):
         That is not waited for. The kubelet ignores the image of a native sidecar whose startup
         probe has not passed: then only a new Pod helps.
         """
-        old = only(images_of(pod), self.images_to_change(pod))
+        old = with_keys(images_of(pod), self.images_to_change(pod))
         text = ""
         for pause in itertools.islice(growing(0.5), RETRIES):
             try:
@@ -5912,16 +6177,17 @@ def is_restarted(before: Json, pod: Json, names: Collection[str]) -> bool:
     Only another containerID tells: two tags may share an imageID, observedGeneration rises before
     the restart, and the Pod is ready before it, too. A Pod that was not ready before may stay so.
     """
+    if is_ready(before) and not is_ready(pod):
+        return False
     old = container_ids(before)
-    restarted = {
-        status["name"]
-        for status in container_statuses(pod)
-        if status.get("ready")
-        and status.get("started") is not False
-        and "running" in dig(status, "state")
-        and status.get("containerID") != old.get(status["name"])
-    }
-    return (is_ready(pod) or not is_ready(before)) and restarted.issuperset(names)
+    restarted = set()
+    for status in container_statuses(pod):
+        is_up = status.get("ready") and status.get("started") is not False
+        if not is_up or "running" not in nested(status, "state"):
+            continue
+        if status.get("containerID") != old.get(status["name"]):
+            restarted.add(status["name"])
+    return restarted.issuperset(names)
 
 
 def why_not_started(before: Json, pod: Json, names: Collection[str]) -> Stuck | None:
@@ -5931,12 +6197,14 @@ def why_not_started(before: Json, pod: Json, names: Collection[str]) -> Stuck | 
     comes after a restart: see restartCount.
     """
     counts, now = restart_counts(before), restart_counts(pod)
-    stuck_before = {found.name for found in stuck_containers(before)}
-    for found in stuck_containers(pod):
-        is_new = now[found.name] > counts.get(found.name, 0)
-        is_old = found.reason == CRASH_LOOP or found.name in stuck_before
-        if found.name in names and (is_new or not is_old):
-            return found
+    stuck_before = {stuck.name for stuck in stuck_containers(before)}
+    for stuck in stuck_containers(pod):
+        if stuck.name not in names:
+            continue
+        if now[stuck.name] > counts.get(stuck.name, 0):
+            return stuck
+        if stuck.reason != CRASH_LOOP and stuck.name not in stuck_before:
+            return stuck
     return None
 
 
@@ -5976,10 +6244,9 @@ class Rollout:
         except StoppedWaiting:
             result = earlier or Result(planned, Outcome.INTERRUPTED, STOPPED)
         except SkipError as error:
-            reason, *codes = error.args
-            result = Result(planned, Outcome.SKIPPED, reason, code="".join(codes))
+            result = Result(planned, Outcome.SKIPPED, str(error), code=error.code)
         except UnsuccessfulError as error:
-            result = Result(planned, *error.args)
+            result = Result(planned, error.outcome, str(error), error.stop_reason)
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
             result = earlier or failure_of(planned, error, work.is_begun)
@@ -5998,7 +6265,7 @@ class Rollout:
         """Record what became of a workload, unless nothing may be written anymore."""
         if not self.signals.is_second():
             reason = reason_for(work.decision, self.options)
-            message = "; ".join(filter(None, (described(result), result.message, reason)))
+            message = join_texts("; ", described(result), result.message, reason)
             self.cluster.record_event(work.found, message, result.outcome in FAILURES)
 
 
@@ -6068,7 +6335,7 @@ class Scheduler:
             self.drain(late)
             self.rechecks += late  # left after the second signal
             is_over = not waiting or bool(self.reason_to_stop())
-        message = "; ".join(filter(None, (self.reason_to_stop(), self.rollout.gate.status)))
+        message = join_texts("; ", self.reason_to_stop(), self.rollout.gate.status)
         for task in waiting:
             self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message))
         for task in self.rechecks:
@@ -6099,7 +6366,7 @@ class Scheduler:
     def abandoned(self, task: Task) -> Result:
         """Return the result of a task that is no longer waited for."""
         seconds = seconds_since(task.started) if task.started else 0.0
-        message = "; ".join(filter(None, (task.line, STOPPED)))
+        message = join_texts("; ", task.line, STOPPED)
         interrupted = Result(task.planned, Outcome.INTERRUPTED, message, seconds=seconds)
         return task.earlier or interrupted
 
@@ -6236,9 +6503,6 @@ class Scheduler:
 COLORED = re.compile(  # no name that has such a word
     r"(?<![-\w/.])(unhealthy|downtime|lost sidecar|rejected|cannot be created|Pods? lost)(?![-\w/])"
 )
-# What somebody must do comes first, then what an option includes.
-URGENT = ("lost_sidecar", "without_pods", "incomplete_rollout", "rejected", "losing_sidecar")
-OPTIONAL = ("kind_not_selected", "wrong_method", "degraded", "unhealthy", "has_downtime")
 MANY_ROWS = 20  # with more, the plan is also shown in short
 MIN_NOTES = 16  # columns of a terminal
 MIN_WIDTH = 40
@@ -6257,24 +6521,27 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
         widths[widths.index(max(widths))] -= 1
     indent = sum(widths) + gaps
     is_below = bool(width) and indent + min(last, MIN_NOTES) > width
-    indent = 6 if is_below else indent
+    if is_below:
+        indent = 6
     lines = []
     for *row, note in whole:
-        first = "  ".join(map(str.ljust, map(shorten, row, widths), widths))
+        line = ""
+        for cell, columns in zip(row, widths, strict=True):
+            line += shorten(cell, columns).ljust(columns) + "  "
         notes = textwrap.wrap(note, width - indent) if width else [note]
-        if is_below:
-            lines += [first.rstrip(), *(" " * indent + part for part in notes)]
-        else:
-            lines.append(f"{first}  {''.join(notes[:1])}".rstrip())
-            lines += [" " * indent + part for part in notes[1:]]
+        if notes and not is_below:
+            line += notes.pop(0)
+        lines.append(line.rstrip())
+        for part in notes:
+            lines.append(" " * indent + part)
     return lines
 
 
 def difference_lines(decision: Decision) -> list[str]:
     """Return what differs: images, containers added or removed, where they stand, and the rest."""
     ranks = {("image",): 0, (): 1, ("position",): 2}
-    found = sorted(decision.differences, key=lambda found: ranks.get(found.path[1:], 3))
-    lines = list(map(difference_text, found))
+    differences = sorted(decision.differences, key=lambda row: ranks.get(row.path[1:], 3))
+    lines = [difference_text(difference) for difference in differences]
     changes = decision.comparison.today.other_changes
     if changes:
         lines.append(f"Other changes to the Pod: {', '.join(changes)}")
@@ -6287,10 +6554,26 @@ def letters() -> Iterator[str]:
         yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
 
 
+LEVELS = {  # of the log, for results; of others, a warning
+    Outcome.SUCCEEDED: logging.INFO,
+    Outcome.COMPLETED_LATE: logging.INFO,
+    Outcome.LOST_SIDECAR: logging.ERROR,
+    Outcome.FAILED: logging.ERROR,
+    Outcome.DECLINED: logging.INFO,
+    Outcome.NOT_STARTED: logging.DEBUG,  # there may be thousands
+}
 NOT_SELECTED = "not selected by --max-rollouts"
 ASKED_FOR = (NOT_SELECTED, "interrupted", "quit")  # why what is not started is no failure
-# Codes of a row of --plan that needs nothing
-APPLIED = ("up_to_date", "nothing_to_replace", "below_partition")
+
+
+def is_applied(result: Result) -> bool:
+    """Return whether a row of --plan was rolled out, needs nothing, or was left by a person or
+    --max-rollouts. What failed counts as that."""
+    if result.outcome is Outcome.NOT_STARTED:
+        return result.message in ASKED_FOR
+    if result.outcome is Outcome.SKIPPED:
+        return needs_nothing(result.code)
+    return result.outcome is not Outcome.INTERRUPTED
 
 
 class Totals:
@@ -6315,16 +6598,8 @@ class Totals:
             self.pods.update(wanted=wanted, not_verified=wanted)
         if outcome in FAILURES or result.stop_reason:
             self.failed[outcome.value] += 1
-        # A row of --plan is neither rolled out nor up to date; not what a person or --max-rollouts
-        # leaves.
-        is_left = False
-        if outcome is Outcome.NOT_STARTED:
-            is_left = result.message not in ASKED_FOR
-        elif outcome is Outcome.SKIPPED:
-            is_left = result.code not in APPLIED
-        elif outcome is Outcome.INTERRUPTED:
-            is_left = True
-        self.failed["not applied"] += is_left and self.options.plan is not None
+        if self.options.plan is not None and not is_applied(result):
+            self.failed["not applied"] += 1
 
     def skips(self, code: str) -> int:
         """Return how many skips of the plan have a code."""
@@ -6333,23 +6608,27 @@ class Totals:
     def not_up_to_date(self) -> Counter[str]:
         """Return what --fail-on-drift counts: Pods by the code of why they are left, and workloads
         without any."""
-        codes = (DRIFTED if p.code == IN_THE_PLAN else p.code for p in self.leftovers)
-        counts = Counter(filter(is_audited, codes))
-        return counts + Counter(without_pods=self.skips("without_pods"))
+        counts: Counter[str] = Counter()
+        for pod in self.leftovers:
+            if is_audited(pod.code):
+                counts[DRIFTED if pod.code == IN_THE_PLAN else pod.code] += 1
+        counts["without_pods"] += self.skips("without_pods")
+        return +counts
 
     @property
     def failures(self) -> Counter[str]:
         """Return what makes the exit code 1, and how often; empty: it is 0."""
-        left = self.not_up_to_date().total()
-        confirm, rows = self.options.confirm, self.options.plan or ()
-        codes = [skip.code for skip in self.plan.skips if skip.subject in rows]
-        more = {
-            "lost sidecar": self.skips("lost_sidecar") * confirm,
-            "of an earlier run": self.plan.unfinished * confirm,
-            "not applied": sum(code not in APPLIED for code in codes) * confirm,
-            "not up to date": left * self.options.fail_on_drift,
-        }
-        return self.failed + Counter(more)
+        failures = self.failed.copy()
+        if self.options.confirm:
+            failures["lost sidecar"] += self.skips("lost_sidecar")
+            failures["of an earlier run"] += self.plan.unfinished
+            rows = self.options.plan or ()
+            for skip in self.plan.skips:
+                if skip.subject in rows and not needs_nothing(skip.code):
+                    failures["not applied"] += 1
+        if self.options.fail_on_drift:
+            failures["not up to date"] += self.not_up_to_date().total()
+        return +failures
 
     @property
     def exit_code(self) -> int:
@@ -6396,21 +6675,27 @@ class Report:
         self.needs_evict = self.needs_missing = False
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
-        if self.as_json:
-            subject = ref._asdict() if ref else {}
-            self.write(json.dumps({"record": record, **subject, **fields}))
+        if not self.as_json:
+            return
+        whole: Json = {"record": record}
+        if ref:
+            whole |= ref._asdict()
+        self.write(json.dumps(whole | fields))
 
     @property
     def width(self) -> int:
         """Return how many columns a terminal has, or is taken to have; 0: it is none."""
-        return max(shutil.get_terminal_size().columns, MIN_WIDTH) if sys.stdout.isatty() else 0
+        if not sys.stdout.isatty():
+            return 0
+        return max(shutil.get_terminal_size().columns, MIN_WIDTH)
 
     def print(self, *lines: str) -> None:
-        if not self.as_json:
-            text = "\n".join(map(printable, lines))
-            if self.width and not os.environ.get("NO_COLOR"):
-                text = COLORED.sub("\033[31m\\1\033[0m", text)
-            self.write(text)
+        if self.as_json:
+            return
+        text = "\n".join(map(printable, lines))
+        if self.width and not os.environ.get("NO_COLOR"):
+            text = COLORED.sub("\033[31m\\1\033[0m", text)
+        self.write(text)
 
     def write(self, text: str) -> None:
         self.progress.erase()
@@ -6426,19 +6711,18 @@ class Report:
     def print_groups(self, title: str, skips: Iterable[Skip]) -> None:
         """Print, if there are any, the objects that have a reason, by reason."""
         lines = [f"{title}:"]
-        ranks = (*URGENT, *OPTIONAL)
-        in_order = sorted(
-            skips,
-            key=lambda skip: (
-                ranks.index(skip.code) if skip.code in ranks else len(ranks),
-                skip.subject not in self.letters,
-                skip,
-            ),
-        )
+
+        def order(skip: Skip) -> tuple[int, bool, Skip]:
+            return rank_of(skip.code), skip.subject not in self.letters, skip
+
+        in_order = sorted(skips, key=order)
         by_reason = group_by(in_order, lambda skip: skip.reason)
-        for reason, found in by_reason.items():
-            names = self.names_of([skip.subject for skip in found])
-            lines += [f"  {reason}:", f"    {names}"] if reason else [f"  {names}"]
+        for reason, group in by_reason.items():
+            names = self.names_of([skip.subject for skip in group])
+            if reason:
+                lines.append(f"  {reason}:")
+                names = f"  {names}"
+            lines.append(f"  {names}")
         if by_reason:
             self.print(*lines, "")
 
@@ -6452,8 +6736,10 @@ class Report:
             kind = ref.kind
             letter = self.letters.get(ref)
             texts.append(f"{name} ({letter})" if letter else name)
-        more = f" and {len(refs) - limit} more (use --log-level=debug to list all)"
-        return ", ".join(texts) + more * (len(refs) > limit)
+        names = ", ".join(texts)
+        if len(refs) > limit:
+            names += f" and {len(refs) - limit} more (use --log-level=debug to list all)"
+        return names
 
     # The plan
 
@@ -6468,7 +6754,7 @@ class Report:
                 "drift",
                 workload.ref,
                 verdict=workload.comparison.verdict.snake_case,
-                differences=[found._asdict() for found in workload.differences],
+                differences=[row._asdict() for row in workload.differences],
                 ignored=sorted(set(map(shown_path, workload.comparison.today.ignored))),
                 other_changes=workload.comparison.today.other_changes,
                 message=workload.comparison.message,
@@ -6483,7 +6769,7 @@ class Report:
                 workload.ref,
                 position=position,
                 selected=is_selected,
-                uid=dig(workload.found.obj, "metadata.uid") or "",
+                uid=nested(workload.found.obj, "metadata.uid") or "",
                 started_before=format_cutoff(self.options.cutoff_of(workload.ref)),
                 sidecar_hash=hash_of(workload.comparison.today),
                 pods={
@@ -6498,16 +6784,18 @@ class Report:
                 unhealthy_reason=workload.problem,
                 downtime=workload.downtime,
                 controlled_by=str(workload.found.controller or ""),
-                differences=[found._asdict() for found in workload.differences],
+                differences=[row._asdict() for row in workload.differences],
             )
         for subject, reason, code in plan.skips:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
         self.take_census([decision.found for decision in plan.found])
         if plan.selected:
+            lines = self.table(plan.workloads[: plan.selected])
             more = len(plan.workloads) - plan.selected
-            left = [f"and {more} more, left by --max-rollouts"] * bool(more)
-            self.print(*self.table(plan.workloads[: plan.selected]), *left, "")
+            if more:
+                lines.append(f"and {more} more, left by --max-rollouts")
+            self.print(*lines, "")
         self.print_groups("Not rolled out", plan.skips)
         self.print_census()
         if plan.selected > MANY_ROWS:
@@ -6516,18 +6804,21 @@ class Report:
 
     def print_namespaces(self, workloads: Sequence[Decision]) -> None:
         """Print a long plan in short, by namespace, those with the most Pods first."""
-        rows = []
-        for name, found in group_by(workloads, lambda row: row.ref.namespace).items():
-            each = [(1, row.pods_replaced, row.downtime, bool(row.problem)) for row in found]
-            rows.append((name, *map(sum, zip(*each, strict=True))))
-        rows.sort(key=lambda row: (-row[2], row))
-        shown, others = rows[: self.MAX_NAMESPACES], rows[self.MAX_NAMESPACES :]
+        groups = list(group_by(workloads, lambda row: row.ref.namespace).items())
+        groups.sort(key=lambda group: (-sum(row.pods_replaced for row in group[1]), group[0]))
+        others: list[Decision] = []
+        for _, rest in groups[self.MAX_NAMESPACES :]:
+            others += rest
+        shown = groups[: self.MAX_NAMESPACES]
         if others:
-            _, *counts = zip(*others, strict=True)
-            more = f"and {count_of(len(others), 'more namespace')}"
-            shown.append((more, *map(sum, counts)))
-        columns = ["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]
-        table = [columns, *(list(map(str, row)) for row in shown)]
+            more = len(groups) - self.MAX_NAMESPACES
+            shown.append((f"and {count_of(more, 'more namespace')}", others))
+        table = [["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]]
+        for name, rows in shown:
+            pods = sum(row.pods_replaced for row in rows)
+            downtime = sum(row.downtime for row in rows)
+            unhealthy = sum(bool(row.problem) for row in rows)
+            table.append([name, str(len(rows)), str(pods), str(downtime), str(unhealthy)])
         self.print(*format_table(table, self.width), "")
 
     def print_differences(self) -> None:
@@ -6539,15 +6830,18 @@ class Report:
         for letter, group in zip(letters(), groups.values(), strict=False):
             lines = difference_lines(group[0])
             limit = len(lines) if self.options.log_level == "debug" else self.MAX_NAMES
-            more = [f"and {len(lines) - limit} more"] * (len(lines) > limit)
-            count = count_of(len(group), "workload")
-            first, *rest = [f"{count}  {lines[0]}", *lines[1:limit], *more]
-            texts += [f"  {letter:<2} {first}", *(f"     {line}" for line in rest)]
+            shown = lines[:limit]
+            if len(lines) > limit:
+                shown.append(f"and {len(lines) - limit} more")
+            texts.append(f"  {letter:<2} {count_of(len(group), 'workload')}  {shown[0]}")
+            for line in shown[1:]:
+                texts.append(f"     {line}")
             for workload in group:
-                self.letters |= dict.fromkeys([workload.ref, *workload.found.subjects], letter)
-        ignored = {
-            shown_path(path) for row in self.plan.compared for path in row.comparison.today.ignored
-        }
+                for ref in (workload.ref, *workload.found.subjects):
+                    self.letters[ref] = letter
+        ignored: set[Path] = set()
+        for row in self.plan.compared:
+            ignored.update(map(shown_path, row.comparison.today.ignored))
         names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
         if texts:
             self.print("Differences between running Pods and new ones:", *texts, "")
@@ -6587,25 +6881,25 @@ class Report:
 
     def notes(self, workload: Decision) -> str:
         """Return what is special about a workload of the plan."""
-        action = "" if workload.method is Method.RESTART else workload.method.value
-        if not action and self.options.in_place:
-            action = "restart: more than images differ"
-        problem = workload.problem
-        stays = ""
+        notes = []
+        if workload.state is State.NO_SERVICE:
+            notes.append(State.NO_SERVICE.value)
+        if workload.problem:
+            notes.append(f"unhealthy: {workload.problem}")
+        if workload.method is not Method.RESTART:
+            notes.append(workload.method.value)
+        elif self.options.in_place:
+            notes.append("restart: more than images differ")
         if workload.kept_pods:
             count = len(workload.kept_pods)
             verb = "stays" if count == 1 else "stay"
-            stays = f"{count_of(count, 'Pod')} {verb} below the partition"
+            notes.append(f"{count_of(count, 'Pod')} {verb} below the partition")
+        if workload.downtime:
+            notes.append("downtime")
         min_ready = min_ready_seconds(workload.found.obj)
-        texts = (
-            State.NO_SERVICE.value * (workload.state is State.NO_SERVICE),
-            f"unhealthy: {problem}" if problem else "",
-            action,
-            stays,
-            "downtime" * workload.downtime,
-            f"minReadySeconds {min_ready}" if min_ready else "",
-        )
-        return "; ".join(filter(None, texts))
+        if min_ready:
+            notes.append(f"minReadySeconds {min_ready}")
+        return "; ".join(notes)
 
     def print_totals(self) -> None:
         plan = self.plan
@@ -6623,16 +6917,23 @@ class Report:
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
                 "--only-drifted to compare first."
             )
-        closed = [f"Gate {self.gate.text}."] * (self.gate.text is not None)
-        self.print(*texts, *self.left_out(), *closed)
+        texts += self.left_out()
+        if self.gate.text is not None:
+            texts.append(f"Gate {self.gate.text}.")
+        self.print(*texts)
 
     def left_out(self) -> list[str]:
         """Return a sentence about how many workloads, and Pods without one, are not rolled out."""
         subjects = {skip.subject for skip in self.plan.skips}
+        if not subjects:
+            return []
         pods = sum(ref.kind == "Pod" for ref in subjects)
-        counts = {"workload": len(subjects) - pods, "Pod": pods}
-        texts = [count_of(count, noun) for noun, count in counts.items() if count]
-        return [f"Not rolled out: {join_words(texts)}."] * bool(texts)
+        texts = []
+        if pods < len(subjects):
+            texts.append(count_of(len(subjects) - pods, "workload"))
+        if pods:
+            texts.append(count_of(pods, "Pod"))
+        return [f"Not rolled out: {join_words(texts)}."]
 
     # The rollouts
 
@@ -6644,23 +6945,24 @@ class Report:
 
     def show_progress(self, in_progress: Collection[Task], held: str) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
+        finished = self.totals.outcomes.total()
         failed = sum(self.totals.outcomes[outcome] for outcome in FAILURES)
-        failures = f", {failed} failed" if failed else ""
-        text = (
-            f"{self.totals.outcomes.total()}/{self.plan.selected} finished{failures}, "
-            f"{human_duration(seconds_since(self.began))}, "
-        )
-        left = self.plan.selected - self.totals.outcomes.total()
+        text = f"{finished}/{self.plan.selected} finished, "
+        if failed:
+            text += f"{failed} failed, "
+        text += f"{human_duration(seconds_since(self.began))}, "
+        waiting = self.plan.selected - finished
         self.at_once = max(self.at_once, len(in_progress))
-        if len(self.durations) >= 3 and left > len(in_progress) and not held:
-            seconds = statistics.median(self.durations) * left / self.at_once
+        if len(self.durations) >= 3 and waiting > len(in_progress) and not held:
+            seconds = statistics.median(self.durations) * waiting / self.at_once
             text += f"about {human_duration(seconds)} left, "
         text += f"{len(in_progress)} in progress"
         if in_progress:
             longest = min(in_progress, key=lambda task: task.started)
             ref = longest.planned.ref
             text += f": {ref.namespace}/{ref.name} {longest.line}"
-        text += f"; {held}" if held else ""
+        if held:
+            text += f"; {held}"
         self.progress.show(text)
         if not self.progress.on_terminal and seconds_since(self.last_progress) >= 60:
             self.last_progress = time.monotonic()
@@ -6674,20 +6976,15 @@ class Report:
         comparison = replace(planned.comparison, today=today)
         self.decided[planned.ref] = replace(planned, comparison=comparison, code=code)
         self.totals.count(result)
-        self.durations += [result.seconds] * (outcome not in LISTED_BY_REASON)
-        is_lost = outcome is Outcome.LOST_SIDECAR
-        self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)
-        self.needs_missing |= is_lost and not (
-            planned.method is Method.RESTART and not planned.found.controller
-        )
-        level = logging.INFO
+        if outcome not in LISTED_BY_REASON:
+            self.durations.append(result.seconds)
         if outcome not in SUCCESSES:
             self.unsuccessful[outcome].append(replace(result, latest=None))  # it keeps Pods
-            is_error = outcome in (Outcome.FAILED, Outcome.LOST_SIDECAR)
-            level = logging.ERROR if is_error else logging.WARNING
-            level = logging.INFO if outcome is Outcome.DECLINED else level
-        if outcome is Outcome.NOT_STARTED:
-            level = logging.DEBUG  # there may be thousands
+        if outcome is Outcome.LOST_SIDECAR:
+            if is_ordered_ready(planned.found.obj):
+                self.needs_evict = True
+            if planned.method is not Method.RESTART or planned.found.controller:
+                self.needs_missing = True
         self.record(
             "result",
             planned.ref,
@@ -6701,10 +6998,12 @@ class Report:
             unhealthy_before=planned.problem,
             sidecar_hash=hash_of(today),
         )
-        text = described(result) + f": {result.message}" * bool(result.message)
+        text = join_texts(": ", described(result), result.message)
         if self.progress.on_terminal:  # the whole message stands in the summary
             text = shorten(text, max(120, shutil.get_terminal_size().columns - 30))
-        log.log(level, "%s", text, extra={"workload": str(planned.ref)})
+        log.log(
+            LEVELS.get(outcome, logging.WARNING), "%s", text, extra={"workload": str(planned.ref)}
+        )
 
     # The census
 
@@ -6718,15 +7017,19 @@ class Report:
         self.totals.leftovers = []
         for found in workloads:
             known = decisions.get(found.owners[0]) or decisions.get(found.ref)
-            codes = self.codes_of(found, known) if self.options.only_drifted else {}
             owner = known.ref if known else found.ref
+            codes: Mapping[str, tuple[str, Collection[str]]] = {}
+            if self.options.only_drifted:
+                codes = self.codes_of(found, known)
             for pod in found.pods:
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
                     self.census[shown_sidecar(pod, containers)][code] += 1
-                if code and (is_audited(code) or (self.options.plan and pod.sidecars)):
+                if not code:
+                    continue
+                if is_audited(code) or (self.options.plan and pod.sidecars):
                     ref = ObjectRef("Pod", owner.namespace, pod.name)
-                    workload = owner if owner.kind not in ("", "Node") else ref
+                    workload = ref if owner.kind in ("", "Node") else owner
                     self.totals.leftovers.append(LeftPod(ref, workload, code, pod.sidecars))
 
     def codes_of(
@@ -6736,22 +7039,30 @@ class Report:
         if known:
             return pod_codes(found.pods, known, self.options)
         # It was created, or scaled up from 0, since; or its Pods have lost their owner.
-        began = self.plan.scan.began
-        return {p.name: ("unknown", ()) for p in found.pods if p.created < began and p.sidecars}
+        codes: dict[str, tuple[str, Collection[str]]] = {}
+        for pod in found.pods:
+            if pod.sidecars and pod.created < self.plan.scan.began:
+                codes[pod.name] = "unknown", ()
+        return codes
 
     def print_census(self) -> None:
         """Print how many Pods are up to date, to be replaced, and left, and why, by sidecar."""
         rows = [["SIDECAR", "VERSION", "PODS", "UP TO DATE", "OLD", "LEFT"]]
         by_name = sorted(self.census.items(), key=lambda row: (row[0][0], not row[0][1], row[0]))
         for (name, image), codes in by_name:
-            lefts = by_text({code: count for code, count in codes.items() if code})
-            old = lefts.pop("in the plan", 0)
-            left = f"{lefts.total()} ({left_words(lefts)})" if lefts else "0"
+            reasons = by_text(codes)
+            up_to_date = reasons.pop("", 0)
+            old = reasons.pop("in the plan", 0)
+            left = str(reasons.total())
+            if reasons:
+                left += f" ({left_words(reasons)})"
             version = image_version(image) if image else "<none>"
-            rows.append([name, version, str(codes.total()), str(codes[""]), str(old), left])
+            rows.append([name, version, str(codes.total()), str(up_to_date), str(old), left])
         if not self.options.only_drifted:  # nothing is known but how many there are
             rows = [row[:3] for row in rows]
-        lines = format_table(rows, self.width) if self.census else []
+        lines = []
+        if self.census:
+            lines = format_table(rows, self.width)
         if self.is_done:
             lines += self.leftover_lines()
         if lines:
@@ -6759,18 +7070,22 @@ class Report:
 
     def leftover_lines(self) -> list[str]:
         """Return the Pods that are not up to date after a run, by workload, the worst first."""
-        known = [pod for pod in self.totals.leftovers if pod.code != "not_named"]  # not compared
-        groups = group_by(known, lambda pod: (pod.workload, pod.code))
+        compared = [pod for pod in self.totals.leftovers if pod.code != "not_named"]  # not compared
+        groups = group_by(compared, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
         lines = []
         for ref, code in sorted(groups, key=lambda row: ([*worst, row[1]].index(row[1]), row)):
+            line = f"  {ref}: {left_text(code)}"
             pods = sorted(pod.subject for pod in groups[ref, code])
-            names = f": {self.names_of(pods)}" * (pods != [ref])
-            lines.append(f"  {ref}: {left_text(code)}{names}")
-        title = ["", "Pods that are not up to date:"] * bool(lines)
-        more = len(lines) - self.MAX_LEFTOVERS
-        rest = [f"and {count_of(more, 'more workload')}"] * (more > 0)
-        return [*title, *lines[: self.MAX_LEFTOVERS], *rest]
+            if pods != [ref]:
+                line += f": {self.names_of(pods)}"
+            lines.append(line)
+        if not lines:
+            return []
+        shown = ["", "Pods that are not up to date:", *lines[: self.MAX_LEFTOVERS]]
+        if len(lines) > self.MAX_LEFTOVERS:
+            shown.append(f"and {count_of(len(lines) - self.MAX_LEFTOVERS, 'more workload')}")
+        return shown
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
@@ -6781,7 +7096,7 @@ class Report:
                 "pods": lefts.total(),
                 "up_to_date": lefts[""],
                 "old": lefts[IN_THE_PLAN],
-                "left": without(dict(sorted(lefts.items())), "", IN_THE_PLAN),
+                "left": without_keys(dict(sorted(lefts.items())), "", IN_THE_PLAN),
             }
             for (name, image), lefts in sorted(self.census.items())
         ]
@@ -6795,7 +7110,9 @@ class Report:
                 "workload": pod.workload._asdict(),
                 "code": pod.code,
                 "reason": left_text(pod.code),
-                "sidecars": [only(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)],
+                "sidecars": [
+                    with_keys(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)
+                ],
             }
             for pod in sorted(self.totals.leftovers)
             if pod.code != IN_THE_PLAN
@@ -6807,12 +7124,9 @@ class Report:
         self.progress.show("")
         options, plan = self.options, self.plan
         seconds = seconds_since(self.began)
-        has_more = self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}
-        verb = "resume" if has_more else ""
-        lost = [str(result.planned.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
-        more = ["--evict"] * (self.needs_evict and not options.evict)
-        if self.needs_missing:  # neither evictions nor operators keep our annotation
-            more += ["--only-drifted", "--include-missing"]
+        verb = ""
+        if self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}:
+            verb = "resume"
         if options.confirm and plan.workloads:
             self.print_unsuccessful()
             self.print_counts(seconds)
@@ -6824,20 +7138,21 @@ class Report:
                 self.print(line)
         else:
             self.print("", "This was a dry run; nothing was changed.")
-            verb = "apply" if plan.workloads or self.needs_evict else ""
+            if plan.workloads or self.needs_evict:
+                verb = "apply"
+        title = f"To {verb}, run:"
+        lost = [str(result.planned.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
+        if lost:
+            title = f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
         command: list[str] = []
         if lost or verb:
-            command = next_command(self.argv, options, self.connection.context, *more)
-            title = f"To {verb}, run:"
-            if lost:
-                title = (
-                    f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
-                )
+            command = self.next_command()
             self.print(title, f"  {shlex.join(command)}")
         if exit_code == 1:
-            counts = by_text(self.totals.not_up_to_date())
-            details = f" ({left_words(counts)})" * options.fail_on_drift
-            self.print(f"Failed: {count_words(self.totals.failures)}{details}.")
+            text = f"Failed: {count_words(self.totals.failures)}"
+            if options.fail_on_drift:
+                text += f" ({left_words(by_text(self.totals.not_up_to_date()))})"
+            self.print(f"{text}.")
         self.record(
             "summary",
             version=VERSION,
@@ -6860,33 +7175,47 @@ class Report:
             failed={snake_case(reason): count for reason, count in self.totals.failures.items()},
         )
 
+    def next_command(self) -> list[str]:
+        """Return the words of the command to run next, with what repairs lost sidecars."""
+        more = []
+        if self.needs_evict and not self.options.evict:
+            more.append("--evict")
+        if self.needs_missing:  # neither evictions nor operators keep our annotation
+            more += ["--only-drifted", "--include-missing"]
+        return next_command(self.argv, self.options, self.connection.context, *more)
+
     def print_unsuccessful(self) -> None:
         """Print what did not succeed, by outcome; failures with the commands to run next."""
         self.print("")
         command = self.connection.kubectl_command
         for outcome in Outcome:
-            results = [r for r in self.unsuccessful[outcome] if r.message != NOT_SELECTED]
-            if outcome in LISTED_BY_REASON:
-                skips = [
-                    Skip(result.planned.ref, result.message, outcome.value) for result in results
-                ]
-                self.print_groups(outcome.value, skips)
-                continue
-            for result in results:
+            skips = []
+            for result in self.unsuccessful[outcome]:
                 ref = result.planned.ref
-                lines = result.message.split("; ")
-                self.print(f"{outcome.value}: {ref}:", *(f"  {line}" for line in lines if line))
+                if outcome in LISTED_BY_REASON:
+                    if result.message != NOT_SELECTED:
+                        skips.append(Skip(ref, result.message, outcome.value))
+                    continue
+                self.print(f"{outcome.value}: {ref}:")
+                for line in result.message.split("; "):
+                    if line:
+                        self.print(f"  {line}")
                 if outcome in (*FAILURES, Outcome.INTERRUPTED):
                     self.print(f"  {command(ref, 'describe')}")
+            self.print_groups(outcome.value, skips)
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.totals.outcomes[outcome] for outcome in Outcome}
-        left = len(self.plan.workloads) - self.plan.selected
-        counts[Outcome.NOT_STARTED.value] -= left
+        more = len(self.plan.workloads) - self.plan.selected
+        counts[Outcome.NOT_STARTED.value] -= more
         total = count_of(sum(counts.values()), "workload")
-        more = f"; {left} left by --max-rollouts" * bool(left)
-        texts = [f"{total} in {human_duration(seconds)}: {count_words(counts)}{more}."]
-        self.print(*texts * any(counts.values()), *self.left_out())
+        text = f"{total} in {human_duration(seconds)}: {count_words(counts)}"
+        if more:
+            text += f"; {more} left by --max-rollouts"
+        if any(counts.values()):
+            self.print(f"{text}.")
+        for line in self.left_out():
+            self.print(line)
         pods = self.totals.pods
         wanted, ready, lost = pods["wanted"], pods["ready"], pods["lost"]
         not_verified = pods["not_verified"]
@@ -6896,9 +7225,11 @@ class Report:
             "not ready": pods["updated"] - ready,
             "not verified": not_verified,
         }
+        text = f"Pods: {ready} of {wanted} updated and ready"
+        if wanted > ready:
+            text += f" ({count_words(missing)})"
         if wanted > not_verified:
-            note = f" ({count_words(missing)})" if wanted > ready else ""
-            self.print(f"Pods: {ready} of {wanted} updated and ready{note}.")
+            self.print(f"{text}.")
 
 
 # 17. Main: the stages in their order --------------------------------------------------------------

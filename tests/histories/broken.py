@@ -46,8 +46,8 @@ SEEN = (
     Seen(
         3,
         "--fail-on-drift does not count Pods",
-        '            "not up to date": left * self.options.fail_on_drift,\n',
-        "",
+        '            failures["not up to date"] += self.not_up_to_date().total()\n',
+        "            pass\n",
     ),
     Seen(
         4,
@@ -58,8 +58,8 @@ SEEN = (
     Seen(
         4,
         "pending changes of a template are rolled out",
-        '    return f"{text}; {hint}" if is_pending and draft.method is Method.EVICT else ""\n',
-        '    return ""\n',
+        "    if is_pending and draft.method is Method.EVICT:\n",
+        "    if False:\n",
     ),
     Seen(
         4,
@@ -76,8 +76,8 @@ SEEN = (
     Seen(
         5,
         "a Deployment whose status has no replicas is an error",
-        "    return [dig(obj, path) or 0 for path in paths]\n",
-        "    return [int(dig(obj, path)) for path in paths]\n",
+        "    return [nested(obj, path) or 0 for path in paths]\n",
+        "    return [int(nested(obj, path)) for path in paths]\n",
     ),
     Seen(
         6,

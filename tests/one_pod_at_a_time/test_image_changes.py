@@ -489,7 +489,7 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
         work.pods = pods
         with pytest.raises(tool.UnsuccessfulError) as raised:
             work.give_up("waiting")
-        return raised.value.args[2]
+        return raised.value.stop_reason
 
     assert stop_reason(old) == ""
     assert SIDECAR_NOT_READY in stop_reason(old, new)

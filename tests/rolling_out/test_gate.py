@@ -192,7 +192,8 @@ def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
     object.__setattr__(work, "options", options_of(tool, timeout=-1.0))
     with pytest.raises(tool.UnsuccessfulError) as caught:
         work.write(sent.append, "y")
-    assert caught.value.args == (tool.Outcome.NOT_STARTED, "gate closed: no")
+    error = caught.value
+    assert (error.outcome, str(error)) == (tool.Outcome.NOT_STARTED, "gate closed: no")
     assert sent == ["x"]
 
 

@@ -149,7 +149,8 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
     monkeypatch.setattr(tool.Restart, "check", lambda *parts: None)
     with pytest.raises(tool.UnsuccessfulError) as caught:
         tool.Restart(rollout, a_workload(tool), str).patch()
-    assert caught.value.args == (tool.Outcome.NOT_STARTED, "interrupted")
+    error = caught.value
+    assert (error.outcome, str(error)) == (tool.Outcome.NOT_STARTED, "interrupted")
 
 
 def test_a_workload_that_was_recreated_during_its_rollout_is_incomplete(web, start):

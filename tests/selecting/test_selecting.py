@@ -35,7 +35,7 @@ NATIVE_PROXY = native("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
 )
 def test_containers_of_each_kind_are_found_by_name(tool, spec, found):
     named = tool.named_containers({"spec": spec}, ("istio-proxy",))
-    assert [tool.as_sidecar(each) for each in named] == [
+    assert [tool.as_sidecar(*each) for each in named] == [
         tool.Sidecar("istio-proxy", PROXY["image"], *kind) for kind in found
     ]
 

@@ -75,8 +75,8 @@ MUTATIONS = (
     Mutation(
         "looks: a sidecar that does not start is waited for",
         "looks",
-        'return DID_NOT_START if any(map(self.is_stuck, progress.new)) else ""',
-        'return ""',
+        "                return DID_NOT_START\n",
+        '                return ""\n',
     ),
     Mutation(
         "looks: a sidecar that did not start is not rechecked",
@@ -93,8 +93,8 @@ MUTATIONS = (
     Mutation(
         "first: one that does not start stops nothing",
         "looks",
-        "is_first = is_unready and not self.rollout.proven.is_set()",
-        "is_first = False",
+        '                return f"the sidecar is not ready in new Pods of {self.ref}"\n',
+        '                return ""\n',
     ),
     Mutation(
         "looks: a crash loop is `waiting` alone",
@@ -105,14 +105,14 @@ MUTATIONS = (
     Mutation(
         "first: one whose sidecar is not ready stops nothing",
         "rollouts_on_a_node",
-        '        and not status.get("ready")\n        and "waiting" not in dig(status, "state")\n',
-        "        and False\n",
+        '        if "waiting" not in nested(status, "state"):\n            return True\n    return bool(stuck_sidecars',
+        "        if False:\n            return True\n    return bool(stuck_sidecars",
     ),
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        "is_first = is_unready and not self.rollout.proven.is_set()",
-        "is_first = is_unready",
+        '        if self.rollout.proven.is_set():\n            return ""\n        for pod',
+        "        for pod",
     ),
     # Limits
     Mutation(
@@ -161,8 +161,8 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: a release of somebody else is ours",
         "earlier_rollouts",
-        '    return max(changes, default=("", False))\n',
-        '    return max(changes, default=("", False))[0], True\n',
+        '            is_own = entry.get("manager") == FIELD_MANAGER\n',
+        "            is_own = True\n",
     ),
     Mutation(
         "earlier rollouts: what is not complete is restarted",
@@ -191,8 +191,8 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: a partition is a record",
         "earlier_rollouts",
-        'dig(workload, "status.currentRevision") and not partition_of(workload)',
-        'dig(workload, "status.currentRevision")',
+        'nested(workload, "status.currentRevision") and not partition_of(workload)',
+        'nested(workload, "status.currentRevision")',
     ),
     Mutation(
         "earlier rollouts: without an answer, a stuck sidecar is repaired",
@@ -235,7 +235,7 @@ MUTATIONS = (
     Mutation(
         "selection: terminating Pods count",
         "selecting",
-        'return has_ended(pod) or bool(dig(pod, "metadata.deletionTimestamp"))',
+        'return has_ended(pod) or bool(nested(pod, "metadata.deletionTimestamp"))',
         "return has_ended(pod)",
     ),
     Mutation(
@@ -247,8 +247,8 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace cannot opt out",
         "opt_out",
-        "is_excluded = has_any(unwanted, annotations_of(draft.found.namespace))",
-        "is_excluded = False",
+        "    if has_any(unwanted, annotations_of(draft.found.namespace)):\n",
+        "    if False:\n",
     ),
     Mutation(
         "selection: paused Deployments are restarted",
@@ -259,8 +259,8 @@ MUTATIONS = (
     Mutation(
         "selection: all workloads are named",
         "named_workloads",
-        'return "" if is_named(draft.ref, options) else "not selected by TYPE/NAME or --plan"',
-        'return ""',
+        '        return "not selected by TYPE/NAME or --plan"\n',
+        '        return ""\n',
     ),
     Mutation(
         "selection: -A does not select all namespaces",
@@ -302,14 +302,14 @@ MUTATIONS = (
     Mutation(
         "comparison: changed configuration is no drift",
         "configuration",
-        "older = [pod for pod in pods if pod.created < changed and pod.sidecars]",
-        "older: list[LivePod] = []",
+        "            if pod.sidecars and pod.created < changed:\n",
+        "            if False:\n",
     ),
     Mutation(
         "comparison: every error of a dry run is a rejection",
         "verdicts",
-        "    return Verdict.REJECTED if is_invalid else Verdict.UNKNOWN\n",
-        "    return Verdict.REJECTED\n",
+        "        return Verdict.REJECTED\n    return Verdict.UNKNOWN\n",
+        "        return Verdict.REJECTED\n    return Verdict.REJECTED\n",
     ),
     Mutation(
         "comparison: a webhook that denies in the words of a quota is ignored",
@@ -339,8 +339,8 @@ MUTATIONS = (
     Mutation(
         "writes: what another run has restarted is restarted again",
         "concurrent_runs",
-        'return "already restarted by another run" if now - before else ""',
-        'return ""',
+        '        return "already restarted by another run"\n',
+        '        return ""\n',
     ),
     Mutation(
         "writes: no dry run decides right before the patch",
@@ -394,8 +394,8 @@ MUTATIONS = (
     Mutation(
         "verification: an API server that stays away prolongs the soak",
         "soak",
-        "(max(deadline, ends_at) if is_away else deadline)",
-        "(math.inf if is_away else deadline)",
+        "                last = max(deadline, ends_at)\n",
+        "                last = math.inf\n",
     ),
     # Signals
     Mutation(
@@ -456,8 +456,8 @@ MUTATIONS = (
     Mutation(
         "evict: a pending template is rolled out",
         "evicting_pending",
-        'if is_pending and draft.method is Method.EVICT else ""',
-        'if False else ""',
+        "    if is_pending and draft.method is Method.EVICT:\n",
+        "    if False:\n",
     ),
     Mutation(
         "decide: the method changes in the middle of an eviction",
@@ -474,14 +474,14 @@ MUTATIONS = (
     Mutation(
         "evict: a spec that was changed is taken for the Pods' own",
         "evicting_pending",
-        'is_pending = dig(obj, "metadata.generation") != 1',
+        'is_pending = nested(obj, "metadata.generation") != 1',
         "is_pending = False",
     ),
     Mutation(
         "evict: the revisions in the status are compared",
         "evicting_pending",
         "is_pending = updated < live or not is_observed(obj)",
-        'is_pending = dig(obj, "status.currentRevision") != dig(obj, "status.updateRevision")',
+        'is_pending = nested(obj, "status.currentRevision") != nested(obj, "status.updateRevision")',
     ),
     Mutation(
         "evict: a signal does not stop between two Pods",
@@ -517,14 +517,14 @@ MUTATIONS = (
     Mutation(
         "in place: a container need not be restarted",
         "image_changes",
-        '        and status.get("containerID") != old.get(status["name"])\n',
-        "",
+        '        if status.get("containerID") != old.get(status["name"]):\n',
+        "        if True:\n",
     ),
     Mutation(
         "in place: other differences are ignored",
         "in_place",
-        'difference.path[1:] == ("image",) and today[difference.path[0]]["position"] != INIT',
-        "True",
+        '        if section != ["image"] or today[container]["position"] == INIT:\n',
+        "        if False:\n",
     ),
     # Secrets
     Mutation(
@@ -549,8 +549,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: drift is a success for an audit",
         "fail_on_drift",
-        '"not up to date": left * self.options.fail_on_drift,',
-        '"not up to date": left * (not self.options.fail_on_drift),',
+        '            failures["not up to date"] += self.not_up_to_date().total()\n',
+        "            pass\n",
     ),
     # Who, why, what
     Mutation(
@@ -562,8 +562,8 @@ MUTATIONS = (
     Mutation(
         "annotations: the reason has values",
         "who_and_why",
-        "    parts = [*dict.fromkeys(images), *[count_of(others, more)] * bool(others)]\n",
-        "    parts = list(map(difference_text, workload.differences))\n",
+        "    parts = list(images)\n",
+        "    parts = list(map(difference_text, decision.differences))\n",
     ),
     Mutation(
         "Events: they are recorded without the option",
@@ -580,8 +580,8 @@ MUTATIONS = (
     Mutation(
         "downtime: --skip-downtime skips nothing",
         "downtime",
-        "is_skipped = options.skip_downtime and draft.downtime",
-        "is_skipped = False",
+        "    if options.skip_downtime and draft.downtime:\n",
+        "    if False:\n",
     ),
     # Plan files
     Mutation(
@@ -593,26 +593,26 @@ MUTATIONS = (
     Mutation(
         "--plan: another object is rolled out",
         "plan_file",
-        'is_same = not approved or approved.uid == dig(draft.found.obj, "metadata.uid")',
-        "is_same = True",
+        '    if row and row.uid != nested(draft.found.obj, "metadata.uid"):\n',
+        "    if False:\n",
     ),
     Mutation(
         "--plan: another sidecar is rolled out",
         "plan_file",
-        'is_same = not approved or approved.sidecar_hash in ("", hash_of(draft.comparison.today))',
-        "is_same = True",
+        '    if row and row.sidecar_hash not in ("", hash_of(draft.comparison.today)):\n',
+        "    if False:\n",
     ),
     Mutation(
         "--plan: what is rejected by now needs no rollout",
         "plan_file",
-        'APPLIED = ("up_to_date", "nothing_to_replace", "below_partition")',
-        'APPLIED = ("up_to_date", "nothing_to_replace", "below_partition", "rejected")',
+        "    return code in RULES and RULES[code].is_applied\n",
+        '    return code == "rejected" or (code in RULES and RULES[code].is_applied)\n',
     ),
     Mutation(
         "--plan: a row that is interrupted is applied",
         "plan_file",
-        "        elif outcome is Outcome.INTERRUPTED:\n            is_left = True\n",
-        "",
+        "    return result.outcome is not Outcome.INTERRUPTED\n",
+        "    return True\n",
     ),
     Mutation(
         "--plan: the order is that of a plan without it",
@@ -623,8 +623,8 @@ MUTATIONS = (
     Mutation(
         "--plan: the cutoff is now",
         "plan_file",
-        "return self.plan[ref].cutoff if self.plan and ref in self.plan else self.cutoff",
-        "return self.cutoff",
+        "        return row.cutoff if row else self.cutoff\n",
+        "        return self.cutoff\n",
     ),
     # Errors before the plan
     Mutation(
@@ -643,8 +643,8 @@ MUTATIONS = (
     Mutation(
         "census: an audit passes with Pods that were not checked",
         "census",
-        "    return left_text(code) not in NOT_AUDITED\n",
-        '    return left_text(code) not in (*NOT_AUDITED, "static Pod")\n',
+        "    return code not in RULES or RULES[code].is_audited\n",
+        '    return code != "static_pod" and (code not in RULES or RULES[code].is_audited)\n',
     ),
     Mutation(
         "census: it is not taken again after a run",
@@ -668,14 +668,14 @@ MUTATIONS = (
     Mutation(
         "verified: missing Pods are no problem",
         "verified_outcomes",
-        '"missing": (progress.missing, ',
-        '"missing": (0, ',
+        "        if progress.missing:\n            text",
+        "        if False:\n            text",
     ),
     Mutation(
         "verified: unready Pods are no problem",
         "verified_outcomes",
-        '            "not ready": (len(unready), self.problem_of(unready[0]) if unready else ""),\n',
-        "",
+        "        if unready:\n            unready.sort",
+        "        if False:\n            unready.sort",
     ),
     Mutation(
         "verified: Pods that an autoscaler adds must be ready",
@@ -686,16 +686,16 @@ MUTATIONS = (
     Mutation(
         "verified: --allow-removal allows every removal",
         "verified_outcomes",
-        "removed = comparison.removed if options.allow_removal else ()",
-        "removed = wanted if options.allow_removal else ()",
+        "        wanted = wanted.difference(comparison.removed)\n",
+        "        wanted = set()\n",
     ),
     # Pods that lack the sidecar beside Pods that have it
     # No harm
     Mutation(
         "harm: a degraded StatefulSet is restarted",
         "degraded",
-        'return text if is_degraded(draft.found) else ""',
-        'return ""',
+        "    if is_degraded(draft.found):\n        shortage",
+        "    if False:\n        shortage",
     ),
     Mutation(
         "harm: an incomplete rollout is restarted",
@@ -713,8 +713,8 @@ MUTATIONS = (
     Mutation(
         "clocks: that of the API server does not count",
         "requests selecting",
-        "if is_known else time.time()",
-        "if False else time.time()",
+        "        if self.clocks:\n            seconds",
+        "        if False:\n            seconds",
     ),
     Mutation(
         "clocks: a token is kept for a day",
@@ -731,15 +731,15 @@ MUTATIONS = (
     Mutation(
         "selection: scaled to zero counts as without Pods",
         "without_pods",
-        "desired > current == 0",
-        "current == 0",
+        "    return bool(desired) and not current\n",
+        "    return not current\n",
     ),
     # Images that cannot be pulled, and rollouts that are not complete
     Mutation(
         "in place: a crash of the old container is one of the new image",
         "image_changes",
-        "        is_new = now[found.name] > counts.get(found.name, 0)\n",
-        "        is_new = True\n",
+        "        if now[stuck.name] > counts.get(stuck.name, 0):\n            return stuck\n",
+        "        return stuck\n",
     ),
     Mutation(
         "in place: a Pod that is ready at the timeout is put back",
@@ -750,8 +750,8 @@ MUTATIONS = (
     Mutation(
         "in place: a startup probe that has not passed is no matter",
         "image_changes",
-        '        and status.get("started") is not False\n',
-        "",
+        '        is_up = status.get("ready") and status.get("started") is not False\n',
+        '        is_up = status.get("ready")\n',
     ),
     Mutation(
         "in place: another container starts to count where the last one was",
@@ -818,14 +818,14 @@ MUTATIONS = (
     Mutation(
         "harm: containers of a SidecarSet are changed in place",
         "in_place_managed",
-        'is_managed = "kruise.io/sidecarset-hash" in annotations_of(pod)',
-        "is_managed = False",
+        '    if "kruise.io/sidecarset-hash" in annotations_of(pod):\n',
+        "    if False:\n",
     ),
     Mutation(
         "harm: only the example Pod is looked at before a change in place",
         "in_place_managed",
-        'return next((pod.managed for pod in draft.found.pods if pod.managed), "")',
-        "return managed_images(stored_object(draft.found.sample))",
+        '    for pod in draft.found.pods:\n        if pod.managed:\n            return pod.managed\n    return ""\n',
+        "    return managed_images(stored_object(draft.found.sample))\n",
     ),
     Mutation(
         "evict: a custom resource needs as many Pods as it has",
@@ -848,14 +848,14 @@ MUTATIONS = (
     Mutation(
         "evict: an OrderedReady StatefulSet loses several Pods at once",
         "max_unavailable",
-        "return 1 if self.is_ordered else evicted_at_once(method, self.wanted, self.options)",
-        "return evicted_at_once(method, self.wanted, self.options)",
+        "        if self.is_ordered:\n            return 1\n",
+        "",
     ),
     Mutation(
         "evict: what is in the batch is available",
         "max_unavailable",
-        "if not ready or is_terminating(pod) or uid_of(pod) in self.batch:",
-        "if not ready or is_terminating(pod):",
+        "        if is_terminating(pod) or uid_of(pod) in self.batch:\n            return False\n        ready",
+        "        if is_terminating(pod):\n            return False\n        ready",
     ),
     Mutation(
         "evict: minReadySeconds is ignored",
@@ -897,8 +897,8 @@ MUTATIONS = (
     Mutation(
         "recovery: a restart waits for a broken Pod",
         "lost_sidecars",
-        "self.needs_evict |= is_lost and is_ordered_ready(planned.found.obj)",
-        "pass",
+        "            if is_ordered_ready(planned.found.obj):\n",
+        "            if False:\n",
     ),
     Mutation(
         "recovery: Pods without the sidecar are not selected",
@@ -928,8 +928,8 @@ MUTATIONS = (
     Mutation(
         "writes: the transport repeats a patch",
         "writes",
-        '        data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)\n        return decode_object(data)\n\n    def record_event',
-        '        data = self.request("PATCH", path_of(ref), query=query, body=body)\n        return decode_object(data)\n\n    def record_event',
+        '        self.request("PATCH", path_of(ref), query=query, body=body, retries=0)\n\n    def record_event',
+        '        self.request("PATCH", path_of(ref), query=query, body=body)\n\n    def record_event',
     ),
     Mutation(
         "patch: others start after one without an answer",
@@ -946,14 +946,14 @@ MUTATIONS = (
     Mutation(
         "verification: a recreated workload is the same",
         "lost_answers",
-        'if dig(self.obj, "metadata.uid") != uid:',
+        'if nested(self.obj, "metadata.uid") != uid:',
         "if False:",
     ),
     Mutation(
         "verification: another container of a pattern is as good",
         "several_injectors lost_sidecars",
-        "    return sorted(wanted.difference(names, removed))",
-        "    wanted = {n for n in wanted if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    return sorted(wanted.difference(names, removed))",
+        "    wanted = wanted.difference(names)\n    if options.allow_removal:\n",
+        "    wanted = wanted.difference(names)\n    wanted = {n for n in wanted if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    if options.allow_removal:\n",
     ),
     # Counts
     Mutation(
@@ -989,19 +989,19 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that the options do not select are left",
         "numbers census",
-        "if code and (is_audited(code) or (self.options.plan and pod.sidecars)):",
-        "if code:",
+        "                if is_audited(code) or (self.options.plan and pod.sidecars):\n",
+        "                if True:\n",
     ),
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        '@rule(Stage.OBJECT, left="excluded")\ndef not_included',
+        '@rule(Stage.OBJECT, left="excluded", is_audited=False)\ndef not_included',
         "@rule(Stage.OBJECT)\ndef not_included",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        '@rule(Stage.OWNER, left="runs to completion")\n',
+        '@rule(Stage.OWNER, left="runs to completion", is_audited=False)\n',
         "@rule(Stage.OWNER)\n",
     ),
     # Answers of an injector
@@ -1038,14 +1038,14 @@ MUTATIONS = (
     Mutation(
         "looks: kubectl's last line is enough",
         "looks",
-        "            if was_complete and self.is_complete and COMPLETE",
-        "            if COMPLETE",
+        "        if was_complete and self.is_complete and COMPLETE",
+        "        if COMPLETE",
     ),
     Mutation(
         "looks: a kubectl that lingers is waited for",
         "looks",
-        "            if was_complete and self.is_complete and COMPLETE.search(last_line):",
-        "            if False:",
+        "        if was_complete and self.is_complete and COMPLETE.search(last_line):",
+        "        if False:",
     ),
     Mutation(
         "metadata: an annotation that was written later is drift",
@@ -1086,8 +1086,8 @@ MUTATIONS = (
     Mutation(
         "changing values: volumes have names",
         "names_of_pods several_answers",
-        'path: without(use, "name", USES[field])',
-        "path: without(use, USES[field])",
+        'path: without_keys(use, "name", USES[field])',
+        "path: without_keys(use, USES[field])",
     ),
     Mutation(
         "changing values: the hash has what varies",
@@ -1122,8 +1122,8 @@ MUTATIONS = (
     Mutation(
         "changing values: a name that only one answer has is ignored",
         "several_answers",
-        "    return frozenset(ignored), unknown + [place for place, more in names.items() if more]\n",
-        "    return frozenset(ignored), unknown\n",
+        "        if more:\n            unknown.append(place)\n",
+        "        if False:\n            unknown.append(place)\n",
     ),
     Mutation(
         "changing values: names that vary are compared",
@@ -1141,8 +1141,8 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace that terminates does not matter",
         "opt_out changed_meanwhile verdicts check_before_rollout",
-        'is_terminating = deleted or (error and "NamespaceTerminating" in error.causes)',
-        "is_terminating = False",
+        '    if error and "NamespaceTerminating" in error.causes:\n        return "its namespace is terminating"\n',
+        "",
     ),
     Mutation(
         "selection: an owner that may not be read is an error",
@@ -1159,14 +1159,14 @@ MUTATIONS = (
     Mutation(
         "in place: the Pod need not be ready",
         "image_changes",
-        "    return (is_ready(pod) or not is_ready(before)) and restarted",
-        "    return restarted",
+        "    if is_ready(before) and not is_ready(pod):\n        return False\n    old = container",
+        "    old = container",
     ),
     Mutation(
         "answers: a stub that nobody fills in is a sidecar",
         "answers_for_controllers",
-        'if found["name"] in filled and only(found, WHAT_RUNS)',
-        "if False and only(found, WHAT_RUNS)",
+        "        if name in filled and with_keys(container, WHAT_RUNS) == stated.get(name):\n",
+        "        if False:\n",
     ),
     Mutation(
         "answers: an image that the Pod template states is never an injected one",
@@ -1177,8 +1177,8 @@ MUTATIONS = (
     Mutation(
         "answers: what the Pod template states and Pods run is filled in",
         "answers_for_controllers",
-        " if name in stated and (name, stated[name]) not in known}",
-        " if name in stated}",
+        "        if name in stated and (name, stated[name]) not in sidecars:\n",
+        "        if name in stated:\n",
     ),
     Mutation(
         "gate: one that closes for a moment ends what is in progress",
@@ -1315,14 +1315,14 @@ MUTATIONS = (
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
         "scheduler",
-        "if code in (0, None) or is_unfinished(text) or left <= 1:",
+        "if code in (0, None) or is_unfinished(text) or remaining <= 1:",
         "if code in (0, None) or is_unfinished(text):",
     ),
     Mutation(
         "requests: they have no deadline",
         "requests",
-        "or time.monotonic() + pause >= deadline:",
-        "or False:",
+        "            if time.monotonic() + pause >= deadline:\n",
+        "            if False:\n",
     ),
     Mutation(
         "soak: an interrupted one is a success",
@@ -1333,15 +1333,15 @@ MUTATIONS = (
     Mutation(
         "soak: it goes on as long as a Pod is unready",
         "soak",
-        "(max(deadline, ends_at) if is_away else deadline)",
-        "max(deadline, ends_at)",
+        "            if progress.missing or not result.counts:\n",
+        "            if True:\n",
     ),
     # Those that survived a trial
     Mutation(
         "earlier rollouts: those of kinds that are not selected are named",
         "earlier_rollouts",
-        'return why_unfinished(draft.found, options) if is_selected_kind(draft.ref, options) else ""',
-        "return why_unfinished(draft.found, options)",
+        '    if is_selected_kind(draft.ref, options):\n        return why_unfinished(draft.found, options)\n    return ""\n',
+        "    return why_unfinished(draft.found, options)\n",
     ),
     Mutation(
         "commands: what they have started goes on",
@@ -1370,8 +1370,8 @@ MUTATIONS = (
     Mutation(
         "census: Pods without a known owner are up to date",
         "census",
-        'return {p.name: ("unknown", ()) for p in found.pods if p.created < began and p.sidecars}',
-        "return {}",
+        '                codes[pod.name] = "unknown", ()\n',
+        "                pass\n",
     ),
 )
 
