@@ -1866,8 +1866,8 @@ OPTIONS = {
         ),
         Option(
             "--gate COMMAND",
-            """Start no new rollouts while this command fails (run without a shell; a result is
-            valid for 10 seconds)""",
+            """Start no new rollouts, and evict or change no other Pods, while this command fails
+            (run without a shell; a result is valid for 10 seconds)""",
             command,
             [],
         ),
@@ -6132,7 +6132,8 @@ class ImageChange(PodByPod):
         """Put the old image back, unless the Pod is ready by now, and only has to stay so."""
         (pod,) = self.batch.values()
         if not self.ready_as[0]:
-            self.put_back(pod, f"still {problem} after {self.options.timeout:g}s")
+            seconds = self.options.timeout + self.min_ready
+            self.put_back(pod, f"still {problem} after {seconds:g}s")
 
     def put_back(self, pod: Json, problem: str) -> NoReturn:
         """Put the old images back, and raise UnsuccessfulError.

@@ -38,7 +38,7 @@ ADDED = {
     ),
     "an option's field": ("    skip_downtime: bool\n", "    skip_single: bool\n"),
     "a reason to skip": (
-        '@rule(Stage.METHOD, left="rejected")\n',
+        '@rule(Stage.METHOD, left="rejected", rank=4)\n',
         """@rule(Stage.METHOD, left="single Pod")
 def single_pod(draft: Decision, options: Options) -> str:
     \"\"\"Has one Pod, with `--skip-single`.\"\"\"

@@ -744,8 +744,8 @@ MUTATIONS = (
     Mutation(
         "in place: a Pod that is ready at the timeout is put back",
         "image_changes",
-        "        if not self.ready_as[0]:\n            self.put_back(",
-        "        if True:\n            self.put_back(",
+        "        if not self.ready_as[0]:\n            seconds",
+        "        if True:\n            seconds",
     ),
     Mutation(
         "in place: a startup probe that has not passed is no matter",
