@@ -1112,31 +1112,26 @@ def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Jso
     Volumes have no names: an injector may make another one for each Pod.
     """
     form = without_keys(container, "name")
-    by_name = {volume["name"]: normal_volume(volume) for volume in volumes}
-    uses: Json = {
-        field: {use[path]: use for use in nested(form, field)} for field, path in USES.items()
-    }
     if kind == NATIVE:  # by its restartPolicy
         del form["restartPolicy"]
-    return form | {
-        "position": kind,
-        "resources": {"limits": {}, "requests": {}} | nested(form, "resources"),
-        "env": normal_variables(nested(form, "env")),
-        "ports": {
-            f"{port['containerPort']}/{port.get('protocol', 'TCP')}": without_keys(port, "protocol")
-            for port in nested(form, "ports")
-        },
-        **{
-            field: {path: without_keys(use, "name", USES[field]) for path, use in by_path.items()}
-            for field, by_path in uses.items()
-        },
-        "volumes": {
-            path: by_name[use["name"]]
-            for by_path in uses.values()
-            for path, use in by_path.items()
-            if use["name"] in by_name
-        },
-    }
+    form["position"] = kind
+    form["resources"] = {"limits": {}, "requests": {}} | nested(form, "resources")
+    form["env"] = normal_variables(nested(form, "env"))
+    ports = {}
+    for port in nested(form, "ports"):
+        name = f"{port['containerPort']}/{port.get('protocol', 'TCP')}"
+        ports[name] = without_keys(port, "protocol")
+    form["ports"] = ports
+    by_name = {volume["name"]: normal_volume(volume) for volume in volumes}
+    form["volumes"] = {}
+    for kind_of_use, path in USES.items():
+        uses = {}
+        for use in nested(form, kind_of_use):
+            uses[use[path]] = without_keys(use, "name", path)
+            if use["name"] in by_name:
+                form["volumes"][use[path]] = by_name[use["name"]]
+        form[kind_of_use] = uses
+    return form
 
 
 def normal_variables(variables: Iterable[Json]) -> Json:
@@ -1350,20 +1345,14 @@ class Comparison:
     @property
     def removed(self) -> list[str]:
         """Return the names of the containers that new Pods would not have."""
-        return [
-            difference.path[0]
-            for difference in self.differences
-            if len(difference.path) == 1 and difference.expected is None
-        ]
+        whole = [difference for difference in self.differences if len(difference.path) == 1]
+        return [difference.path[0] for difference in whole if difference.expected is None]
 
     @property
     def added(self) -> list[str]:
         """Return the names of the sidecars that new Pods would get in addition."""
-        return [
-            difference.path[0]
-            for difference in self.differences
-            if len(difference.path) == 1 and isinstance(difference.expected, dict)
-        ]
+        whole = [difference for difference in self.differences if len(difference.path) == 1]
+        return [difference.path[0] for difference in whole if isinstance(difference.expected, dict)]
 
 
 NOT_COMPARED = Comparison()
@@ -2612,7 +2601,7 @@ class Cluster:
             "spec": {"template": {"metadata": {"annotations": annotations}}},
         }
         query = {"fieldManager": FIELD_MANAGER}
-        self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
+        decode_object(self.request("PATCH", path_of(ref), query=query, body=body, retries=0))
 
     def record_event(self, found: Found, message: str, is_failure: bool) -> None:
         """Record an Event on a workload, for `kubectl describe`; without permission, nothing."""
@@ -2991,11 +2980,12 @@ def check_permissions(cluster: Cluster, options: Options) -> None:
     """Check the permissions of this run. StartError lists those that are missing."""
     namespaces = namespaces_to_list(options)
     questions = itertools.product(needed_permissions(options), namespaces or [""])
-    missing = [
-        f"{permission} in {f'namespace {namespace}' if namespace else 'all namespaces'}"
-        for (permission, namespace), is_allowed in in_parallel(questions, cluster.is_allowed)
-        if not is_allowed
-    ]
+    missing = []
+    for (permission, namespace), is_allowed in in_parallel(questions, cluster.is_allowed):
+        if is_allowed:
+            continue
+        where = f"namespace {namespace}" if namespace else "all namespaces"
+        missing.append(f"{permission} in {where}")
     if missing:
         hint = "" if namespaces else ", or select your namespaces with --include-namespace"
         account = {"user": cluster.connection.user, "context": cluster.connection.context}
@@ -4380,29 +4370,26 @@ def find_workloads(
     cluster: Cluster, owners: Sequence[Found], scan: Scan, options: Options
 ) -> list[Found]:
     """Return the workloads of the owners of Pods, and those without Pods."""
-    having = {  # the sidecar; an owner without it belongs to one of them, or does not count
-        found.ref
-        for found in owners
-        if found.sidecars or options.include_missing or any(pod.lost for pod in found.pods)
-    }
+    having = set()  # the sidecar; an owner without it belongs to one of them, or does not count
+    for found in owners:
+        if found.sidecars or options.include_missing or any(pod.lost for pod in found.pods):
+            having.add(found.ref)
     owners = [found for found in owners if found.ref in having]
     objects, without_any = read_lists(cluster, having, scan, options)
     refs = controllers_of(cluster, owners, objects, options)
     groups = group_by(owners, lambda found: refs.get(found.owners[0], found.ref))
     merged = {ref: merge(ref, group) for ref, group in groups.items()}
-    selected = [
-        found
-        for found in merged.values()
-        if not decide(found, NOT_COMPARED, options, Stage.OWNER).reason
-    ]
+    selected = []
+    for found in merged.values():
+        if not decide(found, NOT_COMPARED, options, Stage.OWNER).reason:
+            selected.append(found)
     for found, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         merged[found.ref] = replace(found, stored=stored)
-    wanted = [
-        found
-        for found in merged.values()
-        if found.sidecars or found.lost or options.include_missing
-    ]
-    return [*wanted, *without_any]
+    workloads = []
+    for found in merged.values():
+        if found.sidecars or found.lost or options.include_missing:
+            workloads.append(found)
+    return workloads + without_any
 
 
 def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
@@ -4451,11 +4438,12 @@ def read_lists(
 
 def reduced(obj: Json) -> bytes:
     """Remove what the plan does not need from a workload, and return it, packed."""
-    obj["metadata"]["managedFields"] = [  # see last_change
-        with_keys(entry, ("manager", "time")) | {"fieldsV1": {"f:spec": {"f:template": {}}}}
-        for entry in nested(obj, "metadata.managedFields")
-        if "f:template" in nested(entry, "fieldsV1.f:spec")
-    ]
+    entries = []  # see last_change
+    for entry in nested(obj, "metadata.managedFields"):
+        if "f:template" in nested(entry, "fieldsV1.f:spec"):
+            known = with_keys(entry, ("manager", "time"))
+            entries.append(known | {"fieldsV1": {"f:spec": {"f:template": {}}}})
+    obj["metadata"]["managedFields"] = entries
     annotations_of(obj).pop(LAST_APPLIED, None)
     return packed(obj)
 
@@ -4675,8 +4663,11 @@ def check_names(options: Options, plan: Plan) -> None:
     """
     scan = plan.scan
     sidecars = join_words(options.sidecars, "or")
-    refs = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.skips]
-    having = {name for ref in refs for name in typed_names(ref)}
+    having: set[str] = set()
+    for workload in plan.found:
+        having.update(typed_names(workload.ref))
+    for skip in plan.skips:
+        having.update(typed_names(skip.subject))
     namespace = join_words(namespaces_to_list(options), "or")
     where = f"namespace {namespace}" if namespace else "the selected namespaces"
     resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
@@ -4697,9 +4688,10 @@ def check_names(options: Options, plan: Plan) -> None:
             is_known = False
     for pattern in options.sidecars:
         if not fnmatch.filter(containers, pattern):
+            text = f"no Pods have a container named {pattern} ({scan.pods} checked)"
             close = difflib.get_close_matches(pattern, containers)
-            hint = f"; did you mean {join_words(close, 'or')}?" if close else ""
-            text = f"no Pods have a container named {pattern} ({scan.pods} checked){hint}"
+            if close:
+                text += f"; did you mean {join_words(close, 'or')}?"
             if is_known and not is_pattern(pattern):
                 raise StartError(text)
             log.warning("%s", text)
@@ -4710,12 +4702,11 @@ def check_names(options: Options, plan: Plan) -> None:
             selected = "that match the selector " if options.selector else ""
             log.warning("no Pods %sin namespace %s", selected, pattern)
     for wanted in options.exclude_annotation:
-        notes = [
-            labels
-            for row in plan.found
-            for labels in (*annotations_to_match(row.found), annotations_of(row.found.namespace))
-        ]
-        if not has_any([wanted], *notes):
+        annotations: list[Labels] = []
+        for row in plan.found:
+            annotations += annotations_to_match(row.found)
+            annotations.append(annotations_of(row.found.namespace))
+        if not has_any([wanted], *annotations):
             name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
             text = "no workload with the sidecar, and none of their namespaces, matches"
             log.warning("%s --exclude-annotation=%s; check it", text, name)
@@ -6852,20 +6843,20 @@ class Report:
     def table(self, workloads: Sequence[Decision]) -> list[str]:
         """Return the plan in the order given, a line for each workload."""
         rows = [["#", "NAMESPACE", "WORKLOAD", "PODS", "OLD", "SIDECAR", "AGE", "DIFF", "NOTES"]]
-        rows += [
-            [
-                self.places[workload.ref],
-                workload.ref.namespace,
-                f"{self.kind_of(workload.ref)}/{workload.ref.name}",
+        for workload in workloads:
+            ref, found = workload.ref, workload.found
+            row = [
+                self.places[ref],
+                ref.namespace,
+                f"{self.kind_of(ref)}/{ref.name}",
                 str(workload.pods_replaced),
                 str(len(workload.old_pods)),
-                sidecar_text(sorted(workload.found.sidecars), self.with_names) or "<none>",
-                human_duration(time.time() - workload.found.oldest_pod.timestamp()),
-                self.letters.get(workload.ref, ""),
+                sidecar_text(sorted(found.sidecars), self.with_names) or "<none>",
+                human_duration(time.time() - found.oldest_pod.timestamp()),
+                self.letters.get(ref, ""),
                 self.notes(workload),
             ]
-            for workload in workloads
-        ]
+            rows.append(row)
         if not self.letters:
             rows = [[*row[:7], row[8]] for row in rows]
         elif self.width:
@@ -6877,8 +6868,12 @@ class Report:
     def kind_of(self, ref: ObjectRef) -> str:
         """Return a kind in lower case; on a terminal kubectl's short name, if it has one."""
         kind = ref.kind.lower()
-        short = [name for name, long in SHORT_NAMES.items() if long == kind]
-        return short[0] if short and self.width else kind
+        if not self.width:
+            return kind
+        for short, long in SHORT_NAMES.items():
+            if long == kind:
+                return short
+        return kind
 
     def notes(self, workload: Decision) -> str:
         """Return what is special about a workload of the plan."""
@@ -7090,34 +7085,36 @@ class Report:
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
-        return [
-            {
+        records = []
+        for (name, image), codes in sorted(self.census.items()):
+            record = {
                 "name": name,
                 "image": image,
-                "pods": lefts.total(),
-                "up_to_date": lefts[""],
-                "old": lefts[IN_THE_PLAN],
-                "left": without_keys(dict(sorted(lefts.items())), "", IN_THE_PLAN),
+                "pods": codes.total(),
+                "up_to_date": codes[""],
+                "old": codes[IN_THE_PLAN],
+                "left": without_keys(dict(sorted(codes.items())), "", IN_THE_PLAN),
             }
-            for (name, image), lefts in sorted(self.census.items())
-        ]
+            records.append(record)
+        return records
 
     def leftover_records(self) -> list[Json]:
         """Return the Pods that are not up to date, without those that the plan replaces."""
-        return [
-            {
+        records = []
+        for pod in sorted(self.totals.leftovers):
+            if pod.code == IN_THE_PLAN:
+                continue
+            sidecars = [{"name": s.name, "image": s.image} for s in sorted(pod.sidecars)]
+            record = {
                 "namespace": pod.subject.namespace,
                 "name": pod.subject.name,
                 "workload": pod.workload._asdict(),
                 "code": pod.code,
                 "reason": left_text(pod.code),
-                "sidecars": [
-                    with_keys(s._asdict(), ("name", "image")) for s in sorted(pod.sidecars)
-                ],
+                "sidecars": sidecars,
             }
-            for pod in sorted(self.totals.leftovers)
-            if pod.code != IN_THE_PLAN
-        ]
+            records.append(record)
+        return records
 
     # The summary
 

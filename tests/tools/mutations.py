@@ -272,8 +272,8 @@ MUTATIONS = (
     Mutation(
         "comparison: volumes behind mounts do not count",
         "only_drifted",
-        '            if use["name"] in by_name\n',
-        "            if False\n",
+        '            if use["name"] in by_name:\n',
+        "            if False:\n",
     ),
     Mutation(
         "comparison: resources that were changed in place are drift",
@@ -928,8 +928,8 @@ MUTATIONS = (
     Mutation(
         "writes: the transport repeats a patch",
         "writes",
-        '        self.request("PATCH", path_of(ref), query=query, body=body, retries=0)\n\n    def record_event',
-        '        self.request("PATCH", path_of(ref), query=query, body=body)\n\n    def record_event',
+        '        decode_object(self.request("PATCH", path_of(ref), query=query, body=body, retries=0))\n\n    def record_event',
+        '        decode_object(self.request("PATCH", path_of(ref), query=query, body=body))\n\n    def record_event',
     ),
     Mutation(
         "patch: others start after one without an answer",
@@ -1086,8 +1086,8 @@ MUTATIONS = (
     Mutation(
         "changing values: volumes have names",
         "names_of_pods several_answers",
-        'path: without_keys(use, "name", USES[field])',
-        "path: without_keys(use, USES[field])",
+        '            uses[use[path]] = without_keys(use, "name", path)\n',
+        "            uses[use[path]] = without_keys(use, path)\n",
     ),
     Mutation(
         "changing values: the hash has what varies",
