@@ -1202,11 +1202,12 @@ def image_changed_at(pod: Json) -> str:
     for entry in nested(pod, "metadata.managedFields"):
         if entry.get("manager") != FIELD_MANAGER:
             continue
-        changed = containers_in(entry)
+        last = ""  # when one of those that this command ever changed was started
         for status in container_statuses(pod):
-            started = nested(status, "state.running").get("startedAt", "")
-            if status["name"] in changed and started < entry.get("time", ""):
-                return str(entry["time"])
+            if status["name"] in containers_in(entry):
+                last = max(last, nested(status, "state.running").get("startedAt", ""))
+        if last < entry.get("time", ""):
+            return str(entry["time"])
     return ""
 
 
@@ -5378,9 +5379,8 @@ class Restart(Work):
         self.look_again(Stage.OBJECT, obj)
         if not is_same:
             self.ask_again(obj, unpacked(self.found.sample))
-            pods = self.live_pods(not_terminating(self.pods_of()))
-            self.found = replace(self.found, pods=pods)
-        self.decide_again(Stage.WRITE)
+        pods = self.live_pods(not_terminating(self.pods_of()))
+        self.decide_again(Stage.WRITE, pods=pods)
         self.note_pods()
 
     def patch(self) -> None:
@@ -5881,11 +5881,13 @@ class PodByPod(Work):
     def wanted(self) -> int:
         """Return how many Pods the owner wants.
 
-        If it states no number, those that live now, and those that are not replaced yet.
+        If it states no number, those that are there now, as what terminates may come back, and
+        those of the batch that are not replaced yet.
         """
         if has_template(self.owner):
             return counts_of(self.owner, self.owner_obj)[0]
-        return len(not_terminating(self.pods)) + self.not_replaced
+        others = [pod for pod in self.pods if uid_of(pod) not in self.batch]
+        return len(others) + self.not_replaced
 
     @property
     def missing(self) -> int:
@@ -5995,7 +5997,10 @@ class Eviction(PodByPod):
                     self.leave(pod)
         is_there = any(uid_of(pod) in self.batch for pod in self.pods)
         away = self.away()
-        if is_there or away > self.away_before or (away and self.not_replaced):
+        # The replacement of an unready Pod is to be ready.
+        unready = [pod for pod in self.batch.values() if not is_ready(pod)]
+        is_less = away > max(self.away_before - len(unready), 0)
+        if is_there or is_less or (away and self.not_replaced):
             return f"waiting for {self.awaited()}"
         if self.batch and not self.not_replaced:
             self.rollout.proven.set()

@@ -171,6 +171,31 @@ def test_after_the_last_eviction_a_pod_that_terminates_is_not_waited_for(cluster
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
 
 
+@pytest.mark.embedded("says when a Pod is ready")
+def test_the_new_pod_of_an_autoscaler_replaces_no_unready_one(cluster, start):
+    """One was unready before; as many as then may stay so, but not the replacement."""
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=3))
+    cluster.settle()
+    sick = cluster.pods("shop")[-1]["metadata"]["name"]
+    set_ready(cluster, sick, False)
+    cluster.kubelet.ready_after = 3600
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log(f"{WAITS_FOR_READY}x-")
+    (replacement,) = cluster.kubelet.starting()
+    cluster.change("ReplicaSet", "shop", "x", {"spec": {"replicas": 4}})
+    cluster.wait_for(lambda: len(cluster.kubelet.starting()) == 2)
+    names = {pod["metadata"]["name"] for pod in cluster.kubelet.starting()}
+    (added,) = names - {replacement["metadata"]["name"]}
+    cluster.kubelet.start("shop", added)
+    waited = sum("; waiting for" in line for line in running.lines)
+    running.wait_for_log("; waiting for", waited + 3)
+    assert not [line for line in running.lines if "1 of 3 Pods replaced" in line]
+    assert evictions(cluster) == [sick]
+    cluster.kubelet.start("shop", replacement["metadata"]["name"])
+    let_ready(cluster)
+    assert running.finish().outcomes == {"shop/x": "succeeded"}
+
+
 def test_a_pod_of_an_autoscaler_that_is_never_ready_is_named(cluster, start):
     running, new = while_the_last_is_replaced(cluster, start)
     cluster.change("ReplicaSet", "shop", "x", {"spec": {"replicas": 3}})
@@ -250,7 +275,7 @@ def test_a_pod_that_is_terminating_is_no_pending_change(cluster, start):
     assert evictions(cluster) == ["x-2", "x-0"]
 
 
-@pytest.mark.parametrize("kind", ["DaemonSet", "StatefulSet"])
+@pytest.mark.parametrize("kind", ["DaemonSet", "StatefulSet", "CloneSet"])
 def test_no_pod_is_evicted_while_another_one_terminates(cluster, start, kind):
     OWNERS[f"{kind} shop/x"](cluster)
     cluster.settle()

@@ -345,8 +345,8 @@ MUTATIONS = (
     Mutation(
         "writes: no dry run decides right before the patch",
         "check_before_rollout",
-        "            self.ask_again(obj, unpacked(self.found.sample))\n            pods = self.live",
-        "            pods = self.live",
+        "            self.ask_again(obj, unpacked(self.found.sample))\n        pods = self.live",
+        "            pass\n        pods = self.live",
     ),
     # Verification
     Mutation(
@@ -432,14 +432,14 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "        if is_there or away > self.away_before or (away and self.not_replaced):\n",
+        "        if is_there or is_less or (away and self.not_replaced):\n",
         "        if is_there:\n",
     ),
     Mutation(
         "evict: the replacement of a Pod that was unready need not be ready",
         "evicting_one_at_a_time evicting_pending evicting_replacements",
-        "return max(len(self.batch) - sum(map(self.is_available, came)), 0)",
-        "return max(sum(map(is_ready, self.batch.values())) - len(came), 0)",
+        "        is_less = away > max(self.away_before - len(unready), 0)\n",
+        "        is_less = away > self.away_before\n",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -842,7 +842,7 @@ MUTATIONS = (
     Mutation(
         "evict: what was unavailable from the start is waited for in each batch",
         "max_unavailable",
-        "        if is_there or away > self.away_before or (away and self.not_replaced):\n",
+        "        if is_there or is_less or (away and self.not_replaced):\n",
         "        if is_there or away:\n",
     ),
     Mutation(
