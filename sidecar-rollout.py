@@ -5008,7 +5008,7 @@ class Work:
         if not earlier.stamp:
             return earlier
         self.note_pods()
-        result, _ = self.judge(NOW)
+        result, _ = self.result_now(NOW)
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
         if result.outcome is not Outcome.SUCCEEDED:
@@ -5021,7 +5021,7 @@ class Work:
         patient = self.cluster
         self.cluster = patient.at_a_glance()
         try:
-            return self.judge(NOW)
+            return self.result_now(NOW)
         finally:
             self.cluster = patient
 
@@ -5198,7 +5198,7 @@ class Work:
             return ()
         return compare_pods(self.live_pods(pods), self.today, self.options)[1]
 
-    def wrong(self, new: Sequence[Json]) -> Result | None:
+    def fault_of(self, new: Sequence[Json]) -> Result | None:
         """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
         lacking, names = self.lacking(new)
         if lacking:
@@ -5273,7 +5273,7 @@ class Work:
         node is none.
         """
         since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
-        result, progress = self.settle(since)
+        result, progress = self.settled_result(since)
         soak = self.options.soak or 0.0
         ends_at = time.monotonic() + soak
         before = {uid_of(pod): pod for pod in progress.new}  # as they were seen first
@@ -5286,7 +5286,7 @@ class Work:
                 return replace(result, outcome=Outcome.INCOMPLETE, message=text)
             self.tell(f"soaking, {human_duration(remaining)} left")
             self.signals.wait(min(remaining, SOAK_EVERY), lambda: self.signals.received)
-            result, progress = self.settle(since, ends_at)
+            result, progress = self.settled_result(since, ends_at)
             for pod in progress.new:
                 restart = restart_of(before.setdefault(uid_of(pod), pod), pod)
                 if restart:
@@ -5294,7 +5294,7 @@ class Work:
                     return replace(result, outcome=Outcome.FAILED, message=text)
         return result
 
-    def settle(self, since: datetime, ends_at: float = 0.0) -> tuple[Result, Progress]:
+    def settled_result(self, since: datetime, ends_at: float = 0.0) -> tuple[Result, Progress]:
         """Return what the Pods say, and they; what is not complete has ten seconds.
 
         Controllers and the kubelet may be a moment behind. Pods that are missing, or cannot be
@@ -5302,7 +5302,7 @@ class Work:
         """
         deadline = time.monotonic() + SETTLE
         while True:
-            result, progress = self.judge(since)
+            result, progress = self.result_now(since)
             if result.outcome is not Outcome.INCOMPLETE:
                 return result, progress
             last = deadline
@@ -5313,14 +5313,14 @@ class Work:
             self.tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
 
-    def judge(self, since: datetime) -> tuple[Result, Progress]:
+    def result_now(self, since: datetime) -> tuple[Result, Progress]:
         """Return what the Pods say now, and the Pods.
 
         Those that were created before `since` must be ready, and others must not be stuck.
         """
         try:
             progress = self.look_back()
-            result = self.wrong(progress.new)
+            result = self.fault_of(progress.new)
             result = result or Result(self.planned, *self.completeness(progress, since))
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
@@ -5369,7 +5369,7 @@ class Restart(Work):
         code, error = self.wait()
         if code == 0:
             return self.verify()
-        return self.explain(error or f"kubectl exited with {code}")
+        return self.unfinished_result(error or f"kubectl exited with {code}")
 
     def check(self, obj: Json, is_same: bool) -> None:
         """Decide again on a workload, by what is in the cluster now.
@@ -5473,12 +5473,12 @@ class Restart(Work):
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
-    def explain(self, error: str) -> Result:
+    def unfinished_result(self, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
         SkipError if the workload was deleted.
         """
-        result, progress = self.judge(NOW)
+        result, progress = self.result_now(NOW)
         if result.outcome is Outcome.LOST_SIDECAR:
             return replace(result, message=f"{result.message}; {error}")
         if is_paused(self.obj) or error == PAUSED:
@@ -5605,7 +5605,9 @@ class PodByPod(Work):
     # What differs
     ask: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
-    look: ClassVar[Callable[..., str]]  # returns what the batch still waits for; empty: nothing
+    why_to_wait: ClassVar[
+        Callable[..., str]
+    ]  # returns what the batch still waits for; empty: nothing
     give_up: ClassVar[Callable[..., None]]  # raises UnsuccessfulError if it took too long
 
     def __init__(self, *parts: Any) -> None:
@@ -5666,13 +5668,13 @@ class PodByPod(Work):
                 return replace(result, counts=self.look_back().counts)
         return result
 
-    def take(self, pod: Json, state: str) -> None:
+    def note_taken(self, pod: Json, state: str) -> None:
         """Note that a Pod may have been evicted or changed; `state` follows its name."""
         self.is_begun = True
         self.batch[uid_of(pod)] = pod
         self.state = f"Pod {join_words(list(map(name_of, self.batch.values())))} {state}"
 
-    def leave(self, pod: Json) -> None:
+    def note_not_taken(self, pod: Json) -> None:
         """Note that a Pod was neither evicted nor changed after all."""
         self.batch.pop(uid_of(pod), None)
         self.state = ""
@@ -5915,7 +5917,7 @@ class PodByPod(Work):
         deadline = time.monotonic() + self.options.timeout + self.min_ready
         for pause in self.pauses():
             self.signals.wait(pause)
-            problem = self.look()
+            problem = self.why_to_wait()
             if not problem:
                 break
             self.tell(f"{self.progress}; {problem}")
@@ -5966,7 +5968,7 @@ class Eviction(PodByPod):
             if error.status == 429 or self.is_still_there(pod):  # else it was evicted all the same
                 self.retry_after = error.retry_after
                 return error.causes.get("DisruptionBudget", str(error))
-        self.take(pod, "was evicted; ")
+        self.note_taken(pod, "was evicted; ")
         return ""
 
     def is_still_there(self, pod: Json) -> bool:
@@ -5974,10 +5976,10 @@ class Eviction(PodByPod):
         try:
             return bool(self.cluster.pod(pod))
         except ApiError:
-            self.take(pod, "may have been evicted; ")
+            self.note_taken(pod, "may have been evicted; ")
             raise
 
-    def look(self) -> str:
+    def why_to_wait(self) -> str:
         """Return what the batch waits for; nothing if its Pods are gone and new ones are ready.
 
         SkipError if the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or
@@ -5988,13 +5990,13 @@ class Eviction(PodByPod):
             raise SkipError("no longer exists")
         # New ones first: they say most
         self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known)
-        wrong = self.wrong(self.new_ones(not_terminating(self.pods)))
+        wrong = self.fault_of(self.new_ones(not_terminating(self.pods)))
         if wrong:
             raise UnsuccessfulError(wrong.outcome, wrong.message, wrong.stop_reason)
         if self.ending:  # an eviction without an answer may not have taken place
             for pod in not_terminating(self.pods):
                 if uid_of(pod) in self.batch:
-                    self.leave(pod)
+                    self.note_not_taken(pod)
         is_there = any(uid_of(pod) in self.batch for pod in self.pods)
         away = self.away()
         # The replacement of an unready Pod is to be ready.
@@ -6069,7 +6071,7 @@ class ImageChange(PodByPod):
     def act(self, pod: Json) -> str:
         """Change the images of a Pod. UnsuccessfulError if that is refused."""
         images = self.images_to_change(pod)
-        self.take(pod, "may have the new image; ")
+        self.note_taken(pod, "may have the new image; ")
         try:
             status = self.write(self.cluster.change_images, pod, images)["status"]
             self.batch[uid_of(pod)] = {**pod, "status": status}  # as it was then
@@ -6079,7 +6081,7 @@ class ImageChange(PodByPod):
             now = self.cluster.pod(pod)
             if not now or images.items() <= images_of(now).items():  # replaced, or stored
                 return ""
-            self.leave(pod)
+            self.note_not_taken(pod)
             if error.status in (*MAY_HAVE_ARRIVED, 429):
                 self.retry_after = error.retry_after
                 return str(error)
@@ -6087,7 +6089,7 @@ class ImageChange(PodByPod):
             raise UnsuccessfulError(Outcome.FAILED, text) from None
         return ""
 
-    def look(self) -> str:
+    def why_to_wait(self) -> str:
         """Return what the Pod still waits for; nothing if its containers run with the new images.
 
         Nothing either if somebody replaced it. UnsuccessfulError if one does not start.
@@ -6101,7 +6103,7 @@ class ImageChange(PodByPod):
             self.rollout.proven.set()
             return ""
         if self.ending and not images.items() <= images_of(now).items():
-            self.leave(pod)  # a change without an answer may not have been stored
+            self.note_not_taken(pod)  # a change without an answer may not have been stored
             return ""
         awaited, yet = "to be restarted and ready", "is not restarted and ready"
         if self.ready_as[0]:
