@@ -19,7 +19,8 @@ def web(cluster):
 
 
 def change_images(cluster, run) -> None:
-    assert not any(map(is_ready, cluster.pods("shop")))
+    # The controller of a node that is down tells it of one Pod after the other.
+    cluster.wait_for(lambda: not any(map(is_ready, cluster.pods("shop"))), 30)
     ended = run(cluster, *IN_PLACE, "--timeout=5s")
     (result,) = ended.of("result")
     assert result["outcome"] == "failed"
