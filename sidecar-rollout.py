@@ -4903,8 +4903,6 @@ class Looks:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
-        self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
         self.is_complete = False  # whether the last look said so
         self.next = time.monotonic() + self.AFTER
 
@@ -4929,24 +4927,9 @@ class Looks:
         if is_paused(self.work.obj):
             return PAUSED
         for pod in progress.new:
-            if self.is_stuck(pod):
+            if self.work.is_stuck(pod):
                 return DID_NOT_START
         return ""
-
-    def is_stuck(self, pod: Json) -> bool:
-        """Return whether a Pod is not ready because of a named sidecar, for long enough.
-
-        A sidecar that two looks in a row saw running has started.
-        """
-        now = time.monotonic()
-        for name in stuck_sidecars(pod, self.work.options):
-            since, last = self.stuck.get((uid_of(pod), name), (now, now))
-            if now - last > 2.5 * self.EVERY:
-                since = now
-            self.stuck[uid_of(pod), name] = since, now
-            if not is_ready(pod) and now - since >= STUCK_FOR:
-                return True
-        return False
 
 
 class Progress(NamedTuple):
@@ -4991,6 +4974,8 @@ class Work:
         self.known: set[str] = set()
         self.todo: set[str] = set()
         self.checked: set[str] = set()
+        # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
+        self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
         self.is_begun = bool(
             earlier and earlier.is_begun
         )  # whether something may have been written
@@ -5129,6 +5114,21 @@ class Work:
             if has_unready_sidecar(pod, self.options):
                 return f"the sidecar is not ready in new Pods of {self.ref}"
         return ""
+
+    def is_stuck(self, pod: Json) -> bool:
+        """Return whether a Pod is not ready because of a named sidecar, for long enough.
+
+        A sidecar that two looks in a row saw running has started.
+        """
+        now = time.monotonic()
+        for name in stuck_sidecars(pod, self.options):
+            since, last = self.stuck.get((uid_of(pod), name), (now, now))
+            if now - last > 2.5 * Looks.EVERY:
+                since = now
+            self.stuck[uid_of(pod), name] = since, now
+            if not is_ready(pod) and now - since >= STUCK_FOR:
+                return True
+        return False
 
     def problem_of(self, pod: Json) -> str:
         """Return why a Pod is not ready, after its name; empty if it is."""
@@ -5745,6 +5745,7 @@ class PodByPod(Work):
             if not obstacle:
                 return False
             self.tell(f"{self.progress}; {obstacle}")
+            self.require_started()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
@@ -5807,6 +5808,13 @@ class PodByPod(Work):
         """Raise UnsuccessfulError if no other Pod may be taken."""
         if self.signals.reason_to_stop():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
+
+    def require_started(self) -> None:
+        """Raise UnsuccessfulError if a named sidecar of a new Pod does not start."""
+        for pod in self.new_ones(not_terminating(self.pods)):
+            if self.is_stuck(pod):
+                text = f"{DID_NOT_START}: {self.problem_of(pod)}"
+                raise UnsuccessfulError(Outcome.FAILED, text, self.why_not_proven([pod]))
 
     def order(self, pod: Json) -> tuple[bool, int, str]:
         """Return a key to sort Pods: unready ones first, then by ordinal, the highest first.
@@ -6003,6 +6011,7 @@ class Eviction(PodByPod):
         unready = [pod for pod in self.batch.values() if not is_ready(pod)]
         is_less = away > max(self.away_before - len(unready), 0)
         if is_there or is_less or (away and self.not_replaced):
+            self.require_started()
             return f"waiting for {self.awaited()}"
         if self.batch and not self.not_replaced:
             self.rollout.proven.set()

@@ -8,7 +8,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import replicated, workload
 from support import APP, CONFIRM, EVICT, ON_DELETE, OWNERS, evictions, images, upgrade, within
-from texts import NOT_CREATED
+from texts import NOT_CREATED, SIDECAR_NOT_READY
 
 pytestmark = pytest.mark.both
 
@@ -22,6 +22,25 @@ def test_a_replacement_that_would_be_rejected_is_not_risked(cluster, run, owner)
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("failed", [])
     assert result["message"].startswith(NOT_CREATED)
+
+
+@pytest.mark.embedded("patches the time for which a sidecar may not start")
+def test_a_replacement_whose_sidecar_does_not_start_is_not_waited_for(
+    cluster, run, tool, monkeypatch
+):
+    """Its image cannot be pulled; a Pod that is only slow is waited for until --timeout."""
+    monkeypatch.setattr(tool, "STUCK_FOR", 1.5)
+    for name in ("a", "b"):
+        cluster.create("shop", replicated("ReplicaSet", name, APP, replicas=2))
+    cluster.settle()
+    upgrade(cluster)
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
+    ended = run(cluster, CONFIRM, *EVICT, "--timeout=10m")
+    first, second = ended.of("result")
+    assert (first["outcome"], second["outcome"]) == ("failed", "not_started")
+    assert re.search("a sidecar did not start: a-\\w+: container istio-proxy: ", first["message"])
+    assert second["message"] == f"{SIDECAR_NOT_READY}ReplicaSet shop/a"
+    assert len(evictions(cluster)) == 1
 
 
 def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):

@@ -266,7 +266,7 @@ def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
         now = [1000.0]
         patch.setattr(tool.time, "monotonic", lambda: now[0])
         rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
-        found = tool.Looks(tool.Restart(rollout, a_workload(tool), str))
+        work = tool.Restart(rollout, a_workload(tool), str)
         since = last = -1e9  # when the sidecar was first and last seen stuck in a row
         for seconds, reason, is_sidecar, is_ready in looks:
             now[0] += seconds
@@ -282,7 +282,7 @@ def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
             if is_stuck:  # two looks a minute apart are not a minute
                 since, last = (now[0] if now[0] - last > 12.5 else since), now[0]
             expected = not is_ready and is_stuck and now[0] - since >= 60
-            assert found.is_stuck(seen) == expected
+            assert work.is_stuck(seen) == expected
 
 
 # The first one runs alone

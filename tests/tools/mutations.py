@@ -1336,6 +1336,12 @@ MUTATIONS = (
         "            if progress.missing or not result.counts:\n",
         "            if True:\n",
     ),
+    Mutation(
+        "evict: a sidecar that does not start is waited for",
+        "evicting_replacements",
+        '            self.require_started()\n            return f"waiting for {self.awaited()}"\n',
+        '            return f"waiting for {self.awaited()}"\n',
+    ),
     # Those that survived a trial
     Mutation(
         "earlier rollouts: those of kinds that are not selected are named",
