@@ -290,7 +290,7 @@ class Options:
         return row.cutoff if row else self.cutoff
 
 
-NOW = datetime.max.replace(tzinfo=timezone.utc)  # no cutoff; of an option, that of the API server
+END_OF_TIME = NO_CUTOFF = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def snake_case(text: str) -> str:
@@ -341,6 +341,11 @@ class Difference(NamedTuple):
     path: tuple[str, ...]  # from the container's name down; of a ConfigMap, that alone
     current: Any  # None: absent
     expected: Any
+
+    @property
+    def is_container(self) -> bool:
+        """Return whether a whole container is added or removed; of a ConfigMap, it is a text."""
+        return len(self.path) == 1 and not isinstance(self.expected, str)
 
 
 Path = tuple[str, ...]
@@ -532,7 +537,7 @@ def format_time(moment: datetime) -> str:
 
 def format_cutoff(cutoff: datetime) -> str | None:
     """Return a cutoff as JSON records have it; None: there is none."""
-    if cutoff == NOW:
+    if cutoff == NO_CUTOFF:
         return None
     return format_time(cutoff)
 
@@ -725,11 +730,13 @@ def lacking_of(sidecars: Iterable[Sidecar], names: Collection[str], options: Opt
     """
     lacking = set()
     for sidecar in sidecars:
+        if sidecar.name in names:
+            continue
         for pattern in options.sidecars:
-            if sidecar.name in names or not fnmatch.fnmatchcase(sidecar.name, pattern):
-                continue
-            if not (sidecar.init and fnmatch.filter(names, pattern)):
-                lacking.add(sidecar.name)
+            if fnmatch.fnmatchcase(sidecar.name, pattern):
+                is_substituted = sidecar.init and fnmatch.filter(names, pattern)
+                if not is_substituted:
+                    lacking.add(sidecar.name)
     return lacking
 
 
@@ -1073,8 +1080,9 @@ def with_metadata(text: str, pod: Json) -> str:
     def with_value(match: re.Match[str]) -> str:
         section, key = match.groups()
         value = nested(pod, f"metadata.{section}").get(key)
-        is_config = value is not None and key not in CONTROLLER_LABELS
-        return match[0] + f', "value": {json.dumps(value)}' * is_config
+        if value is None or key in CONTROLLER_LABELS:
+            return match[0]
+        return f'{match[0]}, "value": {json.dumps(value)}'
 
     return METADATA_FIELD.sub(with_value, text)
 
@@ -1277,7 +1285,7 @@ class Found:
         return names
 
     @property
-    def lost_names(self) -> set[str]:
+    def lost_sidecar_names(self) -> set[str]:
         """Return the sidecars that these Pods lost."""
         lost = self.lost
         names: set[str] = set()
@@ -1346,14 +1354,14 @@ class Comparison:
     @property
     def removed(self) -> list[str]:
         """Return the names of the containers that new Pods would not have."""
-        whole = [difference for difference in self.differences if len(difference.path) == 1]
-        return [difference.path[0] for difference in whole if difference.expected is None]
+        whole = [difference for difference in self.differences if difference.is_container]
+        return [difference.path[0] for difference in whole if not difference.expected]
 
     @property
     def added(self) -> list[str]:
         """Return the names of the sidecars that new Pods would get in addition."""
-        whole = [difference for difference in self.differences if len(difference.path) == 1]
-        return [difference.path[0] for difference in whole if isinstance(difference.expected, dict)]
+        whole = [difference for difference in self.differences if difference.is_container]
+        return [difference.path[0] for difference in whole if difference.expected]
 
 
 NOT_COMPARED = Comparison()
@@ -1394,7 +1402,7 @@ class Scan:
     pods: int = 0
     namespaces: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
-    began: datetime = NOW  # by the API server's clock
+    began: datetime = NO_CUTOFF  # by the API server's clock
     named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
     planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
 
@@ -1468,11 +1476,16 @@ class Result:
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
     code: str = ""  # of the rule for which it was skipped
-    stamp: str = ""  # of a restart that is to be rechecked; see Restart.patch
+    stamp: str = ""  # of a restart that is to be rechecked, see is_late and Restart.patch
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
     latest: Decision | None = None  # as a worker decided again
     is_begun: bool = False  # whether something may have been written
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the rollout may still complete, and is to be rechecked."""
+        return bool(self.stamp)
 
 
 # 5. Command line ----------------------------------------------------------------------------------
@@ -1624,7 +1637,7 @@ def planned_row(record: Json) -> tuple[ObjectRef, Planned]:
     *names, uid, digest = (record[name] for name in (*ObjectRef._fields, "uid", "sidecar_hash"))
     if not all(isinstance(text, str) for text in (*names, uid, digest)):
         raise TypeError
-    cutoff = NOW
+    cutoff = NO_CUTOFF
     if record["started_before"] is not None:
         cutoff = parse_time(record["started_before"]).astimezone(timezone.utc)
     method = Method(record["method"].replace("_", " "))
@@ -1665,8 +1678,8 @@ def point_in_time(text: str) -> datetime:
             moment = moment.replace(tzinfo=timezone.utc)
         moment = moment.astimezone(timezone.utc)
     except (ValueError, OverflowError):
-        moment = NOW
-    if moment.year == NOW.year:
+        moment = NO_CUTOFF
+    if moment.year == NO_CUTOFF.year:
         raise invalid(text, "a date and time such as 2026-05-01T13:00:00Z")
     return moment
 
@@ -1786,7 +1799,7 @@ OPTIONS = {
             """Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC unless it
             has a time zone (default: now)""",
             point_in_time,
-            NOW,
+            NO_CUTOFF,
         ),
         Option(
             "--plan FILE",
@@ -1979,7 +1992,7 @@ def parse_args(argv: Sequence[str]) -> Options:
         parser.error(contradiction)
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before
-    if given.plan and given.cutoff is not NOW:
+    if given.plan and given.cutoff is not NO_CUTOFF:
         given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
     given.confirm = bool(given.confirm or given.confirm_each)
     return Options(**with_keys(vars(given), Options.__dataclass_fields__))
@@ -2045,7 +2058,7 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
     words += more
     typed = {word.partition("=")[0] for word in argv}
     is_given = "--only-started-before" in typed or options.plan is not None  # it has its own
-    if options.cutoff < NOW and not is_given:
+    if options.cutoff < NO_CUTOFF and not is_given:
         words.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
         words.append(f"--context={context}")
@@ -3334,7 +3347,9 @@ def stubs_of(pod: Json, template: Json, filled: Collection[str]) -> set[str]:
     as its template states them. Other webhooks may add variables and volumes, even to that."""
     if not filled or "spec" not in template:  # of a custom resource, or deleted
         return set()
-    stated = {found["name"]: with_keys(found, WHAT_RUNS) for _, found in containers_of(template)}
+    stated = {}
+    for _, container in containers_of(template):
+        stated[container["name"]] = with_keys(container, WHAT_RUNS)
     stubs = set()
     for _, container in containers_of(pod):
         name = container["name"]
@@ -3511,7 +3526,7 @@ def compare_all(
         if len(answers) == timeouts == REQUESTS_AT_A_TIME:
             text = "the first %d dry runs timed out; the remaining workloads are not compared"
             log.warning(text, timeouts)
-            break
+            break  # with the last answer for those
     progress.show("")
     configs = {config for answer in answers.values() for config in answer.configs}
     last_changes = dict(in_parallel(configs, cluster.last_change))
@@ -4009,7 +4024,7 @@ def lost_sidecar(draft: Decision, options: Options) -> str:
     found, view = draft.found, draft.comparison.today.view
     if not view or not is_selected_kind(draft.ref, options):
         return ""
-    missing = sorted(found.lost_names.difference(unpacked(view)))
+    missing = sorted(found.lost_sidecar_names.difference(unpacked(view)))
     if not missing:
         return ""
     text = f"{len(found.lost)} of {count_of(len(found.pods), 'Pod')} lost {join_words(missing)}"
@@ -4098,10 +4113,11 @@ def unhealthy(draft: Decision, options: Options) -> str:
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
-    is_compared = options.include_missing or options.only_drifted
-    has_sidecars = any(pod.sidecars for pod in draft.found.pods)  # else nothing_to_replace says so
-    if not (view and (is_compared or has_sidecars)):  # that of a Pod without sidecars is not empty
+    if not view:  # no answer; that of a Pod without sidecars is not empty
         return ""
+    is_compared = options.include_missing or options.only_drifted
+    if not is_compared and not any(pod.sidecars for pod in draft.found.pods):
+        return ""  # nothing_to_replace says so
     missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
     if not missing:
         return ""
@@ -4290,7 +4306,9 @@ def missing_sidecars(decision: Decision, names: Collection[str], options: Option
     --allow-removal, those that it said would be removed may be missing.
     """
     found, comparison = decision.found, decision.comparison
-    wanted = lacking_of(found.sidecars, names, options).union(comparison.added, found.lost_names)
+    wanted = lacking_of(found.sidecars, names, options).union(
+        comparison.added, found.lost_sidecar_names
+    )
     wanted = wanted.difference(names)
     if options.allow_removal:
         wanted = wanted.difference(comparison.removed)
@@ -4343,7 +4361,9 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     if isinstance(away, str):
         part = int(away.rstrip("%")) * wanted / 100
         away = math.ceil(part) if found.ref.kind == "DaemonSet" else int(part)
-    return max(away, int(not has_surge)) >= wanted
+    if not has_surge:
+        away = max(away, 1)
+    return bool(away >= wanted)
 
 
 def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
@@ -4740,10 +4760,9 @@ def run_until(
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code and its last line of output.
 
-    The code is None if it took too long, or `stop`, which gets the last line so far, has returned
-    why to end it. If it cannot run,
-    it is 1. It runs in a session of its own: Ctrl-C is for this program. Until it has ended,
-    `children` has its process ID.
+    The code is None if it took too long, or if `stop`, which gets the last line so far, returned
+    why to end it; and 1 if the command cannot run. It runs in a session of its own: Ctrl-C is for
+    this program. Until it has ended, `children` has its process ID.
     """
     deadline = time.monotonic() + seconds
     try:
@@ -4960,25 +4979,25 @@ class Work:
         self.signals = rollout.signals
         self.planned = planned
         self.tell = tell
-        # The last one on all its Pods; what was written since was written because of it
-        self.decision = (earlier and earlier.latest) or planned
+        self.decision = planned  # the last one on all its Pods: before a write, why it is written
+        self.stamp = ""  # of its restart, in an annotation
+        self.is_begun = False  # whether something may have been written
+        if earlier:
+            self.decision = earlier.latest or planned
+            self.stamp = earlier.stamp
+            self.is_begun = earlier.is_begun
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.asked: Json = {}  # the object of which it asked: without our own annotations
         template = nested(planned.found.obj, "spec.template")
         self.filled = filled_in(template, planned.found.sidecars)
-        self.stamp = earlier.stamp if earlier else ""  # of its restart, in an annotation
-        # UIDs: of the Pods before the first write, without those that were changed since; of those
-        # of them to replace or change; and of new ones that are as they should be
+        # UIDs of its Pods before the first write, without those that were changed since
         self.known: set[str] = set()
-        self.todo: set[str] = set()
-        self.checked: set[str] = set()
+        self.todo: set[str] = set()  # of those of them that are to be replaced or changed
+        self.checked: set[str] = set()  # of new ones that are as they should be
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
-        self.is_begun = bool(
-            earlier and earlier.is_begun
-        )  # whether something may have been written
 
     @property
     def ref(self) -> ObjectRef:
@@ -4990,10 +5009,8 @@ class Work:
 
     def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        if not earlier.stamp:
-            return earlier
         self.note_pods()
-        result, _ = self.result_now(NOW)
+        result, _ = self.result_now(END_OF_TIME)
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
         if result.outcome is not Outcome.SUCCEEDED:
@@ -5006,7 +5023,7 @@ class Work:
         patient = self.cluster
         self.cluster = patient.at_a_glance()
         try:
-            return self.result_now(NOW)
+            return self.result_now(END_OF_TIME)
         finally:
             self.cluster = patient
 
@@ -5190,7 +5207,7 @@ class Work:
 
     def is_reverted(self) -> bool:
         """Return whether somebody has removed the annotation of a restart."""
-        return self.stamp not in ("", *template_annotations(self.obj).values())
+        return bool(self.stamp) and self.stamp not in template_annotations(self.obj).values()
 
     def differences_of(self, pods: Iterable[Json]) -> Sequence[Difference]:
         """Return how Pods differ from today's; nothing without --only-drifted."""
@@ -5235,19 +5252,21 @@ class Work:
             if is_terminating(pod):
                 ending = text_of_ending(pod)
                 break
-        wanted = self.wanted_pods(len(pods))
+        if has_template(self.ref):
+            self.read_ended()
+        desired = self.desired_pods(len(pods))
         new = self.new_ones(pods)
         old = [pod for pod in pods if uid_of(pod) in self.todo]
         if self.is_reverted():  # what was up to date may stay
             old = [pod for pod in old if name_of(pod) in self.decision.old_pods]
         lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
-        missing = max(wanted - len(pods) + misscheduled(self.obj), 0)
+        missing = max(desired - len(pods) + misscheduled(self.obj), 0)
         lost = len(lacking) + missing
-        # During a rollout there may be more Pods than are wanted: old ones that are replaced.
+        # During a rollout there may be more Pods than are desired: old ones that are replaced.
         kept = len(pods) - len(new) - len(old)
-        wanted = max(wanted - kept - lost, len(updated)) + lost
-        counts = PodCounts(wanted, len(updated), sum(map(is_ready, updated)), lost)
+        there = max(desired - kept - lost, len(updated))
+        counts = PodCounts(there + lost, len(updated), sum(map(is_ready, updated)), lost)
         if counts.ready:
             self.rollout.proven.set()
         return Progress(pods, old, new, missing, ending, counts)
@@ -5256,10 +5275,9 @@ class Work:
         """Return the Pods that came, or were changed, since the first write."""
         return [pod for pod in pods if uid_of(pod) not in self.known]
 
-    def wanted_pods(self, alive: int) -> int:
-        """Return how many Pods the owners want now; those that live, if one states no number."""
+    def desired_pods(self, alive: int) -> int:
+        """Return how many Pods the owners want; those that live, if one states no number."""
         if has_template(self.ref):
-            self.read_ended()
             return counts_of(self.ref, self.obj)[0]
         owners, sample = self.found.owners, unpacked(self.found.sample)
         if not all(map(has_template, owners)):
@@ -5391,13 +5409,14 @@ class Restart(Work):
         """
         ref = self.ref
         self.stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        checked: Json = {"": "none"}  # identifies its spec: the status changes, too
+        checked: Json | None = None  # identifies its spec: the status changes, too
         problem: ApiError | None = None
         for pause in itertools.islice(growing(0.05), CONFLICTS):
             obj = self.cluster.workload(ref)
-            if self.stamp in template_annotations(obj).values():
+            if self.stamp in template_annotations(obj).values():  # the last try has arrived
                 return
-            if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
+            is_final = problem and (problem.status not in TRIED_AGAIN or is_denied(problem))
+            if problem and is_final and obj:
                 raise problem
             spec = with_keys(nested(obj, "metadata"), ("uid", "generation"))
             self.check(obj, spec == checked)
@@ -5457,7 +5476,7 @@ class Restart(Work):
             self.signals.wait(0)
             if code is None and COMPLETE.search(text):
                 code = 0
-            if code in (0, None) or is_unfinished(text) or remaining <= 1:
+            if code in (0, None) or is_verdict(text) or remaining <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
             self.glance()  # it may have been deleted
@@ -5478,14 +5497,14 @@ class Restart(Work):
 
         SkipError if the workload was deleted.
         """
-        result, progress = self.result_now(NOW)
+        result, progress = self.result_now(END_OF_TIME)
         if result.outcome is Outcome.LOST_SIDECAR:
             return replace(result, message=f"{result.message}; {error}")
         if is_paused(self.obj) or error == PAUSED:
             stamp = "" if is_paused(self.obj) else self.stamp
             return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, stamp=stamp)
         is_late = TIMEOUT_TEXT in error
-        has_failed = is_unfinished(error) and not is_late
+        has_failed = is_verdict(error) and not is_late
         cause = "" if is_late and result.message else error  # the outcome says that it is late
         reason = self.why_missing(self.obj, progress.missing)
         hint = repair_hint(self.obj, [*progress.new, *progress.old])
@@ -5529,8 +5548,11 @@ def reason_for(decision: Decision, options: Options) -> str:
     return join_texts(": ", text, ", ".join(parts))
 
 
-def is_unfinished(text: str) -> bool:
-    """Return whether a rollout that did not complete in time may still complete."""
+def is_verdict(text: str) -> bool:
+    """Return whether kubectl or a look says what became of a rollout that is not complete.
+
+    After any other error, it counts as timed out.
+    """
     return any(words in text for words in (TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START))
 
 
@@ -5757,7 +5779,9 @@ class PodByPod(Work):
         return True
 
     def take_some(self) -> str:
-        """Take Pods, and return what is in the way of the next one; empty: none is left.
+        """Take Pods, and return what is in the way of the next one.
+
+        Empty if none is left, or if as many are away as may be.
 
         Everything is read and decided again right before each: an eviction with a wrong UID would
         count against the PodDisruptionBudget for two minutes. What was taken is waited for,
@@ -5773,7 +5797,9 @@ class PodByPod(Work):
                 if not pod:
                     return ""
                 self.require_running()  # also before what is only waited for
-                obstacle = self.rollout.gate.status or self.obstacle(pod) or self.act(pod)
+                obstacle = self.rollout.gate.status or self.obstacle(pod)
+                if not obstacle:
+                    obstacle = self.act(pod)
             except (SkipError, UnsuccessfulError, ApiError) as error:
                 if not self.batch:
                     raise
@@ -5960,7 +5986,7 @@ class Eviction(PodByPod):
         denies, an operator may do by itself: some drain their Pods when somebody tries.
         """
         template = nested(self.owner_obj, "spec.template")
-        if template != self.templates.get(self.owner, template):
+        if self.owner in self.templates and template != self.templates[self.owner]:
             raise SkipError("its Pod template was changed; rerun this command")
         try:
             self.write(self.cluster.evict, pod)
@@ -6007,10 +6033,10 @@ class Eviction(PodByPod):
                     self.note_not_taken(pod)
         is_there = any(uid_of(pod) in self.batch for pod in self.pods)
         away = self.away()
-        # The replacement of an unready Pod is to be ready.
+        # As many may be away as before, without the unready ones of the batch.
         unready = [pod for pod in self.batch.values() if not is_ready(pod)]
-        is_less = away > max(self.away_before - len(unready), 0)
-        if is_there or is_less or (away and self.not_replaced):
+        is_more = away > max(self.away_before - len(unready), 0)
+        if is_there or is_more or (away and self.not_replaced):
             self.require_started()
             return f"waiting for {self.awaited()}"
         if self.batch and not self.not_replaced:
@@ -6265,7 +6291,7 @@ class Rollout:
         comparison = replace(work.decision.comparison, today=work.today)
         latest = replace(work.decision, comparison=comparison)
         result = replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
-        if self.options.record_events and work.is_begun and (earlier or not result.stamp):
+        if self.options.record_events and work.is_begun and (earlier or not result.is_late):
             self.record_event(result, work)
         return result
 
@@ -6347,7 +6373,7 @@ class Scheduler:
         for task in waiting:
             self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message))
         for task in self.rechecks:
-            self.report.finish(self.abandoned(task))
+            self.report.finish(self.last_result(task))
         for _ in range(self.workers):
             self.tasks.put(None)
 
@@ -6368,15 +6394,16 @@ class Scheduler:
         while self.in_progress and time.monotonic() < deadline:
             self.handle_event(0.1)
         for task in self.in_progress.values():
-            self.report.finish(self.abandoned(task))
+            self.report.finish(self.last_result(task))
         self.in_progress.clear()
 
-    def abandoned(self, task: Task) -> Result:
-        """Return the result of a task that is no longer waited for."""
+    def last_result(self, task: Task) -> Result:
+        """Return the result of a task that is no longer waited for, or still late."""
+        if task.earlier:
+            return task.earlier
         seconds = seconds_since(task.started) if task.started else 0.0
         message = join_texts("; ", task.line, STOPPED)
-        interrupted = Result(task.planned, Outcome.INTERRUPTED, message, seconds=seconds)
-        return task.earlier or interrupted
+        return Result(task.planned, Outcome.INTERRUPTED, message, seconds=seconds)
 
     def may_go_on(self, task: Task) -> bool:
         """Return whether a task may start, now or later. To check something again always may."""
@@ -6467,7 +6494,7 @@ class Scheduler:
             return
         del self.in_progress[ref]
         self.count(news, is_again=bool(task.earlier))
-        if not news.stamp:
+        if not news.is_late:
             self.report.finish(news)
             return
         if not task.earlier:
@@ -6488,7 +6515,7 @@ class Scheduler:
             self.failures += 1
             self.failures_in_a_row += 1
         reason = result.stop_reason
-        if not (result.stamp or self.rechecks):
+        if not (result.is_late or self.rechecks):
             reason = reason or self.limit_reached()
         self.signals.stop_reason = self.signals.stop_reason or reason
 
@@ -7085,8 +7112,13 @@ class Report:
         compared = [pod for pod in self.totals.leftovers if pod.code != "not_named"]  # not compared
         groups = group_by(compared, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
+
+        def order(group: tuple[ObjectRef, str]) -> tuple[int, tuple[ObjectRef, str]]:
+            code = group[1]
+            return worst.index(code) if code in worst else len(worst), group
+
         lines = []
-        for ref, code in sorted(groups, key=lambda row: ([*worst, row[1]].index(row[1]), row)):
+        for ref, code in sorted(groups, key=order):
             line = f"  {ref}: {left_text(code)}"
             pods = sorted(pod.subject for pod in groups[ref, code])
             if pods != [ref]:
@@ -7256,11 +7288,11 @@ def find_cutoff(options: Options, now: datetime) -> datetime:
     printed selects the same Pods.
     """
     cutoff = options.cutoff
-    if cutoff > now and cutoff < NOW:
+    if cutoff > now and cutoff < NO_CUTOFF:
         log.warning("--only-started-before is in the future: each run restarts everything again")
-    if cutoff == NOW:
+    if cutoff == NO_CUTOFF:
         if options.only_drifted:
-            return NOW
+            return NO_CUTOFF
         cutoff = now + timedelta(microseconds=1)
     return cutoff + timedelta(microseconds=-cutoff.microsecond % 10**6)
 
@@ -7273,7 +7305,7 @@ def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
     total = len(plan.workloads)
     workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)
     limit = options.max_failures
-    if options.cutoff < NOW:  # it was rounded up: no Pod that this run creates may be older
+    if options.cutoff < NO_CUTOFF:  # it was rounded up: no Pod that this run creates may be older
         rollout.cluster.wait_until(options.cutoff)
     rollout.cluster.absent = (404,)
     rollout.cluster.open_connections(2 * workers)  # with looks
@@ -7380,7 +7412,7 @@ def main(argv: Sequence[str]) -> int:
                 count_again(cluster, report, signals)
         exit_code = signals.exit_code or report.totals.exit_code
         report.show_summary(exit_code)
-        return exit_code or report.totals.exit_code  # the summary may not have been written
+        return exit_code or report.totals.exit_code  # 1 if the summary could not be written
     except (Exception, Interrupted) as error:
         exit_code = exit_code_for(error, signals, has_begun)
         if as_json and not has_begun:

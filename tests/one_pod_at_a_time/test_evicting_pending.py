@@ -206,7 +206,7 @@ def test_a_spec_that_was_not_observed_yet_is_pending(cluster, run):
 def test_a_misscheduled_pod_of_a_daemon_set_counts_as_updated(tool):
     """status.updatedNumberScheduled counts only the Pods of nodes that should have one."""
     ref = tool.ObjectRef("DaemonSet", "shop", "x", "apps")
-    pods = [tool.LivePod(f"x-{n}", tool.NOW, True, frozenset()) for n in "abc"]
+    pods = [tool.LivePod(f"x-{n}", tool.NO_CUTOFF, True, frozenset()) for n in "abc"]
     status = {"updatedNumberScheduled": 2, "observedGeneration": 1, "numberMisscheduled": 1}
 
     def is_pending(**more) -> bool:

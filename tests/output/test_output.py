@@ -117,7 +117,7 @@ def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     assert "--context=test" not in found
     in_cluster = tool.next_command(words, options, "")
     assert "--context" not in in_cluster
-    options = options_of(tool, cutoff=tool.NOW, confirm=confirm)  # with --only-drifted
+    options = options_of(tool, cutoff=tool.NO_CUTOFF, confirm=confirm)  # with --only-drifted
     assert cutoff not in tool.next_command(words, options, "")
 
 

@@ -128,7 +128,7 @@ def test_a_pod_that_says_more_goes_before_one_that_is_only_not_ready(tool):
         pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     progress = tool.Progress([slow, stuck], [], [slow, stuck])
     work = SimpleNamespace(problem_of=tool.pod_problem, decision=a_workload(tool), is_reverted=bool)
-    _, message = tool.Work.completeness(work, progress, tool.NOW)
+    _, message = tool.Work.completeness(work, progress, tool.NO_CUTOFF)
     assert message == "2 of 2 Pods not ready: web-2: container app: ErrImagePull"
 
 

@@ -256,8 +256,8 @@ def idle(tool):
 def test_a_recheck_that_is_abandoned_keeps_its_result(tool, idle):
     earlier = tool.Result(a_workload(tool), tool.Outcome.TIMED_OUT, "late")
     scheduler = idle()
-    assert scheduler.abandoned(tool.Task(earlier.planned, earlier)) is earlier
-    begun = scheduler.abandoned(tool.Task(earlier.planned))
+    assert scheduler.last_result(tool.Task(earlier.planned, earlier)) is earlier
+    begun = scheduler.last_result(tool.Task(earlier.planned))
     assert begun.outcome is tool.Outcome.INTERRUPTED
 
 

@@ -237,7 +237,7 @@ def test_one_dry_run_for_each_workload(late, run):
 
 def test_pods_of_one_owner_keep_one_sample(tool, late):
     options = options_of(tool, *MISSING, sidecars=["istio-proxy"])
-    options = dataclasses.replace(options, cutoff=tool.NOW)
+    options = dataclasses.replace(options, cutoff=tool.NO_CUTOFF)
     owners, _ = tool.read_pods(late.pods("late"), options)
     assert sorted(len(found.pods) for found in owners) == [2, 3, 3]
     assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in owners)

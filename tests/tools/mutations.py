@@ -376,7 +376,7 @@ MUTATIONS = (
     Mutation(
         "limits: what is late is a failure at once",
         "failure_limits",
-        "        if not (result.stamp or self.rechecks):\n",
+        "        if not (result.is_late or self.rechecks):\n",
         "        if True:\n",
     ),
     Mutation(
@@ -432,14 +432,14 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "        if is_there or is_less or (away and self.not_replaced):\n",
+        "        if is_there or is_more or (away and self.not_replaced):\n",
         "        if is_there:\n",
     ),
     Mutation(
         "evict: the replacement of a Pod that was unready need not be ready",
         "evicting_one_at_a_time evicting_pending evicting_replacements",
-        "        is_less = away > max(self.away_before - len(unready), 0)\n",
-        "        is_less = away > self.away_before\n",
+        "        is_more = away > max(self.away_before - len(unready), 0)\n",
+        "        is_more = away > self.away_before\n",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -842,7 +842,7 @@ MUTATIONS = (
     Mutation(
         "evict: what was unavailable from the start is waited for in each batch",
         "max_unavailable",
-        "        if is_there or is_less or (away and self.not_replaced):\n",
+        "        if is_there or is_more or (away and self.not_replaced):\n",
         "        if is_there or away:\n",
     ),
     Mutation(
@@ -872,8 +872,8 @@ MUTATIONS = (
     Mutation(
         "downtime: both may be 0",
         "downtime",
-        "return max(away, int(not has_surge)) >= wanted",
-        "return away >= wanted",
+        "    if not has_surge:\n        away = max(away, 1)\n",
+        "",
     ),
     Mutation(
         "order: downtime says nothing",
@@ -910,7 +910,7 @@ MUTATIONS = (
     Mutation(
         "patch: a repetition is not recognized",
         "lost_answers",
-        "            if self.stamp in template_annotations(obj).values():\n                return\n",
+        "            if self.stamp in template_annotations(obj).values():  # the last try has arrived\n                return\n",
         "",
     ),
     Mutation(
@@ -965,8 +965,8 @@ MUTATIONS = (
     Mutation(
         "numbers: surge Pods are counted",
         "numbers",
-        "wanted = max(wanted - kept - lost, len(updated)) + lost",
-        "wanted = len(pods) - kept + lost",
+        "        there = max(desired - kept - lost, len(updated))\n",
+        "        there = len(pods) - kept\n",
     ),
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
@@ -1056,14 +1056,14 @@ MUTATIONS = (
     Mutation(
         "metadata: labels of a controller are configuration",
         "several_answers",
-        " and key not in CONTROLLER_LABELS",
-        " and True",
+        "        if value is None or key in CONTROLLER_LABELS:\n",
+        "        if value is None:\n",
     ),
     Mutation(
         "metadata: the value of an annotation does not count",
         "several_answers",
-        "is_config = value is not None and key not in CONTROLLER_LABELS",
-        "is_config = False",
+        "        if value is None or key in CONTROLLER_LABELS:\n",
+        "        if True:\n",
     ),
     Mutation(
         "changing values: new Pods are compared with what the old ReplicaSet gave",
@@ -1291,8 +1291,8 @@ MUTATIONS = (
     Mutation(
         "signals: a recheck that is abandoned is interrupted",
         "scheduler interrupting",
-        "return task.earlier or interrupted",
-        "return interrupted",
+        "        if task.earlier:\n            return task.earlier\n        seconds",
+        "        seconds",
     ),
     Mutation(
         "signals: the kubectl of a worker that hangs is left",
@@ -1315,8 +1315,8 @@ MUTATIONS = (
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
         "scheduler",
-        "if code in (0, None) or is_unfinished(text) or remaining <= 1:",
-        "if code in (0, None) or is_unfinished(text):",
+        "if code in (0, None) or is_verdict(text) or remaining <= 1:",
+        "if code in (0, None) or is_verdict(text):",
     ),
     Mutation(
         "requests: they have no deadline",
