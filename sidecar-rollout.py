@@ -934,6 +934,7 @@ def last_change(workload: Json) -> tuple[str, bool]:
     for entry in nested(workload, "metadata.managedFields"):
         if "f:template" in nested(entry, "fieldsV1.f:spec"):
             is_own = entry.get("manager") == FIELD_MANAGER
+            # Of two changes in the same second, that of this command counts.
             last = max(last, (entry.get("time", "")[:19], is_own))
     return last
 
@@ -3070,9 +3071,11 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
             live = live_pod(pod, options)
             scan.containers |= live.lost
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
-            if live.sidecars or has_template(owner) or "." in owner.group:
+            is_custom = "." in owner.group
+            if live.sidecars or has_template(owner) or is_custom:
                 by_owner[owner].append(live)
-                if owner not in samples or bool(live.sidecars) > samples[owner][1]:
+                has_sidecar = owner in samples and samples[owner][1]
+                if owner not in samples or (live.sidecars and not has_sidecar):
                     metadata = without_keys(pod["metadata"], "managedFields")
                     sample = packed({"metadata": metadata, "spec": pod["spec"]})
                     samples[owner] = implied_workload(owner, pod), bool(live.sidecars), sample
@@ -4391,12 +4394,13 @@ def find_workloads(
     cluster: Cluster, owners: Sequence[Found], scan: Scan, options: Options
 ) -> list[Found]:
     """Return the workloads of the owners of Pods, and those without Pods."""
-    having = set()  # the sidecar; an owner without it belongs to one of them, or does not count
+    # An owner without the sidecar belongs to a workload that has it elsewhere, or does not count.
+    wanted = set()
     for found in owners:
         if found.sidecars or options.include_missing or any(pod.lost for pod in found.pods):
-            having.add(found.ref)
-    owners = [found for found in owners if found.ref in having]
-    objects, without_any = read_lists(cluster, having, scan, options)
+            wanted.add(found.ref)
+    owners = [found for found in owners if found.ref in wanted]
+    objects, without_pods = read_lists(cluster, wanted, scan, options)
     refs = controllers_of(cluster, owners, objects, options)
     groups = group_by(owners, lambda found: refs.get(found.owners[0], found.ref))
     merged = {ref: merge(ref, group) for ref, group in groups.items()}
@@ -4410,7 +4414,7 @@ def find_workloads(
     for found in merged.values():
         if found.sidecars or found.lost or options.include_missing:
             workloads.append(found)
-    return workloads + without_any
+    return workloads + without_pods
 
 
 def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
@@ -4923,6 +4927,7 @@ class Looks:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.is_complete = False  # whether the last look said so
+        self.has_lingered = False  # whether kubectl did not exit although all is complete
         self.next = time.monotonic() + self.AFTER
 
     def stop(self, last_line: str) -> str:
@@ -4935,7 +4940,8 @@ class Looks:
         reason = self.look()
         self.next = time.monotonic() + self.EVERY
         if was_complete and self.is_complete and COMPLETE.search(last_line):
-            return last_line
+            self.has_lingered = True
+            return "kubectl lingers"
         return reason
 
     def look(self) -> str:
@@ -5225,12 +5231,8 @@ class Work:
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
         unchecked = self.unchecked(new)
         differences = self.differences_of(unchecked)
-        if differences:  # perhaps because of the name of another ReplicaSet
-            obj = self.asked or with_template(self.cluster, self.found)
-            expected = self.cluster.pod_today(self.ref, obj, unchecked[0])
-            self.today = replace(
-                self.today, view=view_of(expected, self.options.sidecars), error=None
-            )
+        if differences:
+            self.ask_about(unchecked[0])
             differences = self.differences_of(unchecked)
         if not differences:
             self.checked.update(map(uid_of, unchecked))
@@ -5238,10 +5240,19 @@ class Work:
         texts = "; ".join(map(difference_text, differences))
         message = f"the new Pods still differ: {texts}"
         stop_reason = ""
-        if {d.path for d in differences} <= {d.path for d in self.planned.differences}:
+        planned = {difference.path for difference in self.planned.differences}
+        if planned.issuperset(difference.path for difference in differences):
+            # What was to be changed is as it was: a restart changes nothing, here or elsewhere.
             stop_reason = "the API server answers this user otherwise than controllers"
             message = f"{message}; {stop_reason}"
         return Result(self.planned, Outcome.STILL_DRIFTED, message, stop_reason)
+
+    def ask_about(self, pod: Json) -> None:
+        """Ask what a new Pod would be like: an injector may copy its ReplicaSet's name."""
+        obj = self.asked or with_template(self.cluster, self.found)
+        expected = self.cluster.pod_today(self.ref, obj, pod)
+        view = view_of(expected, self.options.sidecars)
+        self.today = replace(self.today, view=view, error=None)
 
     def look_back(self) -> Progress:
         """Return what has become of its Pods. SkipError if the workload no longer exists."""
@@ -5474,7 +5485,7 @@ class Restart(Work):
             remaining = max(deadline - time.monotonic(), 1.0)
             code, text = self.rollout_status(ref, remaining, looks.stop)
             self.signals.wait(0)
-            if code is None and COMPLETE.search(text):
+            if code is None and looks.has_lingered:
                 code = 0
             if code in (0, None) or is_verdict(text) or remaining <= 1:
                 break
@@ -5630,7 +5641,8 @@ class PodByPod(Work):
     why_to_wait: ClassVar[
         Callable[..., str]
     ]  # returns what the batch still waits for; empty: nothing
-    give_up: ClassVar[Callable[..., None]]  # raises UnsuccessfulError if it took too long
+    # Raises UnsuccessfulError because it took too long, or returns, to wait on
+    give_up: ClassVar[Callable[..., None]]
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -5720,10 +5732,10 @@ class PodByPod(Work):
             self.known.update(map(uid_of, pods))
             everything += pods
             selected = self.selected(pods)
-            outdated = self.outdated(selected)
-            if outdated:
-                self.ask(outdated[0])  # from here on, others may differ
-                self.decide_again(Stage.WRITE)
+            old = self.still_to_do(selected)
+            if old:
+                self.ask(old[0])  # from here on, others may differ
+                self.decide_again(Stage.WRITE)  # or not at all
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
             self.decide_again(Stage.WRITE, pods=self.live_pods(everything))  # see pending_template
@@ -5738,8 +5750,11 @@ class PodByPod(Work):
         names = set(map(name_of, matching))
         return [pod for pod in pods if name_of(pod) in names]
 
-    def outdated(self, pods: Sequence[Json]) -> list[Json]:
-        """Decide again on some of the Pods; return those to replace or change."""
+    def still_to_do(self, pods: Sequence[Json]) -> list[Json]:
+        """Read the workload, decide again, and return which Pods are to be replaced or changed.
+
+        SkipError, for example if the owner is gone; so also with no Pods.
+        """
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
@@ -5818,11 +5833,11 @@ class PodByPod(Work):
         todo = self.todo - self.batch.keys()
         pods = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
         if not pods:
-            self.outdated([])  # its owner may be gone
+            self.still_to_do([])  # its owner may be gone
         for pod in sorted(pods, key=self.order):
             if not self.is_possible(pod):
                 continue
-            if self.outdated([pod]):
+            if self.still_to_do([pod]):
                 return pod
             if not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
@@ -6388,6 +6403,10 @@ class Scheduler:
             self.announce_stop()
             held = self.reason_to_stop() or self.rollout.gate.status
             self.report.show_progress(self.in_progress.values(), held)
+        self.stop_waiting()
+
+    def stop_waiting(self) -> None:
+        """After the second signal, end what workers run, and report what they last said."""
         for pid in list(self.signals.children):  # a worker may hang in a look
             end_group(pid)
         deadline = time.monotonic() + self.GRACE
