@@ -859,7 +859,9 @@ class Oracle:
         pods = pods_of(scene, app)
         new = [p for p in pods if p["metadata"]["uid"] not in known]
         old = [p for p in pods if p not in new and not is_below_partition(scene, app, p)]
-        updated = [p for p in new if forms(p, self.options.names) or not self.world.version]
+        # What is not injected anymore is lost only where no answer to a dry run has told it.
+        is_removed = not self.world.version and not self.world.has_other_scc
+        updated = [p for p in new if forms(p, self.options.names) or is_removed]
         wanted = wanted_of(obj)
         kept = len(pods) - len(new) - len(old)
         counted = old[: max(wanted - kept - len(new), 0)]
