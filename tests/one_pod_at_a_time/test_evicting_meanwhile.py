@@ -144,6 +144,24 @@ def test_a_pod_of_a_custom_resource_that_is_not_created_again_is_missed(cluster,
     assert f"still {WAITS_FOR_POD}" in result["message"]
 
 
+@pytest.mark.embedded("stops a controller")
+def test_a_pod_that_came_before_an_eviction_replaces_none(cluster, start):
+    """Somebody deletes a Pod, and it is replaced; the one that is evicted next is not."""
+    cluster.create("shop", replicated("CloneSet", "x", APP, replicas=3))
+    cluster.create("shop", budget("x", minAvailable=100))
+    cluster.settle()
+    running = start(cluster, CONFIRM, *EVICT, "--timeout=6s", "--log-level=debug")
+    running.wait_for_log("The disruption budget x needs")
+    name = cluster.pods("shop")[0]["metadata"]["name"]
+    cluster.delete("Pod", "shop", name)
+    cluster.wait_for(lambda: not cluster.get("Pod", "shop", name))
+    cluster.wait_for(lambda: list(map(is_ready, cluster.pods("shop"))) == [True] * 3)
+    cluster.controllers._steps["clonesets"] = lambda obj: None
+    cluster.delete("PodDisruptionBudget", "shop", "x")
+    (result,) = running.finish().of("result")
+    assert (result["outcome"], len(cluster.pods("shop"))) == ("timed_out", 2)
+
+
 def while_the_last_is_replaced(cluster, start):
     """A run in which the replacement of the last Pod of ReplicaSet x is there, but not ready."""
     OWNERS["ReplicaSet shop/x"](cluster)

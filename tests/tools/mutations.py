@@ -437,7 +437,7 @@ MUTATIONS = (
     ),
     Mutation(
         "evict: the replacement of a Pod that was unready need not be ready",
-        "evicting_one_at_a_time evicting_pending evicting_replacements",
+        "evicting_meanwhile",
         "        is_more = away > max(self.away_before - len(unready), 0)\n",
         "        is_more = away > self.away_before\n",
     ),
@@ -1230,7 +1230,7 @@ MUTATIONS = (
     ),
     Mutation(
         "evict: what came back before a batch counts as its replacement",
-        "what_is_wanted",
+        "evicting_meanwhile",
         "                    self.present = set(map(uid_of, self.pods))\n",
         "                    self.present = self.known\n",
     ),
