@@ -3095,7 +3095,8 @@ def sidecars_of(pods: Iterable[LivePod]) -> frozenset[Sidecar]:
     sidecars: set[Sidecar] = set()
     for pod in pods:
         sidecars |= pod.sidecars
-    return frozenset(interned(frozenset(sidecars)))
+    shared: frozenset[Sidecar] = interned(frozenset(sidecars))
+    return shared
 
 
 def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
@@ -5208,7 +5209,7 @@ class Work:
         return lacking, join_words(sorted(every), "or")
 
     def unchecked(self, new: Iterable[Json]) -> list[Json]:
-        """Return the new Pods that are not known to be as they should be: that stays so."""
+        """Return the new Pods that were not found to be right; one that is right stays right."""
         return [pod for pod in new if uid_of(pod) not in self.checked]
 
     def is_reverted(self) -> bool:
@@ -5638,9 +5639,8 @@ class PodByPod(Work):
     # What differs
     ask: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
-    why_to_wait: ClassVar[
-        Callable[..., str]
-    ]  # returns what the batch still waits for; empty: nothing
+    # Returns what the batch still waits for; empty: nothing
+    why_to_wait: ClassVar[Callable[..., str]]
     # Raises UnsuccessfulError because it took too long, or returns, to wait on
     give_up: ClassVar[Callable[..., None]]
 
@@ -7128,7 +7128,7 @@ class Report:
 
     def leftover_lines(self) -> list[str]:
         """Return the Pods that are not up to date after a run, by workload, the worst first."""
-        compared = [pod for pod in self.totals.leftovers if pod.code != "not_named"]  # not compared
+        compared = [pod for pod in self.totals.leftovers if pod.code != "not_named"]
         groups = group_by(compared, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
 

@@ -130,11 +130,7 @@ def test_a_custom_resource_that_was_scaled_down_is_replaced(cluster, start):
 
 def test_a_pod_of_a_custom_resource_that_is_not_created_again_is_missed(cluster, start):
     """Only a new Pod that is available ends the wait for one that was evicted."""
-    cluster.create("shop", replicated("CloneSet", "x", APP, replicas=3))
-    cluster.create("shop", budget("x", minAvailable=100))
-    cluster.settle()
-    running = start(cluster, CONFIRM, *EVICT, "--timeout=6s", "--log-level=debug")
-    running.wait_for_log("The disruption budget x needs")
+    running = held_by_a_budget(cluster, start, 3)
     cluster.controllers._steps["clonesets"] = lambda obj: None
     cluster.delete("Pod", "shop", cluster.pods("shop")[0]["metadata"]["name"])
     cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) == 2)
@@ -147,11 +143,7 @@ def test_a_pod_of_a_custom_resource_that_is_not_created_again_is_missed(cluster,
 @pytest.mark.embedded("stops a controller")
 def test_a_pod_that_came_before_an_eviction_replaces_none(cluster, start):
     """Somebody deletes a Pod, and it is replaced; the one that is evicted next is not."""
-    cluster.create("shop", replicated("CloneSet", "x", APP, replicas=3))
-    cluster.create("shop", budget("x", minAvailable=100))
-    cluster.settle()
-    running = start(cluster, CONFIRM, *EVICT, "--timeout=6s", "--log-level=debug")
-    running.wait_for_log("The disruption budget x needs")
+    running = held_by_a_budget(cluster, start, 3)
     name = cluster.pods("shop")[0]["metadata"]["name"]
     cluster.delete("Pod", "shop", name)
     cluster.wait_for(lambda: not cluster.get("Pod", "shop", name))
