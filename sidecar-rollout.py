@@ -722,19 +722,19 @@ def as_sidecar(kind: str, container: Json) -> Sidecar:
     return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
 
 
-def lacking_of(sidecars: Iterable[Sidecar], names: Collection[str], options: Options) -> set[str]:
-    """Return the named sidecars that are not among the containers of a Pod.
+def lacking_of(sidecars: Iterable[Sidecar], present: Collection[str], names: Names) -> set[str]:
+    """Return the named sidecars that are not among the containers of a Pod, which are present.
 
     An init container may be replaced by another one that its pattern names: with Istio CNI,
     istio-validation takes the place of istio-init.
     """
     lacking = set()
     for sidecar in sidecars:
-        if sidecar.name in names:
+        if sidecar.name in present:
             continue
-        for pattern in options.sidecars:
+        for pattern in names:
             if fnmatch.fnmatchcase(sidecar.name, pattern):
-                is_substituted = sidecar.init and fnmatch.filter(names, pattern)
+                is_substituted = sidecar.init and fnmatch.filter(present, pattern)
                 if not is_substituted:
                     lacking.add(sidecar.name)
     return lacking
@@ -810,19 +810,19 @@ def stuck_containers(pod: Json) -> Iterator[Stuck]:
             yield Stuck(status["name"], reason, message)
 
 
-def stuck_sidecars(pod: Json, options: Options) -> set[str]:
+def stuck_sidecars(pod: Json, names: Names) -> set[str]:
     """Return the named sidecars that do not start."""
-    return {stuck.name for stuck in stuck_containers(pod) if matches(stuck.name, options.sidecars)}
+    return {stuck.name for stuck in stuck_containers(pod) if matches(stuck.name, names)}
 
 
-def has_unready_sidecar(pod: Json, options: Options) -> bool:
+def has_unready_sidecar(pod: Json, names: Names) -> bool:
     """Return whether a named sidecar does not start, or was started and is not ready."""
     for status in container_statuses(pod):
-        if status.get("ready") or not matches(status["name"], options.sidecars):
+        if status.get("ready") or not matches(status["name"], names):
             continue
         if "waiting" not in nested(status, "state"):
             return True
-    return bool(stuck_sidecars(pod, options))
+    return bool(stuck_sidecars(pod, names))
 
 
 def waiting_reason(pod: Json) -> str:
@@ -861,10 +861,19 @@ def pod_problem(pod: Json) -> str:
     return ""
 
 
-def counts_of(workload: ObjectRef, obj: Json) -> list[int]:
-    """Return how many Pods are desired, available, current and updated; 0 is absent in status."""
+class Counts(NamedTuple):
+    """How many Pods an owner of Pods states in its spec and status."""
+
+    desired: int
+    available: int
+    current: int
+    updated: int
+
+
+def counts_of(workload: ObjectRef, obj: Json) -> Counts:
+    """Return how many Pods a workload states; 0 is absent in its status."""
     paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
-    return [nested(obj, path) or 0 for path in paths]
+    return Counts(*(nested(obj, path) or 0 for path in paths))
 
 
 def min_ready_seconds(workload: Json) -> int:
@@ -984,9 +993,9 @@ def managed_images(pod: Json) -> str:
 
 
 def shortage_of(ref: ObjectRef, obj: Json) -> str:
-    desired, available, *_ = counts_of(ref, obj)
-    if available < desired:
-        return f"{available} of {desired} available"
+    counts = counts_of(ref, obj)
+    if counts.available < counts.desired:
+        return f"{counts.available} of {counts.desired} available"
     return ""
 
 
@@ -1031,8 +1040,8 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
     }
     if workload.kind == "StatefulSet":  # its controller adds claims, hostname and subdomain
         start = nested(obj, "spec.ordinals").get("start", 0)
-        desired, _, current, _ = counts_of(workload, obj)
-        ordinal = str(start + max(desired, current) + UNUSED_ORDINALS + number)
+        counts = counts_of(workload, obj)
+        ordinal = str(start + max(counts.desired, counts.current) + UNUSED_ORDINALS + number)
         pod_name = f"{workload.name}-{ordinal}"
         metadata["name"] = pod_name
         labels |= with_keys({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
@@ -2814,7 +2823,6 @@ def items_of(text: str) -> Iterator[Json]:
 # 8. Starting: kubectl, the kubeconfig, the permissions --------------------------------------------
 
 
-DEFAULT_KUBECONFIG = "~/.kube/config"
 NO_CONTEXT = "current-context must exist"  # kubectl config view --minify, without a context
 
 
@@ -2892,34 +2900,31 @@ def read_kubeconfig(view: Sequence[str]) -> Json:
     path = view[view.index("--kubeconfig") + 1] if "--kubeconfig" in view else ""
     if path and not os.path.exists(path):
         raise StartError(f"kubeconfig {path} does not exist")
-    paths = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
-    files = list(filter(None, paths.split(os.pathsep)))
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         config = decode_object(output)
-        for user in nested(config, "users"):
-            plugin = nested(user, "user.exec")
-            if os.path.dirname(plugin.get("command", "")):  # relative to its file, as for kubectl
-                folders = [os.path.dirname(os.path.abspath(file)) for file in files]
-                commands = [os.path.join(folder, plugin["command"]) for folder in folders]
-                plugin["command"] = next(filter(os.path.exists, commands), plugin["command"])
+        find_plugins(config, path or os.environ.get("KUBECONFIG") or "~/.kube/config")
         return config
     is_default = "--kubeconfig" not in view and "--context" not in view
-    if NO_CONTEXT not in error:
-        version, problem = run_command([view[0], "version", "--client", "--output=json"])
-        if "clientVersion" not in version:
-            text = f"{view[0]} is not kubectl, or does not run"
-            raise StartError(f"{text}; specify the path of kubectl with --kubectl", problem)
-        raise StartError(
-            f"kubectl cannot read the kubeconfig; to reproduce: {shlex.join(view)}", error
-        )
-    if is_default and "KUBERNETES_SERVICE_HOST" in os.environ:
+    if is_default and NO_CONTEXT in error and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
-    problem = "the kubeconfig has no current context"
-    if not any(os.path.exists(os.path.expanduser(file)) for file in files):
-        problem = f"no kubeconfig found: {join_words(files, 'or')} does not exist"
     hint = "specify a file with --kubeconfig or a context with --context"
-    raise StartError(f"no cluster configured: {problem}; {hint}")
+    text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
+    raise StartError(f"{text}; to reproduce: {shlex.join(view)}", error)
+
+
+def find_plugins(config: Json, paths: str) -> None:
+    """Make relative paths of credential plugins absolute; they start at their kubeconfig file."""
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths.split(os.pathsep)]
+    for user in nested(config, "users"):
+        plugin = nested(user, "user.exec")
+        if not os.path.dirname(plugin.get("command", "")):  # it is on the PATH
+            continue
+        for folder in folders:
+            command = os.path.join(folder, plugin["command"])
+            if os.path.exists(command):
+                plugin["command"] = command
+                break
 
 
 def load_user(config: Json, connection: Connection) -> Json:
@@ -3114,7 +3119,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
     sidecars = interned(frozenset(itertools.starmap(as_sidecar, named_containers(pod, names))))
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
-    stuck = interned(frozenset(stuck_sidecars(pod, options))) if problem else frozenset()
+    stuck = interned(frozenset(stuck_sidecars(pod, names))) if problem else frozenset()
     is_compared = options.only_drifted or bool(stuck)
     return LivePod(
         name_of(pod),
@@ -3144,7 +3149,7 @@ def lost_sidecars(pod: Json, options: Options) -> set[str]:
     expected = []
     for name, init in re.findall(r"([a-z0-9-]+)( \(init\))?", text):
         expected.append(Sidecar(name, "", native=False, init=bool(init)))
-    return lacking_of(expected, container_names(pod), options)
+    return lacking_of(expected, container_names(pod), options.sidecars)
 
 
 @functools.cache
@@ -3815,7 +3820,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     if draft.planned:
         method = draft.planned.method
     old, kept = old_and_kept(found, comparison, options)
-    total = max(counts_of(found.ref, obj)[2], len(found.pods))
+    total = max(counts_of(found.ref, obj).current, len(found.pods))
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
@@ -4184,9 +4189,8 @@ def pending_template(draft: Decision, options: Options) -> str:
     ref, obj = draft.ref, draft.found.obj
     is_pending = False
     if is_on_delete(obj):
-        *_, updated = counts_of(ref, obj)
         live = len(draft.found.pods) - misscheduled(obj)
-        is_pending = updated < live or not is_observed(obj)
+        is_pending = counts_of(ref, obj).updated < live or not is_observed(obj)
     elif ref.kind in OWNED and has_template(ref):
         is_pending = nested(obj, "metadata.generation") != 1
     if is_pending and draft.method is Method.EVICT:
@@ -4260,14 +4264,18 @@ def why_incomplete(found: Found) -> str:
     obj = found.obj
     if is_on_delete(obj) or is_paused(obj):
         return ""
-    *_, current, updated = counts_of(found.ref, obj)
+    counts = counts_of(found.ref, obj)
     if not is_observed(obj):
         return "its rollout is not complete: its latest spec has not been observed"
     revision = nested(obj, "status.currentRevision")  # of a StatefulSet
     is_done = revision and revision == nested(obj, "status.updateRevision")
-    if not is_workload(found.ref) or is_done or current - updated <= partition_of(obj):
+    if (
+        not is_workload(found.ref)
+        or is_done
+        or counts.current - counts.updated <= partition_of(obj)
+    ):
         return ""
-    text = f"its rollout is not complete: {updated} of {count_of(current, 'Pod')} updated"
+    text = f"its rollout is not complete: {counts.updated} of {count_of(counts.current, 'Pod')} updated"
     return join_texts(": ", text, why_not_healthy(found))
 
 
@@ -4310,7 +4318,7 @@ def missing_sidecars(decision: Decision, names: Collection[str], options: Option
     --allow-removal, those that it said would be removed may be missing.
     """
     found, comparison = decision.found, decision.comparison
-    wanted = lacking_of(found.sidecars, names, options).union(
+    wanted = lacking_of(found.sidecars, names, options.sidecars).union(
         comparison.added, found.lost_sidecar_names
     )
     wanted = wanted.difference(names)
@@ -4336,8 +4344,8 @@ def is_degraded(found: Found) -> bool:
     With podManagementPolicy Parallel, a restart takes a second Pod, whatever its
     PodDisruptionBudget says.
     """
-    desired, available, *_ = counts_of(found.ref, found.obj)
-    return found.ref.kind == "StatefulSet" and 0 < available < desired
+    counts = counts_of(found.ref, found.obj)
+    return found.ref.kind == "StatefulSet" and 0 < counts.available < counts.desired
 
 
 def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
@@ -4349,7 +4357,7 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     and daemon/util/daemonset_util.go.
     """
     obj = found.obj
-    wanted = counts_of(found.ref, obj)[0] or len(found.pods)
+    wanted = counts_of(found.ref, obj).desired or len(found.pods)
     if partition_of(obj) or (found.ref.kind == "DaemonSet" and wanted == 1):
         return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
     if method is not Method.RESTART:
@@ -4481,10 +4489,10 @@ def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
     """
     if options.selector or not (is_included(ref.namespace, options) and is_named(ref, options)):
         return False
-    desired, _, current, _ = counts_of(ref, obj)
     if not is_observed(obj):
         return False
-    return bool(desired) and not current
+    counts = counts_of(ref, obj)
+    return bool(counts.desired) and not counts.current
 
 
 def controllers_of(
@@ -5135,7 +5143,7 @@ class Work:
         if self.rollout.proven.is_set():
             return ""
         for pod in pods:
-            if has_unready_sidecar(pod, self.options):
+            if has_unready_sidecar(pod, self.options.sidecars):
                 return f"the sidecar is not ready in new Pods of {self.ref}"
         return ""
 
@@ -5145,7 +5153,7 @@ class Work:
         A sidecar that two looks in a row saw running has started.
         """
         now = time.monotonic()
-        for name in stuck_sidecars(pod, self.options):
+        for name in stuck_sidecars(pod, self.options.sidecars):
             since, last = self.stuck.get((uid_of(pod), name), (now, now))
             if now - last > 2.5 * Looks.EVERY:
                 since = now
@@ -5290,11 +5298,14 @@ class Work:
     def desired_pods(self, alive: int) -> int:
         """Return how many Pods the owners want; those that live, if one states no number."""
         if has_template(self.ref):
-            return counts_of(self.ref, self.obj)[0]
+            return counts_of(self.ref, self.obj).desired
         owners, sample = self.found.owners, unpacked(self.found.sample)
         if not all(map(has_template, owners)):
             return alive
-        return sum(counts_of(owner, self.cluster.owner(owner, sample))[0] for owner in owners)
+        desired = 0
+        for owner in owners:
+            desired += counts_of(owner, self.cluster.owner(owner, sample)).desired
+        return desired
 
     def verify(self) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
@@ -5936,7 +5947,7 @@ class PodByPod(Work):
         those of the batch that are not replaced yet.
         """
         if has_template(self.owner):
-            return counts_of(self.owner, self.owner_obj)[0]
+            return counts_of(self.owner, self.owner_obj).desired
         others = [pod for pod in self.pods if uid_of(pod) not in self.batch]
         return len(others) + self.not_replaced
 

@@ -28,6 +28,14 @@ def only_error(ended, said: str = "") -> str:
     return message.removesuffix(" (nothing was changed)")
 
 
+NO_CLUSTER = (
+    "kubectl cannot find a cluster in the kubeconfig; specify a file with --kubeconfig "
+    "or a context with --context; to reproduce: {}"
+)
+UNREADABLE = NO_CLUSTER.format("").strip()
+NO_CONTEXT = "current-context must exist in order to minify"  # says kubectl
+
+
 def script(path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -44,7 +52,7 @@ def test_no_kubectl(cluster, run):
 
 def test_a_kubectl_that_does_not_run(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo wrong architecture >&2; exit 126")
-    error = "{} is not kubectl, or does not run; specify the path of kubectl with --kubectl"
+    error = NO_CLUSTER.format("{} config view --minify")
     ended = run(cluster, TEXT, f"--kubectl={kubectl}")
     assert only_error(ended, "wrong architecture") == error.format(kubectl)
     (record,) = run(cluster, f"--kubectl={kubectl}").records
@@ -78,19 +86,12 @@ def test_what_kubectl_writes_need_not_be_utf_8(cluster, run, tmp_path):
     assert ended.code == ended.summary["exit_code"] == 0
 
 
-HINT = "; specify a file with --kubeconfig or a context with --context"
-NO_CONTEXT = f"no cluster configured: the kubeconfig has no current context{HINT}"
-UNREADABLE = "kubectl cannot read the kubeconfig; to reproduce:"
-NOT_FOUND = "no cluster configured: no kubeconfig found: {} does not exist" + HINT
-
-
 def test_no_kubeconfig_at_all(run, tmp_path):
-    said = only_error(run(None, TEXT, HOME=str(tmp_path)))
-    assert said == NOT_FOUND.format("~/.kube/config")
+    """In kubectl's words below: it finds no current context."""
+    error = NO_CLUSTER.format(f"{KUBECTL} config view --minify")
     one = f"{tmp_path}/nope"
-    assert only_error(run(None, TEXT, KUBECONFIG=one)) == NOT_FOUND.format(one)
-    several = only_error(run(None, TEXT, KUBECONFIG=f"{one}:{one}2"))
-    assert several == NOT_FOUND.format(f"{one} or {one}2")
+    for environ in ({"HOME": str(tmp_path)}, {"KUBECONFIG": one}, {"KUBECONFIG": f"{one}:{one}2"}):
+        assert only_error(run(None, TEXT, **environ), NO_CONTEXT) == error
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,8 @@ def test_a_context_without_credentials_is_not_logged_in(cluster, run):
         (None, None),
         ("[1, 2]", "couldn't get version/kind; json parse error: "),
         ("a: b: c", 'error loading config file "{path}": yaml: '),
-        ("", None),
-        ("{{}}", None),
+        ("", NO_CONTEXT),
+        ("{{}}", NO_CONTEXT),
     ],
 )
 def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
@@ -130,12 +131,9 @@ def test_a_kubeconfig_that_is_none(run, tmp_path, content, said):
     ended = run(None, TEXT, f"--kubeconfig={path}")
     if content is None:
         assert only_error(ended) == f"kubeconfig {path} does not exist"
-    elif said is None:
-        assert only_error(ended) == NO_CONTEXT
     else:
-        assert only_error(ended, said.format(path=path)) == (
-            f"{UNREADABLE} {KUBECTL} config view --minify --kubeconfig {path}"
-        )
+        error = NO_CLUSTER.format(f"{KUBECTL} config view --minify --kubeconfig {path}")
+        assert only_error(ended, said.format(path=path)) == error
 
 
 def test_a_kubeconfig_that_is_a_directory(run, tmp_path):
@@ -385,7 +383,7 @@ def test_in_the_cluster_without_a_service_account(run, tmp_path):
 def test_a_kubectl_that_does_not_print_json_is_not_quoted(cluster, run, tmp_path):
     kubectl = script(tmp_path / "kubectl", "echo token: SECRET")
     said = run(cluster, TEXT, f"--kubectl={kubectl}", "--log-level=debug").stderr
-    assert "is not kubectl, or does not run; specify the path" in said
+    assert "kubectl cannot find a cluster in the kubeconfig" in said
     assert "SECRET" not in said
 
 
