@@ -1378,12 +1378,23 @@ NOT_COMPARED = Comparison()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decision:
-    """What is done about a workload, or why nothing is; see decide."""
+class Draft:
+    """What a rule knows of a workload, whatever its stage."""
 
     found: Found
     comparison: Comparison = NOT_COMPARED
-    # From here on, known to the rules of Stage.METHOD; see draft_of
+    planned: Decision | None = None  # of a worker's: what the plan had decided
+
+    @property
+    def ref(self) -> ObjectRef:
+        return self.found.ref
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision(Draft):
+    """What is done about a workload, or why nothing is; see decide."""
+
+    # Known to the rules of Stage.METHOD and later; see draft_of
     method: Method = Method.RESTART
     old_pods: Names = ()  # to be replaced or changed
     kept_pods: Names = ()  # old ones below the partition, which are left alone
@@ -1394,11 +1405,6 @@ class Decision:
     downtime: bool = False  # whether all its Pods may be away at once
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
-    planned: Decision | None = None  # of a worker's: what the plan had decided
-
-    @property
-    def ref(self) -> ObjectRef:
-        return self.found.ref
 
     @property
     def differences(self) -> Sequence[Difference]:
@@ -1413,7 +1419,7 @@ class Scan:
     namespaces: set[str] = field(default_factory=set)
     containers: set[str] = field(default_factory=set)
     began: datetime = NO_CUTOFF  # by the API server's clock
-    named: set[str] = field(default_factory=set)  # workloads that exist, of TYPE/NAME
+    listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
     planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
 
 
@@ -3885,7 +3891,7 @@ def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
 
 
 @rule(Stage.OWNER, left="not selected", is_audited=False)
-def not_named(draft: Decision, options: Options) -> str:
+def not_named(draft: Draft, options: Options) -> str:
     """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
     if not is_named(draft.ref, options):
         return "not selected by TYPE/NAME or --plan"
@@ -3893,7 +3899,7 @@ def not_named(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OBJECT, left="excluded", is_audited=False)
-def excluded(draft: Decision, options: Options) -> str:
+def excluded(draft: Draft, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
     if has_any(unwanted, *annotations_to_match(draft.found)):
@@ -3904,7 +3910,7 @@ def excluded(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OBJECT, left="excluded", is_audited=False)
-def not_included(draft: Decision, options: Options) -> str:
+def not_included(draft: Draft, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
     if wanted and not has_any(wanted, *annotations_to_match(draft.found)):
@@ -3913,7 +3919,7 @@ def not_included(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OWNER, left="static Pod")
-def static_pod(draft: Decision, options: Options) -> str:
+def static_pod(draft: Draft, options: Options) -> str:
     """A static Pod, which the kubelet of its node manages."""
     if draft.ref.kind == "Node":
         return "static Pod, managed by the kubelet of its node"
@@ -3921,7 +3927,7 @@ def static_pod(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OWNER, left="runs to completion", is_audited=False)
-def running_to_completion(draft: Decision, options: Options) -> str:
+def running_to_completion(draft: Draft, options: Options) -> str:
     """A Pod of a Job, which runs to completion."""
     if draft.ref.kind == "Job" and draft.ref.group == "batch":
         return "runs to completion"
@@ -3929,7 +3935,7 @@ def running_to_completion(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OWNER)
-def restart_policy(draft: Decision, options: Options) -> str:
+def restart_policy(draft: Draft, options: Options) -> str:
     """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
     if any(pod.ends for pod in draft.found.pods):
         return "restartPolicy is not Always; replace it with the tools of its controller"
@@ -3937,7 +3943,7 @@ def restart_policy(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OWNER)
-def without_controller(draft: Decision, options: Options) -> str:
+def without_controller(draft: Draft, options: Options) -> str:
     """A Pod without a controller, which nobody would create again."""
     if not draft.ref.kind:
         return "not managed by a controller; delete and recreate it manually"
@@ -3945,7 +3951,7 @@ def without_controller(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OWNER, left="drifted", rank=6)
-def kind_not_selected(draft: Decision, options: Options) -> str:
+def kind_not_selected(draft: Draft, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
     # With --only-drifted, others are compared all the same.
     ref = draft.ref
@@ -3960,7 +3966,7 @@ def kind_not_selected(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.EXISTS)
-def gone(draft: Decision, options: Options) -> str:
+def gone(draft: Draft, options: Options) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
     if draft.found.stored != b"":
         return ""
@@ -3969,7 +3975,7 @@ def gone(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.EXISTS, left="being deleted", is_audited=False)
-def being_deleted(draft: Decision, options: Options) -> str:
+def being_deleted(draft: Draft, options: Options) -> str:
     """It or its namespace is being deleted."""
     if nested(draft.found.obj, "metadata.deletionTimestamp"):
         return "being deleted"
@@ -3982,7 +3988,7 @@ def being_deleted(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OBJECT)
-def another_object(draft: Decision, options: Options) -> str:
+def another_object(draft: Draft, options: Options) -> str:
     """Has another UID than in `--plan`: it was created again."""
     row = options.row_of(draft.ref)
     if row and row.uid != nested(draft.found.obj, "metadata.uid"):
@@ -3991,7 +3997,7 @@ def another_object(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OBJECT)
-def restarted_meanwhile(draft: Decision, options: Options) -> str:
+def restarted_meanwhile(draft: Draft, options: Options) -> str:
     """Restarted by another run since the plan."""
     planned = draft.planned
     if not planned or planned.method is not Method.RESTART:
@@ -4003,7 +4009,7 @@ def restarted_meanwhile(draft: Decision, options: Options) -> str:
 
 
 @rule(Stage.OBJECT, left="without Pods", rank=2)
-def without_pods(draft: Decision, options: Options) -> str:
+def without_pods(draft: Draft, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
     if draft.found.sample:
         return ""
@@ -4455,7 +4461,8 @@ def read_lists(
             for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if is_included(ref.namespace, options):
-                    scan.named.update(set(typed_names(ref)).intersection(options.workloads))
+                    if options.workloads:
+                        scan.listed.update(typed_names(ref))
                     scan.containers.update(container_names(obj["spec"]["template"]))
                     scan.planned |= {ref} & (options.plan or {}).keys()
                 if ref in wanted:
@@ -4690,51 +4697,65 @@ def shown_sidecar(pod: LivePod, containers: Collection[str]) -> tuple[str, str]:
     return sidecars[0].name, sidecars[0].image
 
 
-def check_names(options: Options, plan: Plan) -> None:
-    """Check that the names exist that options state exactly. StartError if one does not.
+class StatedName(NamedTuple):
+    """A name or pattern of the command line, and what there is."""
 
-    Warn about patterns that match nothing, and about names of which that is not known.
-    """
+    pattern: str
+    existing: Collection[str]
+    text: str  # what is wrong if nothing matches
+    must_exist: bool = False
+    meant: Collection[str] = ()  # among what there may be a similar name
+
+
+def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
+    """Yield the names and patterns that options state, those first that say most."""
     scan = plan.scan
-    sidecars = join_words(options.sidecars, "or")
-    having: set[str] = set()
-    for workload in plan.found:
-        having.update(typed_names(workload.ref))
-    for skip in plan.skips:
-        having.update(typed_names(skip.subject))
     namespace = join_words(namespaces_to_list(options), "or")
     where = f"namespace {namespace}" if namespace else "the selected namespaces"
+    subjects = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.skips]
+    having: set[str] = set()
+    for ref in subjects:
+        having.update(typed_names(ref))
     resources = {kind.lower(): KINDS[kind].resource for kind in WORKLOADS}  # that were listed
     for pattern in options.workloads:
         kind, _, name = pattern.partition("/")
-        if kind in resources and not is_pattern(name) and pattern not in scan.named:
-            raise StartError(f'{resources[kind]} "{name}" not found in {where}')
-        if not fnmatch.filter(having, pattern):
-            log.warning("no Pods of %s have %s", pattern, sidecars)
-    if options.plan is not None and not options.plan:
-        log.warning("--plan has no records of workloads to roll out: nothing is selected")
-    if options.selector and not scan.pods:
-        log.warning("no Pods match the selector %s; check it", options.selector)
+        if kind in resources and not is_pattern(name):
+            text = f'{resources[kind]} "{name}" not found in {where}'
+            yield StatedName(pattern, scan.listed, text, True, scan.listed)
+        text = f"no Pods of {pattern} have {join_words(options.sidecars, 'or')}"
+        yield StatedName(pattern, having, text)
     containers = scan.containers.union(*(row.comparison.added for row in plan.compared))
     is_known = bool(scan.pods) and not options.allow_removal
     for row in plan.compared:
         if row.comparison.verdict is Verdict.UNKNOWN:
             is_known = False
-    for pattern in options.sidecars:
-        if not fnmatch.filter(containers, pattern):
-            text = f"no Pods have a container named {pattern} ({scan.pods} checked)"
-            close = difflib.get_close_matches(pattern, containers)
-            if close:
-                text += f"; did you mean {join_words(close, 'or')}?"
-            if is_known and not is_pattern(pattern):
-                raise StartError(text)
-            log.warning("%s", text)
+    for name in options.sidecars:
+        text = f"no Pods have a container named {name} ({scan.pods} checked)"
+        yield StatedName(name, containers, text, is_known and not is_pattern(name), containers)
     # Excluded namespaces are seen only if all are read.
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
+    matching = " that match the selector" if options.selector else ""
     for pattern in (*options.include_namespace, *filter(is_pattern, excluded)):
-        if not fnmatch.filter(scan.namespaces, pattern):
-            selected = "that match the selector " if options.selector else ""
-            log.warning("no Pods %sin namespace %s", selected, pattern)
+        text = f"no Pods{matching} in namespace {pattern}"
+        yield StatedName(pattern, scan.namespaces, text, meant=scan.namespaces)
+
+
+def check_names(options: Options, plan: Plan) -> None:
+    """Check that the names exist that options state exactly. StartError if one does not.
+
+    Warn about patterns that match nothing, and about names of which that is not known.
+    """
+    if options.plan is not None and not options.plan:
+        log.warning("--plan has no records of workloads to roll out: nothing is selected")
+    if options.selector and not plan.scan.pods:
+        log.warning("no Pods match the selector %s; check it", options.selector)
+    for stated in stated_names(options, plan):
+        if fnmatch.filter(stated.existing, stated.pattern):
+            continue
+        text = join_texts("; ", stated.text, did_you_mean(stated.pattern, stated.meant))
+        if stated.must_exist:
+            raise StartError(text)
+        log.warning("%s", text)
     for wanted in options.exclude_annotation:
         annotations: list[Labels] = []
         for row in plan.found:
@@ -4744,6 +4765,14 @@ def check_names(options: Options, plan: Plan) -> None:
             name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
             text = "no workload with the sidecar, and none of their namespaces, matches"
             log.warning("%s --exclude-annotation=%s; check it", text, name)
+
+
+def did_you_mean(name: str, existing: Collection[str]) -> str:
+    """Return a question about names that are like one that does not exist; empty if none is."""
+    close = difflib.get_close_matches(name, existing)
+    if not close:
+        return ""
+    return f"did you mean {join_words(close, 'or')}?"
 
 
 # 13. Rolling out: one workload, in a worker -------------------------------------------------------

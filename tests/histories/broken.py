@@ -76,8 +76,8 @@ SEEN = (
     Seen(
         5,
         "a Deployment whose status has no replicas is an error",
-        "    return [nested(obj, path) or 0 for path in paths]\n",
-        "    return [int(nested(obj, path)) for path in paths]\n",
+        "    return Counts(*(nested(obj, path) or 0 for path in paths))\n",
+        "    return Counts(*(int(nested(obj, path)) for path in paths))\n",
     ),
     Seen(
         6,

@@ -63,7 +63,7 @@ MUTATIONS = (
     Mutation(
         "looks: an application's own problems end the waiting",
         "looks",
-        "for stuck in stuck_containers(pod) if matches(stuck.name, options.sidecars)}",
+        "for stuck in stuck_containers(pod) if matches(stuck.name, names)}",
         "for stuck in stuck_containers(pod)}",
     ),
     Mutation(
@@ -480,7 +480,7 @@ MUTATIONS = (
     Mutation(
         "evict: the revisions in the status are compared",
         "evicting_pending",
-        "is_pending = updated < live or not is_observed(obj)",
+        "is_pending = counts_of(ref, obj).updated < live or not is_observed(obj)",
         'is_pending = nested(obj, "status.currentRevision") != nested(obj, "status.updateRevision")',
     ),
     Mutation(
@@ -636,7 +636,7 @@ MUTATIONS = (
     Mutation(
         "errors: a name that does not exist is no failure",
         "named_workloads",
-        "raise StartError(f'{resources[kind]} \"{name}\" not found in {where}')",
+        "yield StatedName(pattern, scan.listed, text, True, scan.listed)",
         "pass",
     ),
     # The census
@@ -731,8 +731,8 @@ MUTATIONS = (
     Mutation(
         "selection: scaled to zero counts as without Pods",
         "without_pods",
-        "    return bool(desired) and not current\n",
-        "    return not current\n",
+        "    return bool(counts.desired) and not counts.current\n",
+        "    return not counts.current\n",
     ),
     # Images that cannot be pulled, and rollouts that are not complete
     Mutation(
@@ -1153,8 +1153,8 @@ MUTATIONS = (
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
         "soak what_is_wanted",
-        "        return sum(counts_of(owner, self.cluster.owner(owner, sample))[0] for owner in owners)",
-        "        return 0",
+        "            desired += counts_of(owner, self.cluster.owner(owner, sample)).desired\n",
+        "            desired += 0\n",
     ),
     Mutation(
         "in place: the Pod need not be ready",
