@@ -66,10 +66,10 @@ Exit codes:
             is listed
 
 Contents, in the order in which the data flows; nothing uses what stands below its section:
-   1. Types               options, words, and the parts of what stages return
+   1. Types               options, words, and the parts of what steps return
    2. Words               text for people, values inside objects
    3. Reading objects     what a Pod or workload of the API says
-   4. Stages              Found -> Today -> Comparison -> Decision -> Result
+   4. Steps               Found -> Today -> Comparison -> Decision -> Result
    5. Command line        OPTIONS and their validators; parse_args -> Options
    6. Logging             set_up_logging -> ProgressLine
    7. Cluster             every request to the API server: Connection, Cluster
@@ -80,9 +80,9 @@ Contents, in the order in which the data flows; nothing uses what stands below i
   12. The plan            find_workloads, make_plan -> Plan
   13. Rolling out         one workload, in a worker: Signals, Gate, Work: Restart -> Result
   14. A few Pods at once  PodByPod: Eviction, ImageChange
-  15. Scheduler           Rollout in workers; the whole plan, by the main thread: Scheduler
+  15. Scheduler           Rollouts in workers; the whole plan, by the main thread: Scheduler
   16. Report              plan, progress, results, summary
-  17. Main                the stages in their order: main -> exit code
+  17. Main                the steps in their order: main -> exit code
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Kind(NamedTuple):
 
     group: str
     plural: str
-    how_to_select: str = ""  # empty: it has no rollouts
+    how_to_select: str = ""  # a hint; empty: it is no workload, and has no rollouts
     counts: Names = REPLICAS  # where Pods are counted: desired, available, current, updated
 
     @property
@@ -205,7 +205,9 @@ KINDS = {
     "ReplicationController": Kind("", "replicationcontrollers"),
 }
 WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)
-OWNED = tuple(name for name in KINDS if name not in WORKLOADS)  # Pods can only be evicted
+WITHOUT_ROLLOUTS = tuple(
+    name for name in KINDS if name not in WORKLOADS
+)  # Pods can only be evicted
 
 
 class Sidecar(NamedTuple):
@@ -227,7 +229,7 @@ class Amount(NamedTuple):
         return self.number * total / 100 if self.is_percentage else self.number
 
 
-class Planned(NamedTuple):
+class PlanRow(NamedTuple):
     """What a plan file says of a workload."""
 
     uid: str
@@ -243,7 +245,7 @@ class Options:
     workloads: list[str]  # such as deployment/web*; none: all
     sidecars: list[str]  # container names, with shell wildcards, as are the other lists of names
     cutoff: datetime  # only Pods created before it; of --only-started-before
-    plan: Mapping[ObjectRef, Planned] | None  # what was approved, in its order; None: everything
+    plan: Mapping[ObjectRef, PlanRow] | None  # what was approved, in its order; None: everything
     include_namespace: list[str]
     exclude_namespace: list[str]
     selector: str | None
@@ -280,7 +282,7 @@ class Options:
     log_level: str
     log_format: str
 
-    def row_of(self, ref: ObjectRef) -> Planned | None:
+    def row_of(self, ref: ObjectRef) -> PlanRow | None:
         """Return what was approved of a workload; None if it does not stand in --plan."""
         return self.plan.get(ref) if self.plan else None
 
@@ -306,7 +308,7 @@ class Word(enum.Enum):
         return snake_case(str(self.value))
 
 
-class State(Word):
+class Risk(Word):
     """How risky a rollout is: to wait for unhealthy workloads may take long.
 
     The values sort in rollout order.
@@ -349,7 +351,7 @@ class Difference(NamedTuple):
 
 
 Path = tuple[str, ...]
-Ignored = frozenset[Path]  # of what is different in each new Pod
+Ignored = frozenset[Path]  # of values that differ between any two new Pods
 ALL_NAMES = "*"  # in such a path: only names that both sides have are compared there
 
 
@@ -364,9 +366,9 @@ class LivePod(NamedTuple):
     stuck: frozenset[str] = frozenset()  # its named sidecars that do not start
     view: bytes = b""  # its sidecars, see view_of; with --only-drifted, or if it is stuck
     resized: tuple[str, ...] = ()  # containers whose resources were changed in place
-    ends: bool = False  # whether its restartPolicy is not Always
-    lost: frozenset[str] = frozenset()  # see lost_sidecars
-    managed: str = ""  # why its images are not to be changed in place; see managed_images
+    may_end: bool = False  # whether its restartPolicy is not Always
+    lost_sidecars: frozenset[str] = frozenset()  # see lost_sidecars
+    why_managed: str = ""  # why its images are not to be changed in place; see why_images_managed
     uid: str = ""
 
 
@@ -495,7 +497,7 @@ def count_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
-def left_words(counts: Mapping[str, int]) -> str:
+def reason_counts(counts: Mapping[str, int]) -> str:
     """Return `17 drifted, 1 rejected, 1 static` of reasons why Pods are not up to date."""
     rows = [(re.sub("^Pod | Pod$", "", left), count) for left, count in counts.items()]
     rows.sort(key=lambda row: (-row[1], row[0]))
@@ -523,7 +525,7 @@ def human_duration(seconds: float) -> str:
 def nested(obj: Json, path: str) -> Any:
     """Return what stands at a path such as `spec.template` of an object of the API.
 
-    Empty, {}, if it is absent, empty, false or 0.
+    {} if it is absent, empty, false or 0, also for a number or a text: see `or 0`.
     """
     for key in path.split("."):
         obj = obj.get(key) or {}
@@ -573,8 +575,8 @@ def packed_object(obj: Json) -> bytes:
     return packed(obj)
 
 
-@functools.lru_cache(maxsize=64)  # the rules ask for the same one over and over
-def stored_object(data: bytes) -> Json:
+@functools.lru_cache(maxsize=64)  # the rules ask for the same one over and over: not to be changed
+def unpacked_object(data: bytes) -> Json:
     if not data:
         return {}
     return unpacked(data)
@@ -654,13 +656,13 @@ def has_ended(pod: Json) -> bool:
     return nested(pod, "status.phase") in ("Succeeded", "Failed")
 
 
-def is_terminating(pod: Json) -> bool:
+def is_ending(pod: Json) -> bool:
     """Return whether a Pod has ended, or is being deleted (it may still be ready)."""
     return has_ended(pod) or bool(nested(pod, "metadata.deletionTimestamp"))
 
 
-def not_terminating(pods: Iterable[Json]) -> list[Json]:
-    return [pod for pod in pods if not is_terminating(pod)]
+def not_ending(pods: Iterable[Json]) -> list[Json]:
+    return [pod for pod in pods if not is_ending(pod)]
 
 
 def created_at(pod: Json) -> datetime:
@@ -682,7 +684,7 @@ def ordinal_of(pod: Json) -> int:
     return 0
 
 
-def on_node(pod: Json) -> str:
+def node_suffix(pod: Json) -> str:
     """Return ` on node x`: the node may be down. Empty if a Pod has none."""
     node = pod["spec"].get("nodeName")
     if not node:
@@ -690,7 +692,7 @@ def on_node(pod: Json) -> str:
     return f" on node {node}"
 
 
-REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # kinds of containers
+REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # as plans and hashes have them
 
 
 def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
@@ -776,7 +778,7 @@ def restart_counts(pod: Json) -> dict[str, int]:
     return {s["name"]: s.get("restartCount", 0) for s in container_statuses(pod)}
 
 
-def text_of_end(ended: Json) -> str:
+def exit_text(ended: Json) -> str:
     """Return how a container ended: `OOMKilled`, or `Error (exit code 1)`; and its message."""
     reason = ended.get("reason", "unknown")
     code = f" (exit code {ended.get('exitCode')})" if reason in ("Error", "Completed") else ""
@@ -805,7 +807,7 @@ def stuck_containers(pod: Json) -> Iterator[Stuck]:
         reason, message = waiting.get("reason"), redact_text(waiting.get("message") or "")
         if reason == CRASH_LOOP or is_in_crash_loop(pod, status):
             ended = nested(status, "state.terminated") or nested(status, "lastState.terminated")
-            reason, message = CRASH_LOOP, text_of_end(ended) if ended else message
+            reason, message = CRASH_LOOP, exit_text(ended) if ended else message
         if reason in STUCK:
             yield Stuck(status["name"], reason, message)
 
@@ -835,14 +837,14 @@ def waiting_reason(pod: Json) -> str:
     return ""
 
 
-def is_not_created(pod: Json) -> bool:
+def has_no_containers(pod: Json) -> bool:
     """Return whether a Pod has a node, but none of its containers: an event tells why."""
     statuses = container_statuses(pod)
     return bool(statuses) and not any(container_ids(pod).values()) and not waiting_reason(pod)
 
 
 def pod_problem(pod: Json) -> str:
-    """Return why a Pod is not ready, after its name; empty if it is.
+    """Return `name: why it is not ready` of a Pod; empty if it is.
 
     If its node is down, the node lifecycle controller makes it unready, without a message.
     """
@@ -870,9 +872,9 @@ class Counts(NamedTuple):
     updated: int
 
 
-def counts_of(workload: ObjectRef, obj: Json) -> Counts:
+def counts_of(ref: ObjectRef, obj: Json) -> Counts:
     """Return how many Pods a workload states; 0 is absent in its status."""
-    paths = KINDS[workload.kind].counts if has_template(workload) else REPLICAS
+    paths = KINDS[ref.kind].counts if has_template(ref) else REPLICAS
     return Counts(*(nested(obj, path) or 0 for path in paths))
 
 
@@ -909,14 +911,14 @@ def partition_of(workload: Json) -> int:
     return nested(workload, "spec.updateStrategy.rollingUpdate.partition") or 0
 
 
-def is_below_partition(workload: Json, pod: str) -> bool:
+def is_below_partition(workload: Json, pod_name: str) -> bool:
     """Return whether a rollout leaves a Pod alone. The partition counts from spec.ordinals.start.
 
     Kubernetes' pkg/controller/statefulset/stateful_set_utils.go, newVersionedStatefulSetPod.
     """
     start = nested(workload, "spec.ordinals.start") or 0
     partition = partition_of(workload)
-    ordinal = pod.rpartition("-")[2]
+    ordinal = pod_name.rpartition("-")[2]
     return bool(partition) and ordinal.isdigit() and int(ordinal) < start + partition
 
 
@@ -929,7 +931,7 @@ def failure_condition(workload: Json) -> str:
     return message_text(failed.get("message", ""))
 
 
-def seconds_of(moment: datetime) -> str:
+def in_whole_seconds(moment: datetime) -> str:
     """Return a time in whole seconds, to compare with those of Kubernetes."""
     return moment.isoformat()[:19]
 
@@ -954,7 +956,7 @@ RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
 def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
     """Return the times at which this command restarted a workload; no prefix means any.
 
-    If the workload has a controller of its own, that is restartedAt, which operators keep.
+    Also those in restartedAt if it has a controller: operators keep no other annotation.
     """
     times = []
     for key, value in template_annotations(workload).items():
@@ -969,7 +971,7 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
     return times
 
 
-def was_never_complete(workload: Json) -> bool:
+def is_never_complete(workload: Json) -> bool:
     """Return whether its controller has a record of the last rollout, and never called it complete.
 
     A Pod that becomes unready later does not change that. A DaemonSet has no record, nor has a
@@ -982,11 +984,12 @@ def was_never_complete(workload: Json) -> bool:
     progress = conditions.get(("Progressing", "True"))  # Unknown: it was paused since
     if progress:
         return progress.get("reason") != "NewReplicaSetAvailable"
-    updated = nested(workload, "status.updateRevision")  # of a StatefulSet
-    return updated != nested(workload, "status.currentRevision") and not partition_of(workload)
+    current = nested(workload, "status.currentRevision")  # of a StatefulSet; of others, both absent
+    updated = nested(workload, "status.updateRevision")
+    return updated != current and not partition_of(workload)
 
 
-def managed_images(pod: Json) -> str:
+def why_images_managed(pod: Json) -> str:
     if "kruise.io/sidecarset-hash" in annotations_of(pod):
         return "managed by an OpenKruise SidecarSet; change its images there"
     return ""
@@ -1044,6 +1047,7 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
         ordinal = str(start + max(counts.desired, counts.current) + UNUSED_ORDINALS + number)
         pod_name = f"{workload.name}-{ordinal}"
         metadata["name"] = pod_name
+        # In the metadata, too; only those that live Pods have
         labels |= with_keys({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
         volumes = {volume["name"]: volume for volume in nested(spec, "volumes")}
         for name in map(name_of, nested(obj, "spec.volumeClaimTemplates")):
@@ -1175,7 +1179,7 @@ def parsed_json(text: str) -> Any:
     """
     if text.strip()[:1] not in ("{", "["):
         return text
-    depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)
+    depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)  # after each character
     has_null = re.search(r"\bnull\b", text)  # which is not the same as nothing
     if max(depths) > 32 or has_null:
         return text
@@ -1190,13 +1194,13 @@ def normal_volume(volume: Json) -> Json:
     form = without_keys(volume, "name")
     claim = nested(form, "persistentVolumeClaim")
     if claim and claim["claimName"].startswith(f"{volume['name']}-"):
-        claim["claimName"] = f"{volume['name']}-(Pod)"
+        form["persistentVolumeClaim"] = claim | {"claimName": f"{volume['name']}-(Pod)"}
     return form
 
 
 def containers_in(managed: Any) -> set[str]:
     """Return the containers of which entries of managedFields own fields: k:{"name":"app"}."""
-    return set(re.findall(r'k:\{"name":"([^"]+)"\}', str(managed)))
+    return set(re.findall(r'k:\{"name":"([^"]+)"\}', str(managed)))  # at any depth
 
 
 def resized_containers(pod: Json) -> tuple[str, ...]:
@@ -1212,8 +1216,9 @@ def resized_containers(pod: Json) -> tuple[str, ...]:
 def image_changed_at(pod: Json) -> str:
     """Return when this command changed an image of a ready Pod that was not restarted since.
 
-    Empty if it was, or is not ready. It is ready until then, and its spec does not tell;
-    managedFields tell when it was changed, and the status since when a container runs.
+    Empty if it was, or is not ready. Such a Pod looks ready, with the new image in its spec, while
+    the old one still runs: managedFields tell when it was changed, and the status since when a
+    container runs.
     """
     if not is_ready(pod):
         return ""
@@ -1242,19 +1247,19 @@ def changed_at(config: Json) -> datetime:
     return parse_time(last)
 
 
-def text_of_ending(pod: Json) -> str:
+def termination_text(pod: Json) -> str:
     """Return what a new Pod may wait for: the node of an old one may be down."""
-    return f"Pod {name_of(pod)}{on_node(pod)} to terminate"
+    return f"Pod {name_of(pod)}{node_suffix(pod)} to terminate"
 
 
-# 4. What each stage of a workload returns: nothing is set afterwards ------------------------------
+# 4. What each step returns of a workload: nothing is set afterwards -------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """A workload, or whatever owns Pods, as it was read: by the plan, or again by a worker."""
 
-    ref: ObjectRef  # of the Pods of a ReplicaSet, at first what its name implies
+    ref: ObjectRef  # of the Pods of a ReplicaSet, what its name implies until `merge`
     owners: tuple[ObjectRef, ...] = ()  # the controllers of the Pods
     pods: Sequence[LivePod] = ()
     sample: bytes = b""  # one of the Pods, with a sidecar if any has it; see packed
@@ -1266,7 +1271,7 @@ class Found:
     @property
     def obj(self) -> Json:
         """Return the object in the cluster, not to be changed; empty if it does not exist."""
-        return stored_object(self.stored or b"")
+        return unpacked_object(self.stored or b"")
 
     @property
     def subjects(self) -> list[ObjectRef]:
@@ -1284,12 +1289,12 @@ class Found:
         return shortage_of(self.ref, self.obj)
 
     @property
-    def lost(self) -> set[str]:
+    def pods_that_lost(self) -> set[str]:
         """Return the Pods that lost a sidecar in a rollout of this command.
 
         Not if somebody has changed the template since: a team may have turned injection off.
         """
-        names = {pod.name for pod in self.pods if pod.lost}
+        names = {pod.name for pod in self.pods if pod.lost_sidecars}
         if names and not last_change(self.obj)[1]:
             return set()
         return names
@@ -1297,22 +1302,22 @@ class Found:
     @property
     def lost_sidecar_names(self) -> set[str]:
         """Return the sidecars that these Pods lost."""
-        lost = self.lost
+        lost = self.pods_that_lost
         names: set[str] = set()
         for pod in self.pods:
             if pod.name in lost:
-                names |= pod.lost
+                names |= pod.lost_sidecars
         return names
 
     @property
-    def is_held(self) -> bool:
+    def waits_for_lost_pod(self) -> bool:
         """Return whether a restart would never replace a Pod that lost a sidecar.
 
         The controller of an OrderedReady StatefulSet waits for its unready Pod first.
         """
         if all(pod.is_ready for pod in self.pods):
             return False
-        return is_ordered_ready(self.obj) and bool(self.lost)
+        return is_ordered_ready(self.obj) and bool(self.pods_that_lost)
 
     @property
     def oldest_pod(self) -> datetime:
@@ -1350,7 +1355,7 @@ class Comparison:
     today: Today = NOT_ASKED
     differences: Sequence[Difference] = ()
     # Which Pods differ, and in which of their containers
-    drifted: Mapping[str, Collection[str]] = field(default_factory=lambda: NOTHING)
+    drifted_pods: Mapping[str, Collection[str]] = field(default_factory=lambda: NOTHING)
 
     @property
     def message(self) -> str:
@@ -1379,7 +1384,7 @@ NOT_COMPARED = Comparison()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What a rule knows of a workload, whatever its stage."""
+    """What any rule knows of a workload."""
 
     found: Found
     comparison: Comparison = NOT_COMPARED
@@ -1394,13 +1399,13 @@ class Draft:
 class Decision(Draft):
     """What is done about a workload, or why nothing is; see decide."""
 
-    # Known to the rules of Stage.METHOD and later; see draft_of
+    # Known to the rules of Known.METHOD and later; see draft_of
     method: Method = Method.RESTART
     old_pods: Names = ()  # to be replaced or changed
     kept_pods: Names = ()  # old ones below the partition, which are left alone
     total_pods: int = 0
     pods_replaced: int = 0  # with those that a restart replaces although they are up to date
-    state: State = State.SERVING
+    risk: Risk = Risk.SERVING
     problem: str = ""  # why it is unhealthy
     downtime: bool = False  # whether all its Pods may be away at once
     reason: str = ""  # why it is not rolled out; empty: it is
@@ -1420,7 +1425,7 @@ class Scan:
     containers: set[str] = field(default_factory=set)
     began: datetime = NO_CUTOFF  # by the API server's clock
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
-    planned: set[ObjectRef] = field(default_factory=set)  # and of --plan
+    in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
 
 
 class Skip(NamedTuple):
@@ -1434,7 +1439,7 @@ class LeftPod(NamedTuple):
 
     subject: ObjectRef
     workload: ObjectRef
-    code: str  # see left_text
+    code: str  # see why_left
     sidecars: frozenset[Sidecar]
 
 
@@ -1443,12 +1448,12 @@ class Plan:
     """What is rolled out, and what is not."""
 
     workloads: Sequence[Decision] = ()  # in rollout order
-    selected: int = 0  # how many of them --max-rollouts leaves
+    selected_count: int = 0  # how many of them --max-rollouts leaves
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
-    unfinished: int = 0  # rollouts of earlier runs that were never complete
+    never_completed: int = 0  # rollouts of earlier runs that were never complete
     skips: Sequence[Skip] = ()
     compared: Sequence[Decision] = ()  # with --only-drifted
-    found: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
+    decisions: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
     scan: Scan = field(default_factory=Scan)
 
 
@@ -1499,7 +1504,7 @@ class Result:
     is_begun: bool = False  # whether something may have been written
 
     @property
-    def is_late(self) -> bool:
+    def may_complete(self) -> bool:
         """Return whether the rollout may still complete, and is to be rechecked."""
         return bool(self.stamp)
 
@@ -1571,11 +1576,12 @@ NUMBER = "[1-9][0-9]{0,8}"
 LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 # An unset shell variable must not select more than was meant.
 non_empty = matching(r"(?s).*\S.*", "non-empty")
-# An RFC 1123 label, and an RFC 1123 subdomain
+# An RFC 1123 label
 one_name = matching(
     r"(?=.*[*?\[]|.{1,63}$)[a-z0-9*?\[\]!-]+",
     f"one name with at most 63 lowercase letters, digits and '-'; {WILDCARDS}",
 )
+# An RFC 1123 subdomain
 config_pattern = matching(
     r"[a-z0-9.*?\[\]!-]{1,253}",
     f"one name with lowercase letters, digits, '-' and '.'; {WILDCARDS}",
@@ -1625,7 +1631,7 @@ def command(text: str) -> list[str]:
     return [program, *words]
 
 
-def plan_file(text: str) -> dict[ObjectRef, Planned]:
+def plan_file(text: str) -> dict[ObjectRef, PlanRow]:
     """Return the workloads of the `plan` records of a file, or of standard input, `-`."""
     rows = {}
     number = 0
@@ -1637,7 +1643,7 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
                     continue
                 record = json.loads(line)
                 if record["record"] == "plan" and record["selected"]:
-                    ref, row = planned_row(record)
+                    ref, row = plan_row(record)
                     rows[ref] = row
     except OSError as error:
         raise invalid(text, f"a file that can be read: {error.strerror}") from None
@@ -1648,7 +1654,7 @@ def plan_file(text: str) -> dict[ObjectRef, Planned]:
     return rows
 
 
-def planned_row(record: Json) -> tuple[ObjectRef, Planned]:
+def plan_row(record: Json) -> tuple[ObjectRef, PlanRow]:
     """Return what a `plan` record says. An exception if a field is absent, or of another type."""
     *names, uid, digest = (record[name] for name in (*ObjectRef._fields, "uid", "sidecar_hash"))
     if not all(isinstance(text, str) for text in (*names, uid, digest)):
@@ -1657,7 +1663,7 @@ def planned_row(record: Json) -> tuple[ObjectRef, Planned]:
     if record["started_before"] is not None:
         cutoff = parse_time(record["started_before"]).astimezone(timezone.utc)
     method = Method(record["method"].replace("_", " "))
-    return ObjectRef(*names), Planned(uid, cutoff, digest, method)
+    return ObjectRef(*names), PlanRow(uid, cutoff, digest, method)
 
 
 SHORT_NAMES = {
@@ -1960,7 +1966,7 @@ def build_parser() -> ArgumentParser:
         group = parser.add_argument_group(title)
         for option in options:
             add_option(group, option)
-    parser.set_defaults(confirm=None)  # --confirm=false contradicts --confirm-each
+    parser.set_defaults(confirm=None)  # not given, which does not contradict --confirm-each
     version = f"{PROGRAM} {VERSION}"  # in the last group
     group.add_argument("--version", action="version", version=version, help="Show the version")
     group.add_argument("--help", "-h", action="help", help="Show this help")
@@ -1980,7 +1986,7 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
         is_flag = names[0].startswith("-")
         settings |= {"action": "append", "default": []} if is_flag else {"nargs": "*"}
     action = group.add_argument(*names, help=help, **settings)
-    # Of the others, --help and errors say nothing.
+    # --help and errors name only the first, and -f.
     action.option_strings = action.option_strings[: 1 if option.type is boolean else 2]
 
 
@@ -2003,7 +2009,7 @@ def parse_args(argv: Sequence[str]) -> Options:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     given.kinds = selected_kinds(given)
-    contradiction = find_contradiction(given)
+    contradiction = find_contradiction(given)  # reads the kinds, and --confirm as it was given
     if contradiction:
         parser.error(contradiction)
     given.sidecars = given.sidecar_container_name
@@ -2040,8 +2046,8 @@ def find_contradiction(given: argparse.Namespace) -> str:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
         return "--confirm-each requires a terminal on standard input"
-    hashes = [bool(row.sidecar_hash) for row in (given.plan or {}).values()]
-    if hashes and all(hashes) != given.only_drifted:
+    are_compared = [bool(row.sidecar_hash) for row in (given.plan or {}).values()]
+    if are_compared and all(are_compared) != given.only_drifted:
         return "--plan was made with other options: --only-drifted belongs to both or to neither"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     for option in ALL_OPTIONS:
@@ -2073,7 +2079,9 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
         words.append("--confirm=true")
     words += more
     typed = {word.partition("=")[0] for word in argv}
-    is_given = "--only-started-before" in typed or options.plan is not None  # it has its own
+    is_given = (
+        "--only-started-before" in typed or options.plan is not None
+    )  # with cutoffs of its own
     if options.cutoff < NO_CUTOFF and not is_given:
         words.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
@@ -2219,7 +2227,7 @@ class Connection:
     context: str = ""  # empty: the service account of the Pod
     kubectl_flags: tuple[str, ...] = ()
     user: str = ""  # as the API server knows it; empty if it does not tell
-    reload: Callable[[], object] = bool  # reads the credentials again; by default nothing
+    reload: Callable[[], object] = lambda: None  # reads the credentials again
     # The Authorization header, kept for half a minute
     token: str = ""
     valid_until: float = 0.0
@@ -2293,11 +2301,11 @@ class Cluster:
         self.retries = 0
         self.patience = 10.0  # seconds; more once it has responded
         # In the plan, what may not be read counts as absent. Afterwards, an API server that has
-        # just started may answer 403 for a moment.
-        self.absent: Collection[int] = (403, 404)
+        # just started may answer 403 for a moment: see roll_out.
+        self.counts_as_absent: Collection[int] = (403, 404)
         # How far the API server's clock is ahead of time.monotonic, by the latest responses
         self.clocks: deque[float] = deque(maxlen=9)
-        self.uid_of_controller = functools.cache(self.controller_uid)  # of ReplicaSets
+        self.cached_controller_uid = functools.cache(self.read_controller_uid)  # of ReplicaSets
         self.open_connections(REQUESTS_AT_A_TIME)
 
     def open_connections(self, count: int) -> None:
@@ -2336,7 +2344,7 @@ class Cluster:
         deadline = time.monotonic() + 2
         while self.now() < moment and time.monotonic() < deadline:
             time.sleep(0.05)
-            self.request("GET", "/version")
+            self.request("GET", "/version")  # its Date sets the clock
 
     def check_connection(self) -> None:
         """Check that the API server responds within 10 s, else ApiError."""
@@ -2355,7 +2363,7 @@ class Cluster:
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
-        Writes have none: a worker reads and decides again before it repeats one; see Work.write.
+        Writes pass retries=0: a worker decides again before it repeats one; see Work.write.
         The client's own retries have no deadline.
         """
         if not path:  # see path_of
@@ -2363,7 +2371,7 @@ class Cluster:
         deadline = time.monotonic() + self.patience
         retry_on: Collection[int] = RETRY_DRY_RUN_ON
         if method == "GET":
-            retry_on = RETRY_ON if 403 in self.absent else (*RETRY_ON, 403)
+            retry_on = RETRY_ON if 403 in self.counts_as_absent else (*RETRY_ON, 403)
         if retries is None:
             retries = self.retries
         rejected = None
@@ -2444,13 +2452,13 @@ class Cluster:
 
     def items(
         self,
-        group: str,
+        api_path: str,
         resource: str,
         namespaces: Names,
         selector: str | None = None,
     ) -> Iterator[Json]:
         """Yield the items of a list, read in pages; no namespaces means all."""
-        paths = [f"{group}/namespaces/{name}/{resource}" for name in namespaces]
+        paths = [f"{api_path}/namespaces/{name}/{resource}" for name in namespaces]
         query: Json = {"limit": PAGE}
         if selector:
             query["labelSelector"] = selector
@@ -2459,7 +2467,7 @@ class Cluster:
             page = query | {"continue": token} if token else query
             return self.request("GET", path, query=page).decode("utf-8", "replace")
 
-        for page in read_ahead(paths or [f"{group}/{resource}"], read):
+        for page in read_ahead(paths or [f"{api_path}/{resource}"], read):
             yield from items_of(page)
 
     def pods_of(self, owner: ObjectRef, obj: Json) -> list[Json]:
@@ -2473,7 +2481,7 @@ class Cluster:
                 continue
             controller, uid = controller_of(pod), controller_uid(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
-                uid = self.uid_of_controller(controller)
+                uid = self.cached_controller_uid(controller)
             if uid == nested(obj, "metadata.uid"):
                 pods.append(pod)
         return pods
@@ -2498,22 +2506,22 @@ class Cluster:
             return None
         return pods
 
-    def controller_uid(self, ref: ObjectRef) -> str:
+    def read_controller_uid(self, ref: ObjectRef) -> str:
         """Return the UID of the controller of an object; empty if it has none."""
-        return controller_uid(self.find(path_of(ref), self.absent, accept=METADATA_ONLY))
+        return controller_uid(self.find(path_of(ref), self.counts_as_absent, accept=METADATA_ONLY))
 
-    def controller_of(self, ref: ObjectRef) -> ObjectRef | None:
+    def read_controller(self, ref: ObjectRef) -> ObjectRef | None:
         """Return the controller of an object, from its metadata alone; None if it has none."""
-        return controller_of(self.find(path_of(ref), self.absent, accept=METADATA_ONLY))
+        return controller_of(self.find(path_of(ref), self.counts_as_absent, accept=METADATA_ONLY))
 
     def workload(self, ref: ObjectRef) -> Json:
         """Return the workload as it is now; empty if it does not exist.
 
         Permission to read other owners of Pods than the selected kinds is not required.
         """
-        return self.find(path_of(ref), (404,) if is_workload(ref) else self.absent)
+        return self.find(path_of(ref), (404,) if is_workload(ref) else self.counts_as_absent)
 
-    def owner(self, owner: ObjectRef, pod: Json) -> Json:
+    def owner_object(self, owner: ObjectRef, pod: Json) -> Json:
         """Return the controller of a Pod as it is now; empty if it does not exist.
 
         Of a custom resource, return what the Pod tells: the annotations of its template.
@@ -2568,10 +2576,10 @@ class Cluster:
             return dict(pod)
         return {}
 
-    def pod(self, pod: Json) -> Json:
+    def pod_again(self, pod: Json) -> Json:
         """Return a Pod as it is now; empty if it is gone, terminating, or another one by now."""
         now = self.pod_named(pod["metadata"]["namespace"], name_of(pod))
-        if not now or uid_of(now) != uid_of(pod) or is_terminating(now):
+        if not now or uid_of(now) != uid_of(pod) or is_ending(now):
             return {}
         return now
 
@@ -2609,7 +2617,7 @@ class Cluster:
             raise ApiError(200, f"{text}: run as a service account that may use no other")
         return pod
 
-    def last_change(self, config: ObjectRef) -> datetime | ApiError:
+    def config_change(self, config: ObjectRef) -> datetime | ApiError:
         """Return when a ConfigMap or Secret last changed, from its metadata alone."""
         try:
             body = self.request("GET", path_of(config), accept=METADATA_ONLY)
@@ -2619,7 +2627,7 @@ class Cluster:
 
     def namespace(self, name: str) -> Json:
         """Return a namespace with its metadata; empty if it is gone or cannot be read."""
-        return self.find(f"{CORE}/namespaces/{name}", self.absent, accept=METADATA_ONLY)
+        return self.find(f"{CORE}/namespaces/{name}", self.counts_as_absent, accept=METADATA_ONLY)
 
     def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> None:
         """Set annotations of a workload's Pod template.
@@ -2768,31 +2776,31 @@ def read_ahead(paths: Sequence[str], read: Callable[[str, str], str]) -> Iterato
 
     They are the next of the same list, and the first of up to four others: namespaces.
     """
-    path, page, waiting = paths[0], read(paths[0], ""), deque(paths[1:])
-    token = next_page(page)
+    path, page, unread_paths = paths[0], read(paths[0], ""), deque(paths[1:])
+    token = next_token(page)
     yield page
-    if not (token or waiting):  # as nearly always for one workload, which needs no threads
+    if not (token or unread_paths):  # as nearly always for one workload, which needs no threads
         return
     with ThreadPool(min(len(paths), LISTS_AT_A_TIME)) as pool:
 
         def begin(path: str, token: str = "") -> tuple[str, Any]:
             return path, pool.apply_async(read, (path, token))
 
-        reading = deque([begin(path, token)] if token else ())
-        while reading or waiting:
-            while waiting and len(reading) < LISTS_AT_A_TIME:
-                reading.append(begin(waiting.popleft()))
-            path, answer = reading.popleft()
+        requests = deque([begin(path, token)] if token else ())
+        while requests or unread_paths:
+            while unread_paths and len(requests) < LISTS_AT_A_TIME:
+                requests.append(begin(unread_paths.popleft()))
+            path, answer = requests.popleft()
             page = answer.get()
-            if token := next_page(page):
-                reading.appendleft(begin(path, token))
+            if token := next_token(page):
+                requests.appendleft(begin(path, token))  # before those of other lists
             yield page
 
 
 ITEMS = '"items":['  # API servers write it without spaces
 
 
-def next_page(text: str) -> str:
+def next_token(text: str) -> str:
     """Return the token of a list's next page; empty if there is none, or if it is not a list."""
     start, end = text.find(ITEMS) + len(ITEMS), text.rfind("]")
     envelope = text[:start] + text[end:] if ITEMS in text else text
@@ -2819,7 +2827,7 @@ def items_of(text: str) -> Iterator[Json]:
     except (ValueError, IndexError, RecursionError):
         message = f"truncated response: list ends after {position} characters"
         raise ApiError(200, message) from None
-    envelope = decode_object(text[:start] + text[position:])
+    envelope = decode_object(text[:start] + text[position:])  # without ITEMS, the whole text
     items = envelope.get("items")
     if not isinstance(items, list) or not isinstance(envelope.get("metadata"), dict):
         raise ApiError(200, f"unexpected response: not a list: {text[:80]!r}")
@@ -2868,10 +2876,10 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     from kubernetes.config import ConfigException, load_incluster_config
 
     flags = ["--kubeconfig", kubeconfig] if kubeconfig else []
-    view = [kubectl, "config", "view", "--minify", *flags]
-    view += ["--context", context] if context else []
+    view_command = [kubectl, "config", "view", "--minify", *flags]
+    view_command += ["--context", context] if context else []
     connection = Connection(Configuration())
-    config = read_kubeconfig(view)
+    config = read_kubeconfig(view_command)
     if not config:
         try:
             load_incluster_config(connection.configuration)
@@ -2880,14 +2888,14 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         return connection
     # The client shows a credential plugin's prompt only if standard output is a terminal.
     with redirect_stdout(sys.stderr):
-        user = load_user(config, connection)
+        user = load_cluster_and_user(config, connection)
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
     connection.kubectl_flags = (*flags, "--context", connection.context)
     if user.get("as"):
         who = f"context {connection.context} impersonates {user['as']}"
         raise StartError(f"{who}, which is not supported; use a context without `as`")
-    connection.reload = lambda: load_user(read_kubeconfig(view), connection)
+    connection.reload = lambda: load_cluster_and_user(read_kubeconfig(view_command), connection)
     configuration = connection.configuration
     if "exec" in user and not (configuration.api_key or configuration.cert_file):
         plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
@@ -2898,25 +2906,29 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     return connection
 
 
-def read_kubeconfig(view: Sequence[str]) -> Json:
+def read_kubeconfig(view_command: Sequence[str]) -> Json:
     """Return the kubeconfig as kubectl merges it, for one context, certificates included.
 
     Empty if there is no kubeconfig but a service account. StartError if neither can be used.
     """
-    path = view[view.index("--kubeconfig") + 1] if "--kubeconfig" in view else ""
+    path = (
+        view_command[view_command.index("--kubeconfig") + 1]
+        if "--kubeconfig" in view_command
+        else ""
+    )
     if path and not os.path.exists(path):
         raise StartError(f"kubeconfig {path} does not exist")
-    output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
+    output, error = run_command([*view_command, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         config = decode_object(output)
         find_plugins(config, path or os.environ.get("KUBECONFIG") or "~/.kube/config")
         return config
-    is_default = "--kubeconfig" not in view and "--context" not in view
+    is_default = "--kubeconfig" not in view_command and "--context" not in view_command
     if is_default and NO_CONTEXT in error and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
     hint = "specify a file with --kubeconfig or a context with --context"
     text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
-    raise StartError(f"{text}; to reproduce: {shlex.join(view)}", error)
+    raise StartError(f"{text}; to reproduce: {shlex.join(view_command)}", error)
 
 
 def find_plugins(config: Json, paths: str) -> None:
@@ -2933,7 +2945,7 @@ def find_plugins(config: Json, paths: str) -> None:
                 break
 
 
-def load_user(config: Json, connection: Connection) -> Json:
+def load_cluster_and_user(config: Json, connection: Connection) -> Json:
     """Load server and credentials for the client, and return the user of the kubeconfig.
 
     The client writes certificates to files with mode 0600, and removes them when it ends.
@@ -3069,7 +3081,8 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     ApiError for an odd Pod.
     """
     by_owner: dict[ObjectRef, list[LivePod]] = defaultdict(list)
-    samples: dict[ObjectRef, tuple[ObjectRef, bool, bytes]] = {}
+    samples: dict[ObjectRef, tuple[ObjectRef, bytes]] = {}
+    with_sidecar: set[ObjectRef] = set()
     scan = Scan()
     for pod in pods:
         scan.pods += 1
@@ -3077,26 +3090,27 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
             namespace = pod["metadata"]["namespace"]
             scan.namespaces.add(namespace)
             scan.containers |= {container["name"] for _, container in containers_of(pod)}
-            if is_terminating(pod) or not is_included(namespace, options):
+            if is_ending(pod) or not is_included(namespace, options):
                 continue
             live = live_pod(pod, options)
-            scan.containers |= live.lost
+            scan.containers |= live.lost_sidecars
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
             is_custom = "." in owner.group
             if live.sidecars or has_template(owner) or is_custom:
                 by_owner[owner].append(live)
-                has_sidecar = owner in samples and samples[owner][1]
-                if owner not in samples or (live.sidecars and not has_sidecar):
+                if owner not in samples or (live.sidecars and owner not in with_sidecar):
                     metadata = without_keys(pod["metadata"], "managedFields")
                     sample = packed({"metadata": metadata, "spec": pod["spec"]})
-                    samples[owner] = implied_workload(owner, pod), bool(live.sidecars), sample
+                    samples[owner] = implied_workload(owner, pod), sample
+                if live.sidecars:
+                    with_sidecar.add(owner)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
     owners = []
     for owner, own in by_owner.items():
-        ref, has_sidecar, sample = samples[owner]
-        if has_sidecar or has_template(owner):
+        ref, sample = samples[owner]
+        if owner in with_sidecar or has_template(owner):
             owners.append(Found(ref, (owner,), own, sample, sidecars_of(own)))
     return owners, scan
 
@@ -3136,9 +3150,9 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         stuck,
         view=interned(view_of(pod, names)) if is_compared else b"",
         resized=resized_containers(pod) if is_compared else (),
-        ends=nested(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
-        lost=interned(frozenset(lost_sidecars(pod, options))),
-        managed=managed_images(pod),
+        may_end=nested(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
+        lost_sidecars=interned(frozenset(lost_sidecars(pod, options))),
+        why_managed=why_images_managed(pod),
         uid=uid_of(pod),
     )
 
@@ -3176,18 +3190,18 @@ def hash_of(today: Today) -> str:
     """
     if not today.view:
         return ""
-    text = json.dumps(constant_part(unpacked(today.view), today.ignored))
+    text = json.dumps(comparable(unpacked(today.view), today.ignored))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def constant_part(value: Any, ignored: Ignored = frozenset(), path: Path = ()) -> Any:
+def comparable(value: Any, ignored: Ignored = frozenset(), path: Path = ()) -> Any:
     """Return a value without what is different in each new Pod, its lists in one order."""
     if path in ignored or (*path, ALL_NAMES) in ignored:
         return None
     if isinstance(value, dict):
-        return {key: constant_part(value[key], ignored, (*path, key)) for key in sorted(value)}
+        return {key: comparable(value[key], ignored, (*path, key)) for key in sorted(value)}
     if isinstance(value, list):
-        parts = [constant_part(part, ignored, (*path, str(n))) for n, part in enumerate(value)]
+        parts = [comparable(part, ignored, (*path, str(n))) for n, part in enumerate(value)]
         return sorted(parts, key=json.dumps)
     return value
 
@@ -3200,9 +3214,9 @@ def find_differences(
     The order of a list is no difference: some injectors write it from a map of Go. An annotation
     that new Pods do not have was written later, as network plugins do.
     """
-    if path[-2:] == ("fieldRef", "value") and expected is None:
+    if path[-2:] == ("fieldRef", "value") and expected is None:  # see with_metadata
         return
-    if is_same(constant_part(current), constant_part(expected)):
+    if is_same(comparable(current), comparable(expected)):
         return
     current, expected = as_objects(current, expected)
     if isinstance(current, dict) and isinstance(expected, dict):
@@ -3214,8 +3228,8 @@ def find_differences(
             yield from find_differences(current.get(name), expected.get(name), ignored, place)
         return
     if current is not None and expected is not None:
-        constant = constant_part(current, ignored, path)
-        if is_same(constant, constant_part(expected, ignored, path)):
+        constant = comparable(current, ignored, path)
+        if is_same(constant, comparable(expected, ignored, path)):
             return
     if len(path) == 1:  # a whole container
         current, expected = in_short(current), in_short(expected)
@@ -3262,15 +3276,15 @@ def elements_beyond(elements: Sequence[Any], others: Sequence[Any]) -> Json:
 def ignored_paths(
     first: Any, second: Any, running: Sequence[Any] = ()
 ) -> tuple[Ignored, list[Path]]:
-    """Return what is different in each new Pod, by two answers, and the paths where it cannot be.
+    """Return the paths of what is different in each new Pod, by two answers, and those of what
+    differs although it should be the same in all Pods: then neither answer can be trusted.
 
-    Containers and their fields, such as the image, are the same in all Pods. A value that a running
-    Pod has, too, is one of a few, or the injector is being upgraded; so is a name without another
-    one in its place. In a list in another order, nobody can tell which element is which.
+    That are containers and their fields, such as the image; a value that a running Pod has, too; a
+    name without another one in its place; and a list in another order.
     """
     ignored = set()
-    unknown = []
-    names: Counter[Path] = Counter()  # how many more the first answer has than the second
+    doubtful = []
+    surplus: Counter[Path] = Counter()  # names of the first answer minus those of the second
     changes: list[Difference] = []
     for difference in find_differences(first, second):
         path, one, other = difference
@@ -3281,21 +3295,19 @@ def ignored_paths(
         if gone.keys() == new.keys():
             changes += [Difference((*path, index), gone[index], new[index]) for index in gone]
         else:
-            unknown.append(path)
+            doubtful.append(path)
     for path, one, other in changes:
         values = [value for value in (one, other) if value is not None]
         if len(path) <= 2 or any(value_at(pod, path) in values for pod in running):
-            unknown.append(path)
+            doubtful.append(path)
         elif len(values) == 2:
             ignored.add(path)
-        else:
-            place = (*path[:-1], ALL_NAMES)
-            ignored.add(place)
-            names[place] += 1 if other is None else -1
-    for place, more in names.items():
-        if more:
-            unknown.append(place)
-    return frozenset(ignored), unknown
+        else:  # the answers may have other names there, but equally many
+            names = (*path[:-1], ALL_NAMES)
+            ignored.add(names)
+            surplus[names] += 1 if other is None else -1
+    doubtful += [names for names, more in surplus.items() if more]
+    return frozenset(ignored), doubtful
 
 
 def value_at(value: Any, path: Path) -> Any:
@@ -3453,7 +3465,7 @@ def compare_pods(
 
 def only_images(comparison: Comparison) -> bool:
     """Return whether only images differ, of containers that run as long as their Pod."""
-    today = stored_object(comparison.today.view)
+    today = unpacked_object(comparison.today.view)
     for container, *section in (difference.path for difference in comparison.differences):
         if section != ["image"] or today[container]["position"] == INIT:
             return False
@@ -3531,12 +3543,12 @@ def compare_all(
     If the first dry runs all time out, the others are not tried.
     """
     answers: dict[Found, Today] = {}
-    answered: dict[Found, float] = {}
+    answered_at: dict[Found, float] = {}
     timeouts = 0
-    today = NOT_ASKED
-    for found, today in in_parallel(everything, partial(ask_today, cluster, options)):
-        answers[found], answered[found] = today, time.monotonic()
-        timeouts += today.error is not None and today.error.is_timeout
+    last = NOT_ASKED
+    for found, last in in_parallel(everything, partial(ask_today, cluster, options)):
+        answers[found], answered_at[found] = last, time.monotonic()
+        timeouts += last.error is not None and last.error.is_timeout
         progress.show(f"Comparing: {len(answers)} of {len(everything)} workloads")
         if len(answers) == timeouts == REQUESTS_AT_A_TIME:
             text = "the first %d dry runs timed out; the remaining workloads are not compared"
@@ -3544,12 +3556,12 @@ def compare_all(
             break  # with the last answer for those
     progress.show("")
     configs = {config for answer in answers.values() for config in answer.configs}
-    last_changes = dict(in_parallel(configs, cluster.last_change))
+    last_changes = dict(in_parallel(configs, cluster.config_change))
     compared = {}
     for found in everything:  # those that were not asked have the last error
-        changed = with_changes(answers.get(found, today), last_changes)
+        changed = with_changes(answers.get(found, last), last_changes)
         compared[found] = compare(found, changed, options)
-    asked = ask_again_later(cluster, options, compared, answered, progress)
+    asked = ask_again_later(cluster, options, compared, answered_at, progress)
     compared |= {found: compare(found, today, options) for found, today in asked.items()}
     return {found.ref: comparison for found, comparison in compared.items()}
 
@@ -3561,23 +3573,23 @@ def ask_again_later(
     cluster: Cluster,
     options: Options,
     compared: Mapping[Found, Comparison],
-    answered: Mapping[Found, float],
+    answered_at: Mapping[Found, float],
     progress: ProgressLine,
 ) -> dict[Found, Today]:
     """Ask again what would be created for the workloads that differ, and return what is known then.
 
-    `answered` has the monotonic times of the first answers.
+    `answered_at` has the monotonic times of the first answers.
     """
 
     def ask(found: Found) -> Today:
-        time.sleep(max(answered[found] + ANSWERS_APART - time.monotonic(), 0))
-        return ask_today(cluster, options, found, 1)
+        time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
+        return ask_today(cluster, options, found, number=1)
 
-    waiting = [found for found in answered if compared[found].differences]
+    differing = [found for found in answered_at if compared[found].differences]
     asked = {}
-    for found, second in in_parallel(waiting, ask):
+    for found, second in in_parallel(differing, ask):
         asked[found] = known_today(found, compared[found].today, second, options)
-        progress.show(f"Comparing again: {len(asked)} of {len(waiting)} workloads")
+        progress.show(f"Comparing again: {len(asked)} of {len(differing)} workloads")
     progress.show("")
     return asked
 
@@ -3587,10 +3599,10 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     if second.error:
         return replace(first, error=second.error)
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
-    ignored, unknown = ignored_paths(unpacked(first.view), unpacked(second.view), running)
-    if unknown:
+    ignored, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view), running)
+    if doubtful:
         places = []
-        for container, *section in dict.fromkeys(map(shown_path, unknown)):
+        for container, *section in dict.fromkeys(map(shown_path, doubtful)):
             place = f"container {container}"
             if section:
                 place = f"{section_text(section)} of {container}"
@@ -3598,9 +3610,11 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
         text = f"the injector gave two different answers ({join_words(places)})"
         why = "it has a few possible values, or the injector is being upgraded"
         return replace(first, error=ApiError(200, f"{text}: {why}"))
-    others, _ = ignored_paths(unpacked(first.others), unpacked(second.others))
+    ignored_in_others, _ = ignored_paths(unpacked(first.others), unpacked(second.others))
     live = view_of_others(unpacked(found.sample), options.sidecars)
-    return replace(first, ignored=ignored, other_changes=other_changes(live, first.others, others))
+    return replace(
+        first, ignored=ignored, other_changes=other_changes(live, first.others, ignored_in_others)
+    )
 
 
 def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0) -> Today:
@@ -3611,7 +3625,7 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
     names = options.sidecars
     try:
         sample = unpacked(found.sample)
-        obj = with_template(cluster, found)
+        obj = template_source(cluster, found)
         pod = cluster.pod_today(found.ref, obj, sample, number)
         configs = NOTHING
         if options.include_config:
@@ -3627,7 +3641,7 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
         return Today(error=ApiError(200, f"unexpected response to the dry run: {error!r}"))
 
 
-def with_template(cluster: Cluster, found: Found) -> Json:
+def template_source(cluster: Cluster, found: Found) -> Json:
     """Return the object whose template a workload's Pods come back from. ApiError if unknown."""
     obj = found.obj
     owner, *others = found.owners
@@ -3709,7 +3723,7 @@ def value_text(value: Any) -> str:
 # its docstring is what the README says of it.
 
 
-class Stage(enum.IntEnum):
+class Known(enum.IntEnum):
     """What is known of a workload when a rule is asked."""
 
     EXISTS = 0  # whether it is still there; once its rollout has begun, nothing else matters
@@ -3726,10 +3740,10 @@ class Rule(NamedTuple):
     """A rule, and what is said of a workload to which it applies."""
 
     applies: RuleFunction
-    stage: Stage
-    left: str  # why its Pods are not up to date, for the table of sidecars, if they are not
+    known: Known
+    why_left: str  # why its Pods are not up to date, for the table of sidecars, if they are not
     is_audited: bool  # whether --fail-on-drift counts them: they are known, and matter to an audit
-    is_applied: bool  # whether a row of --plan needs nothing then
+    needs_nothing: bool  # whether a row of --plan needs nothing then
     rank: int  # in lists: what somebody must do comes first, then what an option includes
 
 
@@ -3738,26 +3752,26 @@ NO_RANK = 99
 
 
 def rule(
-    stage: Stage,
-    left: str = "not checked",
+    known: Known,
+    why_left: str = "not checked",
     is_audited: bool = True,
-    is_applied: bool = False,
+    needs_nothing: bool = False,
     rank: int = NO_RANK,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as the next rule."""
 
     def register(function: RuleFunction) -> RuleFunction:
-        row = Rule(function, stage, left, is_audited, is_applied, rank)
+        row = Rule(function, known, why_left, is_audited, needs_nothing, rank)
         RULES[function.__name__] = row
         return function
 
     return register
 
 
-def left_text(code: str) -> str:
+def why_left(code: str) -> str:
     """Return why Pods are not up to date, by the code of a rule, an outcome, or another word."""
     if code in RULES:
-        return RULES[code].left
+        return RULES[code].why_left
     return code.replace("_", " ")
 
 
@@ -3773,19 +3787,19 @@ def rank_of(code: str) -> int:
 
 def needs_nothing(code: str) -> bool:
     """Return whether a row of --plan with a code counts as applied."""
-    return code in RULES and RULES[code].is_applied
+    return code in RULES and RULES[code].needs_nothing
 
 
 def by_text(counts: Mapping[str, int]) -> Counter[str]:
     """Return numbers of Pods by what people read, of those by code."""
     by_reason: Counter[str] = Counter()
     for code, count in counts.items():
-        by_reason[left_text(code)] += count
+        by_reason[why_left(code)] += count
     return by_reason
 
 
 CHECK_INJECTOR = "check what injects it"
-# Codes with which a plan skips a workload, and a worker fails: the plan could still do it.
+# Codes with which a plan skips a workload, and a worker fails: it was possible by the plan.
 NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
 IMPOSSIBLE = ("rejected", "unknown", *NO_SIDECAR)
 IN_THE_PLAN, DRIFTED = "in_the_plan", "drifted"  # codes of Pods besides those of rules and outcomes
@@ -3795,7 +3809,7 @@ def decide(
     found: Found,
     comparison: Comparison,
     options: Options,
-    stage: Stage = Stage.WRITE,
+    known: Known = Known.WRITE,
     planned: Decision | None = None,
 ) -> Decision:
     """Return what is done about a workload, or the reason of the first rule that applies.
@@ -3804,10 +3818,10 @@ def decide(
     `planned` is what the plan had decided, for the worker.
     """
     draft = Decision(found, comparison, planned=planned)
-    if stage >= Stage.METHOD:
+    if known >= Known.METHOD:
         draft = draft_of(draft, options)
     for code, row in RULES.items():
-        if row.stage > stage:
+        if row.known > known:
             continue
         reason = row.applies(draft, options)
         if reason:
@@ -3830,7 +3844,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
-    state = State.SERVING if found.is_serving else State.NO_SERVICE
+    risk = Risk.SERVING if found.is_serving else Risk.NO_SERVICE
     return replace(
         draft,
         method=method,
@@ -3838,7 +3852,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         kept_pods=tuple(kept),
         total_pods=total,
         pods_replaced=replaced,
-        state=State.UNHEALTHY if problem else state,
+        risk=Risk.UNHEALTHY if problem else risk,
         problem=problem,
         downtime=may_all_be_away(found, method, options),
     )
@@ -3853,7 +3867,7 @@ def method_for(found: Found, comparison: Comparison, options: Options) -> Method
     obj = found.obj
     if is_paused(obj) or is_on_delete(obj) or not is_workload(found.ref):
         return Method.EVICT
-    if is_degraded(found) or found.is_held:
+    if is_degraded(found) or found.waits_for_lost_pod:
         return Method.EVICT
     return Method.RESTART
 
@@ -3866,14 +3880,14 @@ def old_and_kept(
     They are those that differ, or without --only-drifted all with a sidecar, if they were created
     before the cutoff; and whatever their age those that lost a sidecar.
     """
-    lost = found.lost
+    lost = found.pods_that_lost
     cutoff = options.cutoff_of(found.ref)
     old = []
     kept = []
     for pod in found.pods:
         is_outdated = bool(pod.sidecars)
         if options.only_drifted:
-            is_outdated = pod.name in comparison.drifted
+            is_outdated = pod.name in comparison.drifted_pods
         if pod.name not in lost and not (is_outdated and pod.created < cutoff):
             continue
         if is_below_partition(found.obj, pod.name):
@@ -3890,7 +3904,7 @@ def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
     return options.evict
 
 
-@rule(Stage.OWNER, left="not selected", is_audited=False)
+@rule(Known.OWNER, why_left="not selected", is_audited=False)
 def not_named(draft: Draft, options: Options) -> str:
     """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
     if not is_named(draft.ref, options):
@@ -3898,7 +3912,7 @@ def not_named(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OBJECT, left="excluded", is_audited=False)
+@rule(Known.OBJECT, why_left="excluded", is_audited=False)
 def excluded(draft: Draft, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
@@ -3909,7 +3923,7 @@ def excluded(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OBJECT, left="excluded", is_audited=False)
+@rule(Known.OBJECT, why_left="excluded", is_audited=False)
 def not_included(draft: Draft, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
@@ -3918,7 +3932,7 @@ def not_included(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OWNER, left="static Pod")
+@rule(Known.OWNER, why_left="static Pod")
 def static_pod(draft: Draft, options: Options) -> str:
     """A static Pod, which the kubelet of its node manages."""
     if draft.ref.kind == "Node":
@@ -3926,7 +3940,7 @@ def static_pod(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OWNER, left="runs to completion", is_audited=False)
+@rule(Known.OWNER, why_left="runs to completion", is_audited=False)
 def running_to_completion(draft: Draft, options: Options) -> str:
     """A Pod of a Job, which runs to completion."""
     if draft.ref.kind == "Job" and draft.ref.group == "batch":
@@ -3934,15 +3948,15 @@ def running_to_completion(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OWNER)
+@rule(Known.OWNER)
 def restart_policy(draft: Draft, options: Options) -> str:
     """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
-    if any(pod.ends for pod in draft.found.pods):
+    if any(pod.may_end for pod in draft.found.pods):
         return "restartPolicy is not Always; replace it with the tools of its controller"
     return ""
 
 
-@rule(Stage.OWNER)
+@rule(Known.OWNER)
 def without_controller(draft: Draft, options: Options) -> str:
     """A Pod without a controller, which nobody would create again."""
     if not draft.ref.kind:
@@ -3950,14 +3964,14 @@ def without_controller(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OWNER, left="drifted", rank=6)
+@rule(Known.OWNER, why_left="drifted", rank=6)
 def kind_not_selected(draft: Draft, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
-    # With --only-drifted, others are compared all the same.
     ref = draft.ref
-    is_left = draft.comparison.is_drifted or not options.only_drifted
-    if is_selected_kind(ref, options) or not is_left:
+    if is_selected_kind(ref, options):
         return ""
+    if options.only_drifted and not draft.comparison.is_drifted:
+        return ""  # not compared yet, or up to date
     if is_workload(ref):
         return f"not selected; {KINDS[ref.kind].how_to_select}"
     owner = f"{ref.kind} ({ref.group or 'v1'})"
@@ -3965,7 +3979,7 @@ def kind_not_selected(draft: Draft, options: Options) -> str:
     return f"managed by {owner}, which has no rollouts; {hint}"
 
 
-@rule(Stage.EXISTS)
+@rule(Known.EXISTS)
 def gone(draft: Draft, options: Options) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
     if draft.found.stored != b"":
@@ -3974,7 +3988,7 @@ def gone(draft: Draft, options: Options) -> str:
     return text if is_workload(draft.ref) else f"its controller {text}"
 
 
-@rule(Stage.EXISTS, left="being deleted", is_audited=False)
+@rule(Known.EXISTS, why_left="being deleted", is_audited=False)
 def being_deleted(draft: Draft, options: Options) -> str:
     """It or its namespace is being deleted."""
     if nested(draft.found.obj, "metadata.deletionTimestamp"):
@@ -3987,7 +4001,7 @@ def being_deleted(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OBJECT)
+@rule(Known.OBJECT)
 def another_object(draft: Draft, options: Options) -> str:
     """Has another UID than in `--plan`: it was created again."""
     row = options.row_of(draft.ref)
@@ -3996,7 +4010,7 @@ def another_object(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OBJECT)
+@rule(Known.OBJECT)
 def restarted_meanwhile(draft: Draft, options: Options) -> str:
     """Restarted by another run since the plan."""
     planned = draft.planned
@@ -4008,15 +4022,15 @@ def restarted_meanwhile(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Stage.OBJECT, left="without Pods", rank=2)
+@rule(Known.OBJECT, why_left="without Pods", rank=2)
 def without_pods(draft: Draft, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
     if draft.found.sample:
         return ""
-    return why_unfinished(draft.found, options)
+    return why_never_completed(draft.found, options)
 
 
-@rule(Stage.METHOD, left="rejected", rank=4)
+@rule(Known.METHOD, why_left="rejected", rank=4)
 def rejected(draft: Decision, options: Options) -> str:
     """The API server, a policy or a webhook rejects new Pods."""
     if draft.comparison.verdict is not Verdict.REJECTED:
@@ -4024,7 +4038,7 @@ def rejected(draft: Decision, options: Options) -> str:
     return f"new Pods cannot be created: {short_reason(draft.comparison.message)}"
 
 
-@rule(Stage.METHOD)
+@rule(Known.METHOD)
 def unknown(draft: Decision, options: Options) -> str:
     """Not compared: the dry run had no answer, or two different ones."""
     if draft.comparison.verdict is not Verdict.UNKNOWN:
@@ -4033,7 +4047,7 @@ def unknown(draft: Decision, options: Options) -> str:
     return f"{what}: {short_reason(draft.comparison.message)}"
 
 
-@rule(Stage.WRITE, left="lost sidecar", rank=1)
+@rule(Known.WRITE, why_left="lost sidecar", rank=1)
 def lost_sidecar(draft: Decision, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
     found, view = draft.found, draft.comparison.today.view
@@ -4042,7 +4056,8 @@ def lost_sidecar(draft: Decision, options: Options) -> str:
     missing = sorted(found.lost_sidecar_names.difference(unpacked(view)))
     if not missing:
         return ""
-    text = f"{len(found.lost)} of {count_of(len(found.pods), 'Pod')} lost {join_words(missing)}"
+    lost = f"{len(found.pods_that_lost)} of {count_of(len(found.pods), 'Pod')}"
+    text = f"{lost} lost {join_words(missing)}"
     return f"{text}, and new ones would not get it; repair the injector"
 
 
@@ -4055,7 +4070,7 @@ def is_needed(draft: Decision, options: Options) -> bool:
     return bool(draft.old_pods or draft.kept_pods)
 
 
-@rule(Stage.WRITE, left="drifted", rank=3)
+@rule(Known.WRITE, why_left="drifted", rank=3)
 def incomplete_rollout(draft: Decision, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
     # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
@@ -4067,13 +4082,13 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
         if reason:
             return f"{reason}; wait, or run `kubectl rollout status`"
         if draft.comparison.is_drifted or draft.method is not Method.RESTART:
-            return ""
+            return ""  # it is rolled out, which also completes an earlier rollout
     if is_selected_kind(draft.ref, options):
-        return why_unfinished(draft.found, options)
+        return why_never_completed(draft.found, options)
     return ""
 
 
-@rule(Stage.WRITE, left="", is_applied=True)
+@rule(Known.WRITE, why_left="", needs_nothing=True)
 def up_to_date(draft: Decision, options: Options) -> str:
     """Needs no rollout. Listed only if it is a row of `--plan`."""
     if not is_needed(draft, options):
@@ -4081,34 +4096,32 @@ def up_to_date(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Stage.METHOD, left="drifted", rank=7)
+@rule(Known.METHOD, why_left="drifted", rank=7)
 def wrong_method(draft: Decision, options: Options) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
-    is_stopped = is_paused(obj)
-    if draft.method is Method.RESTART:
-        if is_stopped:
-            return "paused; run `kubectl rollout resume` first, or use --evict"
-        hint = "use --evict, or delete its Pods manually, one at a time"
-        if is_on_delete(obj):
-            return f"updateStrategy is OnDelete; {hint}"
-        strategy = nested(obj, "spec.updateStrategy.type") or "RollingUpdate"
-        if strategy != "RollingUpdate":
-            hint = "which `kubectl rollout status` does not support; restart it manually"
-            return f"updateStrategy is {strategy}, {hint}"
-    is_evicted = draft.ref.kind == "Deployment" and draft.method is Method.EVICT
-    if is_evicted and not is_stopped:
+    strategy = nested(obj, "spec.updateStrategy.type") or "RollingUpdate"
+    if draft.method is Method.EVICT and draft.ref.kind == "Deployment" and not is_paused(obj):
         return "no longer paused; rerun this command to restart it"
+    if draft.method is not Method.RESTART:
+        return ""
+    if is_paused(obj):
+        return "paused; run `kubectl rollout resume` first, or use --evict"
+    if is_on_delete(obj):
+        return "updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time"
+    if strategy != "RollingUpdate":
+        hint = "which `kubectl rollout status` does not support; restart it manually"
+        return f"updateStrategy is {strategy}, {hint}"
     return ""
 
 
-@rule(Stage.WRITE, left="drifted", rank=8)
+@rule(Known.WRITE, why_left="drifted", rank=8)
 def degraded(draft: Decision, options: Options) -> str:
     """A restart would stop another Pod, or wait for an unready one; use `--evict`."""
     if draft.method is not Method.RESTART:
         return ""
     hint = "use --evict, which replaces unready Pods first, or repair the unready Pod"
-    if draft.found.is_held:
+    if draft.found.waits_for_lost_pod:
         return f"a restart waits for its unready Pod, which has lost its sidecar; {hint}"
     if is_degraded(draft.found):
         shortage = shortage_of(draft.ref, draft.found.obj)
@@ -4116,22 +4129,21 @@ def degraded(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Stage.WRITE, left="drifted", rank=9)
+@rule(Known.WRITE, why_left="drifted", rank=9)
 def unhealthy(draft: Decision, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
-    if options.skip_unhealthy and draft.problem and not draft.found.lost:
+    if options.skip_unhealthy and draft.problem and not draft.found.pods_that_lost:
         return f"unhealthy: {draft.problem}"
     return ""
 
 
-@rule(Stage.WRITE, left="drifted", rank=5)
+@rule(Known.WRITE, why_left="drifted", rank=5)
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
     if not view:  # no answer; that of a Pod without sidecars is not empty
         return ""
-    is_compared = options.include_missing or options.only_drifted
-    if not is_compared and not any(pod.sidecars for pod in draft.found.pods):
+    if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
         return ""  # nothing_to_replace says so
     missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
     if not missing:
@@ -4145,7 +4157,7 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
     return f"{text}; not restarted without --allow-removal; {CHECK_INJECTOR}"
 
 
-@rule(Stage.WRITE, left="drifted", is_applied=True)
+@rule(Known.WRITE, why_left="drifted", needs_nothing=True)
 def below_partition(draft: Decision, options: Options) -> str:
     """All its old Pods are below the partition of its StatefulSet."""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
@@ -4154,7 +4166,7 @@ def below_partition(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Stage.WRITE, left="drifted", is_applied=True)
+@rule(Known.WRITE, why_left="drifted", needs_nothing=True)
 def nothing_to_replace(draft: Decision, options: Options) -> str:
     """No Pod needs to be replaced anymore, or all were created after the cutoff."""
     found = draft.found
@@ -4166,13 +4178,16 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
         return "its Pods no longer have the sidecar"
     pods, kind = found.pods, "Pods"
     if options.only_drifted:
-        pods, kind = [pod for pod in pods if pod.name in draft.comparison.drifted], "drifted Pods"
+        pods, kind = (
+            [pod for pod in pods if pod.name in draft.comparison.drifted_pods],
+            "drifted Pods",
+        )
     if pods and all(pod.created >= options.cutoff_of(found.ref) for pod in pods):
         return f"all its {kind} were created after the cutoff"
     return "already up to date"
 
 
-@rule(Stage.METHOD, left="drifted")
+@rule(Known.METHOD, why_left="drifted")
 def changed_in_place(draft: Decision, options: Options) -> str:
     """A SidecarSet manages its images, or by now not only images differ."""
     # OpenKruise would change an image back, in place (tested with 1.8.3).
@@ -4181,31 +4196,30 @@ def changed_in_place(draft: Decision, options: Options) -> str:
     if draft.differences and not only_images(draft.comparison):
         return "not only images differ now; rerun this command"
     for pod in draft.found.pods:
-        if pod.managed:
-            return pod.managed
+        if pod.why_managed:
+            return pod.why_managed
     return ""
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Known.WRITE, why_left="drifted")
 def pending_template(draft: Decision, options: Options) -> str:
     """Replacing its Pods may also roll out a change of its Pod template."""
-    # A Pod comes back as the template of its owner is now. Of an owner whose status counts no
-    # updated Pods, only a spec that nobody has changed is known to be that of its Pods. The
-    # ReplicaSet of a paused Deployment, or of another controller, keeps its template.
+    # A Pod comes back as the template of its owner is now.
     ref, obj = draft.ref, draft.found.obj
     is_pending = False
     if is_on_delete(obj):
-        live = len(draft.found.pods) - misscheduled(obj)
-        is_pending = counts_of(ref, obj).updated < live or not is_observed(obj)
-    elif ref.kind in OWNED and has_template(ref):
+        on_wanted_nodes = len(draft.found.pods) - misscheduled(obj)
+        is_pending = counts_of(ref, obj).updated < on_wanted_nodes or not is_observed(obj)
+    elif ref.kind in WITHOUT_ROLLOUTS and has_template(ref):
+        # Its status counts no updated Pods: only a spec that was never changed is that of its Pods.
         is_pending = nested(obj, "metadata.generation") != 1
     if is_pending and draft.method is Method.EVICT:
         hint = "replace them manually, one at a time"
         return f"replacing its Pods may also roll out a change of its Pod template; {hint}"
-    return ""
+    return ""  # the ReplicaSet of a paused Deployment, or of another controller, keeps its template
 
 
-@rule(Stage.WRITE, left="drifted")
+@rule(Known.WRITE, why_left="drifted")
 def another_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would get another sidecar than in `--plan`."""
     row = options.row_of(draft.ref)
@@ -4214,7 +4228,7 @@ def another_sidecar(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Stage.METHOD, left="drifted")
+@rule(Known.METHOD, why_left="drifted")
 def another_method(draft: Decision, options: Options) -> str:
     """Its Pods would be replaced in another way than in `--plan`."""
     row = options.row_of(draft.ref)
@@ -4223,7 +4237,7 @@ def another_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Stage.WRITE, left="drifted", rank=10)
+@rule(Known.WRITE, why_left="drifted", rank=10)
 def has_downtime(draft: Decision, options: Options) -> str:
     """All its Pods may be away at once, with `--skip-downtime`."""
     if options.skip_downtime and draft.downtime:
@@ -4239,7 +4253,7 @@ def new_pods(found: Found) -> list[LivePod]:
     changed, _ = last_change(found.obj)
     if not changed:
         return []
-    return [pod for pod in found.pods if seconds_of(pod.created) >= changed]
+    return [pod for pod in found.pods if in_whole_seconds(pod.created) >= changed]
 
 
 def is_repair(draft: Decision) -> bool:
@@ -4249,12 +4263,11 @@ def is_repair(draft: Decision) -> bool:
     lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ; a
     worker that has no answer does nothing.
     """
-    today, lost = draft.comparison.today, draft.found.lost
-    for pod in new_pods(draft.found):
-        if not today.view:
-            if not draft.planned and (pod.stuck or pod.name in lost):
-                return True
-            continue
+    today, lost = draft.comparison.today, draft.found.pods_that_lost
+    new = new_pods(draft.found)
+    if not today.view:
+        return not draft.planned and any(pod.stuck or pod.name in lost for pod in new)
+    for pod in new:
         if pod.name in lost:
             return True
         if pod.stuck:
@@ -4281,11 +4294,11 @@ def why_incomplete(found: Found) -> str:
         or counts.current - counts.updated <= partition_of(obj)
     ):
         return ""
-    text = f"its rollout is not complete: {counts.updated} of {count_of(counts.current, 'Pod')} updated"
-    return join_texts(": ", text, why_not_healthy(found))
+    updated = f"{counts.updated} of {count_of(counts.current, 'Pod')} updated"
+    return join_texts(": ", f"its rollout is not complete: {updated}", why_not_healthy(found))
 
 
-def why_unfinished(found: Found, options: Options) -> str:
+def why_never_completed(found: Found, options: Options) -> str:
     """Return why the last rollout was never complete, if this command began it.
 
     Empty if it was, or if somebody else has changed the Pod template since.
@@ -4295,7 +4308,7 @@ def why_unfinished(found: Found, options: Options) -> str:
     if not (is_own and timestamps_of(obj, options.annotation_prefix)):
         return ""
     reason = why_incomplete(found)
-    if reason or not was_never_complete(obj):
+    if reason or not is_never_complete(obj):
         return reason
     cause = why_not_healthy(found) or shortage_of(found.ref, obj)
     if not found.pods:
@@ -4335,7 +4348,7 @@ def missing_sidecars(decision: Decision, names: Collection[str], options: Option
 
 def annotations_to_match(found: Found) -> list[Labels]:
     """Return the annotations that options are about; without a readable owner, those of a Pod."""
-    obj = found.obj or stored_object(found.sample)
+    obj = found.obj or unpacked_object(found.sample)
     return [annotations_of(obj), template_annotations(obj)]
 
 
@@ -4363,13 +4376,13 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     and daemon/util/daemonset_util.go.
     """
     obj = found.obj
-    wanted = counts_of(found.ref, obj).desired or len(found.pods)
-    if partition_of(obj) or (found.ref.kind == "DaemonSet" and wanted == 1):
+    desired = counts_of(found.ref, obj).desired or len(found.pods)
+    if partition_of(obj) or (found.ref.kind == "DaemonSet" and desired == 1):
         return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
     if method is not Method.RESTART:
-        if is_ordered_ready(obj) and wanted > 1:  # one by one
+        if is_ordered_ready(obj) and desired > 1:  # one by one
             return False
-        return evicted_at_once(method, wanted, options) >= wanted
+        return evicted_at_once(method, desired, options) >= desired
     if nested(obj, "spec.strategy.type") == "Recreate":
         return True
     field = "strategy" if found.ref.kind == "Deployment" else "updateStrategy"
@@ -4377,11 +4390,11 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     has_surge = rolling.get("maxSurge", 0) not in (0, "0%")
     away = rolling.get("maxUnavailable", 1)
     if isinstance(away, str):
-        part = int(away.rstrip("%")) * wanted / 100
+        part = int(away.rstrip("%")) * desired / 100
         away = math.ceil(part) if found.ref.kind == "DaemonSet" else int(part)
     if not has_surge:
         away = max(away, 1)
-    return bool(away >= wanted)
+    return bool(away >= desired)
 
 
 def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
@@ -4409,25 +4422,29 @@ def find_workloads(
     cluster: Cluster, owners: Sequence[Found], scan: Scan, options: Options
 ) -> list[Found]:
     """Return the workloads of the owners of Pods, and those without Pods."""
-    # An owner without the sidecar belongs to a workload that has it elsewhere, or does not count.
+    # Drop owners without the sidecar, unless another owner of the same workload has it.
     wanted = set()
     for found in owners:
-        if found.sidecars or options.include_missing or any(pod.lost for pod in found.pods):
+        if (
+            found.sidecars
+            or options.include_missing
+            or any(pod.lost_sidecars for pod in found.pods)
+        ):
             wanted.add(found.ref)
     owners = [found for found in owners if found.ref in wanted]
     objects, without_pods = read_lists(cluster, wanted, scan, options)
-    refs = controllers_of(cluster, owners, objects, options)
-    groups = group_by(owners, lambda found: refs.get(found.owners[0], found.ref))
+    controllers = controllers_of(cluster, owners, objects, options)
+    groups = group_by(owners, lambda found: controllers.get(found.owners[0], found.ref))
     merged = {ref: merge(ref, group) for ref, group in groups.items()}
     selected = []
     for found in merged.values():
-        if not decide(found, NOT_COMPARED, options, Stage.OWNER).reason:
+        if not decide(found, NOT_COMPARED, options, Known.OWNER).reason:
             selected.append(found)
     for found, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         merged[found.ref] = replace(found, stored=stored)
     workloads = []
     for found in merged.values():
-        if found.sidecars or found.lost or options.include_missing:
+        if found.sidecars or found.pods_that_lost or options.include_missing:
             workloads.append(found)
     return workloads + without_pods
 
@@ -4464,12 +4481,12 @@ def read_lists(
                     if options.workloads:
                         scan.listed.update(typed_names(ref))
                     scan.containers.update(container_names(obj["spec"]["template"]))
-                    scan.planned |= {ref} & (options.plan or {}).keys()
+                    scan.in_plan |= {ref} & (options.plan or {}).keys()
                 if ref in wanted:
-                    objects[ref] = reduced(obj)
+                    objects[ref] = reduce_and_pack(obj)
                 elif is_without_pods(ref, obj, options):
-                    found = Found(ref, stored=reduced(obj))
-                    if why_unfinished(found, options):
+                    found = Found(ref, stored=reduce_and_pack(obj))
+                    if why_never_completed(found, options):
                         without_any.append(found)
         except ApiError as error:
             if error.status != 403 or kind in options.kinds:
@@ -4477,7 +4494,7 @@ def read_lists(
     return objects, without_any
 
 
-def reduced(obj: Json) -> bytes:
+def reduce_and_pack(obj: Json) -> bytes:
     """Remove what the plan does not need from a workload, and return it, packed."""
     entries = []  # see last_change
     for entry in nested(obj, "metadata.managedFields"):
@@ -4517,11 +4534,11 @@ def controllers_of(
     unknown = []
     for found in owners:
         owner = found.owners[0]
-        if owner.kind not in OWNED or not has_template(owner):
+        if owner.kind not in WITHOUT_ROLLOUTS or not has_template(owner):
             continue
-        if not is_selected_by(stored_object(objects.get(found.ref, b"")), found.sample):
+        if not is_selected_by(unpacked_object(objects.get(found.ref, b"")), found.sample):
             unknown.append(owner)
-    asked = in_parallel(unknown, cluster.controller_of)
+    asked = in_parallel(unknown, cluster.read_controller)
     return {owner: controller or owner for owner, controller in asked}
 
 
@@ -4540,22 +4557,22 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
     if is_workload(found.ref):  # of another kind than the selected ones, perhaps forbidden
         obj = cluster.find(path_of(found.ref), (403, 404))
     else:
-        obj = cluster.owner(found.owners[0], unpacked(found.sample))
+        obj = cluster.owner_object(found.owners[0], unpacked(found.sample))
     return packed_object(obj)
 
 
 def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
-    """Return the workloads in rollout order: by state, those with downtime last.
+    """Return the workloads in rollout order: by risk, those with downtime last.
 
     Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
     """
-    turns: Counter[tuple[str, bool, str]] = Counter()
-    order = {}
+    turns: Counter[tuple[str, bool, str]] = Counter()  # of a namespace, by rank
+    place = {}
     for decision in sorted(decisions, key=lambda decision: (decision.total_pods, decision.ref)):
-        rank = (decision.state.value, decision.downtime, decision.ref.namespace)
+        rank = (decision.risk.value, decision.downtime, decision.ref.namespace)
         turns[rank] += 1
-        order[decision.ref] = (*rank[:2], turns[rank], decision.ref.namespace)
-    return sorted(decisions, key=lambda decision: order[decision.ref])
+        place[decision.ref] = (*rank[:2], turns[rank], decision.ref.namespace)
+    return sorted(decisions, key=lambda decision: place[decision.ref])
 
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
@@ -4567,7 +4584,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     gc.set_threshold(50_000)
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector)
-    began = cluster.now()
+    began = cluster.now()  # before the first page is read, below
     owners, scan = read_pods(pods, options)
     scan.began = began
     everything = find_workloads(cluster, owners, scan, options)
@@ -4589,41 +4606,42 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster, compare, decide, and return the plan."""
     everything, scan = read_cluster(cluster, options)
-    stage = Stage.OBJECT if options.only_drifted else Stage.WRITE
-    decided = {found.ref: decide(found, NOT_COMPARED, options, stage) for found in everything}
+    known = Known.OBJECT if options.only_drifted else Known.WRITE
+    decided = {found.ref: decide(found, NOT_COMPARED, options, known) for found in everything}
     compared: dict[ObjectRef, Comparison] = {}
     if options.only_drifted:
         taken = [decision.found for decision in decided.values() if not decision.reason]
         compared = compare_all(cluster, taken, options, progress)
         for found in taken:
             decided[found.ref] = decide(found, compared[found.ref], options)
-    planned = []
+    to_roll_out = []
     skips: list[Skip] = []
-    unfinished = 0
+    never_completed = 0
     needs_evict = False
-    for row in decided.values():
-        skips += skips_of(row)
-        if not row.code:
-            planned.append(row)
+    for decision in decided.values():
+        skips += skips_of(decision)
+        if not decision.code:
+            to_roll_out.append(decision)
             continue
-        if row.code == "not_named":
+        if decision.code == "not_named":
             continue
-        if row.code == "degraded" and row.found.is_held:
+        if decision.code == "degraded" and decision.found.waits_for_lost_pod:
             needs_evict = True
-        is_examined = RULES[row.code].stage > Stage.OBJECT or row.code == "without_pods"
-        if is_examined and is_selected_kind(row.ref, options):
-            unfinished += bool(why_unfinished(row.found, options))
-    planned = in_rollout_order(planned)
+        is_examined = RULES[decision.code].known > Known.OBJECT or decision.code == "without_pods"
+        if is_examined and is_selected_kind(decision.ref, options):
+            never_completed += bool(why_never_completed(decision.found, options))
+    to_roll_out = in_rollout_order(to_roll_out)
+    # In the order of --plan; without it, all places are equal.
     places = {ref: place for place, ref in enumerate(options.plan or ())}
-    planned.sort(key=lambda row: places.get(row.ref, 0))
+    to_roll_out.sort(key=lambda decision: places.get(decision.ref, 0))
     return Plan(
-        workloads=planned,
-        selected=min(math.ceil(options.max_rollouts.of(len(planned))), len(planned)),
+        workloads=to_roll_out,
+        selected_count=min(math.ceil(options.max_rollouts.of(len(to_roll_out))), len(to_roll_out)),
         needs_evict=needs_evict,
-        unfinished=unfinished,
+        never_completed=never_completed,
         skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
         compared=in_rollout_order([decided[ref] for ref in compared]),
-        found=[decision for decision in decided.values() if decision.found.pods],
+        decisions=[decision for decision in decided.values() if decision.found.pods],
         scan=scan,
     )
 
@@ -4658,7 +4676,7 @@ def not_needed(
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
         elif not is_selected:
             yield Skip(ref, "your options do not select it", "not_selected")
-        elif ref in scan.planned or not is_workload(ref):
+        elif ref in scan.in_plan or not is_workload(ref):
             yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")
         else:
             yield Skip(ref, "does not exist", "not_found")
@@ -4669,11 +4687,12 @@ def pod_codes(
 ) -> Mapping[str, tuple[str, Collection[str]]]:
     """Return the Pods of a workload that are not up to date by name: a code, and what differs."""
     code = decision.code
-    if code == "lost_sidecar" and decision.reason:  # of the rule: new ones would not get it, either
-        return {pod.name: (code, pod.lost) for pod in pods if pod.lost}
+    is_of_rule = bool(decision.reason)  # the outcome has the same code, and no reason
+    if code == "lost_sidecar" and is_of_rule:  # new ones would not get it, either
+        return {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
-        return {pod.name: (code, ()) for pod in pods if left_text(code)}
-    code = code if left_text(code) else DRIFTED
+        return {pod.name: (code, ()) for pod in pods if why_left(code)}
+    code = code if why_left(code) else DRIFTED
     codes = {}
     for name, containers in compare_pods(pods, decision.comparison.today, options)[0].items():
         own = code
@@ -4712,7 +4731,7 @@ def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
     scan = plan.scan
     namespace = join_words(namespaces_to_list(options), "or")
     where = f"namespace {namespace}" if namespace else "the selected namespaces"
-    subjects = [workload.ref for workload in plan.found] + [skip.subject for skip in plan.skips]
+    subjects = [workload.ref for workload in plan.decisions] + [skip.subject for skip in plan.skips]
     having: set[str] = set()
     for ref in subjects:
         having.update(typed_names(ref))
@@ -4758,7 +4777,7 @@ def check_names(options: Options, plan: Plan) -> None:
         log.warning("%s", text)
     for wanted in options.exclude_annotation:
         annotations: list[Labels] = []
-        for row in plan.found:
+        for row in plan.decisions:
             annotations += annotations_to_match(row.found)
             annotations.append(annotations_of(row.found.namespace))
         if not has_any([wanted], *annotations):
@@ -4866,7 +4885,12 @@ class Signals:
         self.received: list[int] = []
         self.children: set[int] = set()  # process IDs of commands that run, see run_until
         show = sys.unraisablehook  # where nothing can be raised, as in the end of an object
-        sys.unraisablehook = lambda error: error.exc_type is Interrupted or show(error)
+
+        def show_others(error: Any) -> None:
+            if error.exc_type is not Interrupted:
+                show(error)
+
+        sys.unraisablehook = show_others
         self.stop_reason = ""  # why nothing else may start; set by the main thread
         self.ends_at = math.inf  # monotonic; of --max-duration
         self.may_interrupt = True
@@ -4892,7 +4916,7 @@ class Signals:
             return "--max-duration reached"
         return self.stop_reason
 
-    def require_running(self) -> None:
+    def require_not_stopped(self) -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
         reason = self.reason_to_stop()
         if reason:
@@ -4902,7 +4926,7 @@ class Signals:
         """Return whether nothing may be waited for anymore."""
         return len(self.received) > 1
 
-    def wait(self, seconds: float, until: Callable[[], object] = bool) -> None:
+    def wait(self, seconds: float, until: Callable[[], object] = lambda: False) -> None:
         """Wait, at most until a condition is true. StoppedWaiting at the second signal."""
         end = time.monotonic() + seconds
         while not until():
@@ -4923,7 +4947,7 @@ class Gate:
     def __init__(self, command: Sequence[str], signals: Signals) -> None:
         self.command = command
         self.signals = signals
-        self.status = ""  # that it is closed, and why: the last line of output
+        self.why_closed = ""  # a text that begins with `gate closed`; empty: it is open
         self.valid_until = -math.inf  # monotonic
 
     @property
@@ -4931,7 +4955,7 @@ class Gate:
         """Return `open`, or `closed: ` and why; None without a gate, or before it was asked."""
         if self.valid_until == -math.inf:
             return None
-        return self.status.removeprefix("gate ") or "open"
+        return self.why_closed.removeprefix("gate ") or "open"
 
     def is_open(self) -> bool:
         """Return whether a rollout may start now. If that is not known, find out."""
@@ -4945,11 +4969,11 @@ class Gate:
                 return False
             reason = shorten(last, 200) or f"exit code {code}"
             status = "" if code == 0 else f"gate closed: {reason}"
-            if status != self.status:
-                self.status = status
+            if status != self.why_closed:
+                self.why_closed = status
                 log.warning("%s", status or "gate open")
             self.valid_until = time.monotonic() + self.VALID_FOR
-        return not self.status
+        return not self.why_closed
 
 
 class Looks:
@@ -4984,13 +5008,13 @@ class Looks:
 
     def look(self) -> str:
         """Return why to wait no longer, and tell what is not complete."""
-        result, progress = self.work.glance()
+        result, progress = self.work.quick_result()
         self.work.tell(result.message)
         self.is_complete = result.outcome is Outcome.SUCCEEDED
         if is_paused(self.work.obj):
             return PAUSED
         for pod in progress.new:
-            if self.work.is_stuck(pod):
+            if self.work.note_stuck(pod):
                 return DID_NOT_START
         return ""
 
@@ -5001,7 +5025,7 @@ class Progress(NamedTuple):
     pods: list[Json]  # all, also those that a partition keeps
     old: list[Json]  # still to be replaced or changed
     new: list[Json]  # that came, or were changed, since
-    missing: int = 0  # how many it wants, but has not
+    uncreated: int = 0  # how many it wants, but has not
     ending: str = ""  # a Pod that they may wait for
     counts: PodCounts = PodCounts(0)
 
@@ -5015,12 +5039,12 @@ class Work:
     carry_out: ClassVar[Callable[..., Result]]  # SkipError if there is nothing to do
 
     def __init__(
-        self, rollout: Rollout, planned: Decision, tell: Tell, earlier: Result | None = None
+        self, rollouts: Rollouts, planned: Decision, tell: Tell, earlier: Result | None = None
     ) -> None:
-        self.rollout = rollout
-        self.cluster = rollout.cluster
-        self.options = rollout.options
-        self.signals = rollout.signals
+        self.rollouts = rollouts
+        self.cluster = rollouts.cluster
+        self.options = rollouts.options
+        self.signals = rollouts.signals
         self.planned = planned
         self.tell = tell
         self.decision = planned  # the last one on all its Pods: before a write, why it is written
@@ -5033,15 +5057,15 @@ class Work:
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
-        self.asked: Json = {}  # the object of which it asked: without our own annotations
+        self.asked_object: Json = {}  # the object of which it asked: without our own annotations
         template = nested(planned.found.obj, "spec.template")
         self.filled = filled_in(template, planned.found.sidecars)
         # UIDs of its Pods before the first write, without those that were changed since
-        self.known: set[str] = set()
+        self.known_uids: set[str] = set()
         self.todo: set[str] = set()  # of those of them that are to be replaced or changed
         self.checked: set[str] = set()  # of new ones that are as they should be
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
-        self.stuck: dict[tuple[str, str], tuple[float, float]] = {}
+        self.stuck_since: dict[tuple[str, str], tuple[float, float]] = {}
 
     @property
     def ref(self) -> ObjectRef:
@@ -5062,7 +5086,7 @@ class Work:
         message = f"complete when rechecked; before: {earlier.message}"
         return replace(result, outcome=Outcome.COMPLETED_LATE, message=message)
 
-    def glance(self) -> tuple[Result, Progress]:
+    def quick_result(self) -> tuple[Result, Progress]:
         """Return what the Pods say now, by few and short requests."""
         patient = self.cluster
         self.cluster = patient.at_a_glance()
@@ -5074,13 +5098,13 @@ class Work:
     def note_pods(self) -> None:
         """Note the Pods of the last decision. A rollout replaces all that no partition keeps."""
         found = self.decision.found
-        self.known = {pod.uid for pod in found.pods}
+        self.known_uids = {pod.uid for pod in found.pods}
         kept = {pod.uid for pod in found.pods if is_below_partition(found.obj, pod.name)}
-        self.todo = self.known - kept
+        self.todo = self.known_uids - kept
 
     # Deciding again, by what is in the cluster now
 
-    def decide_again(self, stage: Stage, **read: Any) -> Decision:
+    def decide_again(self, known: Known, **read: Any) -> Decision:
         """Return the decision on what was found, with the fields that were read again.
 
         SkipError if it is no longer to be rolled out, UnsuccessfulError if its Pods would not come
@@ -5088,30 +5112,30 @@ class Work:
         """
         self.found = replace(self.found, **read)
         comparison = Comparison(today=self.today)
-        if stage > Stage.OBJECT:
+        if known > Known.OBJECT:
             comparison = compare(self.found, self.today, self.options)
-        decision = decide(self.found, comparison, self.options, stage, self.planned)
+        decision = decide(self.found, comparison, self.options, known, self.planned)
         if decision.code in IMPOSSIBLE:
             stop_reason = ""
             if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
                 stop_reason = f"new Pods of {self.ref} would not have the sidecar"
             raise UnsuccessfulError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
-        if stage is Stage.WRITE:
+        if known is Known.WRITE:
             self.decision = decision
         if decision.reason:
             raise SkipError(decision.reason, decision.code)
         return decision
 
-    def look_again(self, stage: Stage, obj: Json, **read: Any) -> Decision:
+    def decide_on_object(self, known: Known, obj: Json, **read: Any) -> Decision:
         """Decide again on an object that was just read."""
         read["stored"] = packed_object(obj)
         if asks_namespaces(self.options):
             read["namespace"] = self.cluster.namespace(self.ref.namespace)
-        return self.decide_again(stage, **read)
+        return self.decide_again(known, **read)
 
     def ask_again(self, obj: Json, sample: Json) -> None:
         """Ask what would be created now. An answer that says nothing about the Pod is ignored."""
-        self.asked = obj
+        self.asked_object = obj
         try:
             expected = self.cluster.pod_today(self.ref, obj, sample)
         except ApiError as error:
@@ -5126,7 +5150,7 @@ class Work:
             self.answer = injected_view(expected, template, filled, names)
             self.today = replace(self.today, view=self.answer, error=None)
 
-    def read_ended(self) -> None:
+    def reread_begun(self) -> None:
         """Read a workload after its rollout has begun. SkipError if it was deleted.
 
         UnsuccessfulError if it was created again, for example by `kubectl replace --force`: it may
@@ -5136,7 +5160,7 @@ class Work:
         obj = self.cluster.workload(self.ref)
         self.found = replace(self.found, stored=packed_object(obj))
         # Not the other rules: the annotations of its template are our own by now.
-        reason = decide(self.found, NOT_COMPARED, self.options, Stage.EXISTS).reason
+        reason = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS).reason
         if reason:
             raise SkipError(reason)
         if nested(self.obj, "metadata.uid") != uid:
@@ -5157,44 +5181,44 @@ class Work:
     def require_running(self) -> None:
         """Raise UnsuccessfulError if nothing else may be begun, or the gate stays closed.
 
-        What the API server has stored meanwhile is a conflict.
+        If the workload is changed while this waits, the write is a conflict.
         """
         deadline = time.monotonic() + self.options.timeout
-        self.signals.require_running()
-        while self.rollout.gate.status:
+        self.signals.require_not_stopped()
+        while self.rollouts.gate.why_closed:
             if time.monotonic() > deadline:
-                raise UnsuccessfulError(Outcome.NOT_STARTED, self.rollout.gate.status)
+                raise UnsuccessfulError(Outcome.NOT_STARTED, self.rollouts.gate.why_closed)
             self.signals.wait(1.0, self.signals.reason_to_stop)
-            self.signals.require_running()
+            self.signals.require_not_stopped()
 
     def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars are not ready, and none has been so far."""
-        if self.rollout.proven.is_set():
+        if self.rollouts.proven.is_set():
             return ""
         for pod in pods:
             if has_unready_sidecar(pod, self.options.sidecars):
                 return f"the sidecar is not ready in new Pods of {self.ref}"
         return ""
 
-    def is_stuck(self, pod: Json) -> bool:
-        """Return whether a Pod is not ready because of a named sidecar, for long enough.
+    def note_stuck(self, pod: Json) -> bool:
+        """Note which sidecars of a Pod are stuck, and return whether one was for long enough.
 
         A sidecar that two looks in a row saw running has started.
         """
         now = time.monotonic()
         for name in stuck_sidecars(pod, self.options.sidecars):
-            since, last = self.stuck.get((uid_of(pod), name), (now, now))
+            since, last = self.stuck_since.get((uid_of(pod), name), (now, now))
             if now - last > 2.5 * Looks.EVERY:
                 since = now
-            self.stuck[uid_of(pod), name] = since, now
+            self.stuck_since[uid_of(pod), name] = since, now
             if not is_ready(pod) and now - since >= STUCK_FOR:
                 return True
         return False
 
     def problem_of(self, pod: Json) -> str:
-        """Return why a Pod is not ready, after its name; empty if it is."""
+        """Return `name: why it is not ready` of a Pod; empty if it is."""
         event = ""
-        if is_not_created(pod):
+        if has_no_containers(pod):
             with suppress(ApiError):  # FailedScheduling: it has a node by now
                 event = self.cluster.latest_event(pod, "type=Warning,reason!=FailedScheduling")
         if event:
@@ -5213,7 +5237,7 @@ class Work:
 
     # Verification, whatever the method
 
-    def pods_of(self) -> list[Json]:
+    def own_pods(self) -> list[Json]:
         """Return a workload's own Pods, also those that are terminating."""
         cluster = self.cluster
         if is_workload(self.ref):
@@ -5221,7 +5245,7 @@ class Work:
         sample = unpacked(self.found.sample)
         pods = []
         for owner in self.found.owners:
-            pods += cluster.pods_of(owner, cluster.owner(owner, sample))
+            pods += cluster.pods_of(owner, cluster.owner_object(owner, sample))
         return pods
 
     def live_pods(self, pods: Iterable[Json]) -> list[LivePod]:
@@ -5231,7 +5255,9 @@ class Work:
     def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
         template = nested(self.obj, "spec.template")
-        missing: dict[frozenset[str], list[str]] = {}  # most Pods have the same: 5,000 ask once
+        missing: dict[
+            frozenset[str], list[str]
+        ] = {}  # by names of containers, which most Pods share
         lacking = []
         for pod in self.unchecked(pods):
             stubs = stubs_of(pod, template, self.filled)
@@ -5260,7 +5286,10 @@ class Work:
         return compare_pods(self.live_pods(pods), self.today, self.options)[1]
 
     def fault_of(self, new: Sequence[Json]) -> Result | None:
-        """Return what is wrong with new Pods: they lack a sidecar, or still differ."""
+        """Return what is wrong with new Pods: they lack a sidecar, or still differ.
+
+        It asks again before it calls a Pod different, and remembers those that are right.
+        """
         lacking, names = self.lacking(new)
         if lacking:
             count = f"{len(lacking)} of {count_of(len(new), 'new Pod')}"
@@ -5270,7 +5299,7 @@ class Work:
         unchecked = self.unchecked(new)
         differences = self.differences_of(unchecked)
         if differences:
-            self.ask_about(unchecked[0])
+            self.ask_with_new_pod(unchecked[0])
             differences = self.differences_of(unchecked)
         if not differences:
             self.checked.update(map(uid_of, unchecked))
@@ -5285,44 +5314,44 @@ class Work:
             message = f"{message}; {stop_reason}"
         return Result(self.planned, Outcome.STILL_DRIFTED, message, stop_reason)
 
-    def ask_about(self, pod: Json) -> None:
+    def ask_with_new_pod(self, pod: Json) -> None:
         """Ask what a new Pod would be like: an injector may copy its ReplicaSet's name."""
-        obj = self.asked or with_template(self.cluster, self.found)
+        obj = self.asked_object or template_source(self.cluster, self.found)
         expected = self.cluster.pod_today(self.ref, obj, pod)
         view = view_of(expected, self.options.sidecars)
         self.today = replace(self.today, view=view, error=None)
 
-    def look_back(self) -> Progress:
-        """Return what has become of its Pods. SkipError if the workload no longer exists."""
-        everything = self.pods_of()
-        pods = not_terminating(everything)
+    def read_progress(self) -> Progress:
+        """Read what has become of its Pods. SkipError if the workload no longer exists."""
+        everything = self.own_pods()
+        pods = not_ending(everything)
         ending = ""
         for pod in everything:
-            if is_terminating(pod):
-                ending = text_of_ending(pod)
+            if is_ending(pod):
+                ending = termination_text(pod)
                 break
         if has_template(self.ref):
-            self.read_ended()
+            self.reread_begun()
         desired = self.desired_pods(len(pods))
+        uncreated = max(desired - len(pods) + misscheduled(self.obj), 0)
         new = self.new_ones(pods)
         old = [pod for pod in pods if uid_of(pod) in self.todo]
         if self.is_reverted():  # what was up to date may stay
             old = [pod for pod in old if name_of(pod) in self.decision.old_pods]
+        kept = len(pods) - len(new) - len(old)
         lacking, _ = self.lacking(new)
         updated = [pod for pod in new if pod not in lacking]
-        missing = max(desired - len(pods) + misscheduled(self.obj), 0)
-        lost = len(lacking) + missing
+        lost = len(lacking) + uncreated
         # During a rollout there may be more Pods than are desired: old ones that are replaced.
-        kept = len(pods) - len(new) - len(old)
-        there = max(desired - kept - lost, len(updated))
-        counts = PodCounts(there + lost, len(updated), sum(map(is_ready, updated)), lost)
+        wanted = max(desired - kept, len(updated) + lost)
+        counts = PodCounts(wanted, len(updated), sum(map(is_ready, updated)), lost)
         if counts.ready:
-            self.rollout.proven.set()
-        return Progress(pods, old, new, missing, ending, counts)
+            self.rollouts.proven.set()
+        return Progress(pods, old, new, uncreated, ending, counts)
 
     def new_ones(self, pods: Iterable[Json]) -> list[Json]:
         """Return the Pods that came, or were changed, since the first write."""
-        return [pod for pod in pods if uid_of(pod) not in self.known]
+        return [pod for pod in pods if uid_of(pod) not in self.known_uids]
 
     def desired_pods(self, alive: int) -> int:
         """Return how many Pods the owners want; those that live, if one states no number."""
@@ -5333,7 +5362,7 @@ class Work:
             return alive
         desired = 0
         for owner in owners:
-            desired += counts_of(owner, self.cluster.owner(owner, sample)).desired
+            desired += counts_of(owner, self.cluster.owner_object(owner, sample)).desired
         return desired
 
     def verify(self) -> Result:
@@ -5376,46 +5405,46 @@ class Work:
             if result.outcome is not Outcome.INCOMPLETE:
                 return result, progress
             last = deadline
-            if progress.missing or not result.counts:
+            if progress.uncreated or not result.counts:
                 last = max(deadline, ends_at)
             if time.monotonic() > last:
                 return result, progress
             self.tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
 
-    def result_now(self, since: datetime) -> tuple[Result, Progress]:
+    def result_now(self, ready_if_older: datetime) -> tuple[Result, Progress]:
         """Return what the Pods say now, and the Pods.
 
-        Those that were created before `since` must be ready, and others must not be stuck.
+        Those that are older than `ready_if_older` must be ready; the others must not be stuck.
         """
         try:
-            progress = self.look_back()
+            progress = self.read_progress()
             result = self.fault_of(progress.new)
-            result = result or Result(self.planned, *self.completeness(progress, since))
+            result = result or Result(self.planned, *self.completeness(progress, ready_if_older))
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
             result = Result(self.planned, Outcome.INCOMPLETE, message)
             return result, Progress([], [], [])
         return replace(result, counts=progress.counts), progress
 
-    def completeness(self, progress: Progress, since: datetime) -> tuple[Outcome, str]:
+    def completeness(self, progress: Progress, ready_if_older: datetime) -> tuple[Outcome, str]:
         """Return whether a rollout is complete, by the Pods, with a message.
 
-        Pods that were created after `since` need not be ready: an autoscaler may add some.
+        Pods that were created after `ready_if_older` need not be ready: an autoscaler may add some.
         """
         unready = []
         for pod in progress.pods:
-            is_due = created_at(pod) <= since or any(stuck_containers(pod))
+            is_due = created_at(pod) <= ready_if_older or any(stuck_containers(pod))
             if is_due and not is_ready(pod):
                 unready.append(pod)
-        total = count_of(len(progress.pods) + progress.missing, "Pod")
+        total = count_of(len(progress.pods) + progress.uncreated, "Pod")
         if unready:
             unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
             reason = self.problem_of(unready[0])
             text = f"{len(unready)} of {total} not ready"
             return Outcome.INCOMPLETE, join_texts(": ", text, reason)
-        if progress.missing:
-            text = f"{progress.missing} of {total} missing"
+        if progress.uncreated:
+            text = f"{progress.uncreated} of {total} missing"
             if progress.ending:
                 text += f": waiting for {progress.ending}"
             return Outcome.INCOMPLETE, text
@@ -5441,16 +5470,16 @@ class Restart(Work):
             return self.verify()
         return self.unfinished_result(error or f"kubectl exited with {code}")
 
-    def check(self, obj: Json, is_same: bool) -> None:
+    def check(self, obj: Json, *, is_asked: bool) -> None:
         """Decide again on a workload, by what is in the cluster now.
 
-        `is_same`: its spec was checked already, and has not changed since.
+        `is_asked`: the last answer was about the same spec.
         """
-        self.look_again(Stage.OBJECT, obj)
-        if not is_same:
+        self.decide_on_object(Known.OBJECT, obj)
+        if not is_asked:
             self.ask_again(obj, unpacked(self.found.sample))
-        pods = self.live_pods(not_terminating(self.pods_of()))
-        self.decide_again(Stage.WRITE, pods=pods)
+        pods = self.live_pods(not_ending(self.own_pods()))
+        self.decide_again(Known.WRITE, pods=pods)
         self.note_pods()
 
     def patch(self) -> None:
@@ -5461,18 +5490,17 @@ class Restart(Work):
         """
         ref = self.ref
         self.stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        checked: Json | None = None  # identifies its spec: the status changes, too
-        problem: ApiError | None = None
+        asked: Json | None = None  # the generation that was asked about
+        problem: ApiError | None = None  # of the last try
         for pause in itertools.islice(growing(0.05), CONFLICTS):
             obj = self.cluster.workload(ref)
             if self.stamp in template_annotations(obj).values():  # the last try has arrived
                 return
-            is_final = problem and (problem.status not in TRIED_AGAIN or is_denied(problem))
-            if problem and is_final and obj:
+            if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
                 raise problem
-            spec = with_keys(nested(obj, "metadata"), ("uid", "generation"))
-            self.check(obj, spec == checked)
-            checked = spec
+            generation = with_keys(nested(obj, "metadata"), ("uid", "generation"))
+            self.check(obj, is_asked=generation == asked)
+            asked = generation
             version = obj["metadata"].get("resourceVersion", "")
             try:
                 self.write(self.cluster.patch_template, ref, self.annotations(), version)
@@ -5497,7 +5525,7 @@ class Restart(Work):
         if self.found.controller:
             return {RESTARTED_AT: self.stamp}
         names = []
-        for name, container in sorted(stored_object(self.answer).items()):
+        for name, container in sorted(unpacked_object(self.answer).items()):
             is_init = container["position"] == INIT
             names.append(f"{name} (init)" if is_init else name)
         prefix = f"{self.options.annotation_prefix}.rollout"
@@ -5525,13 +5553,13 @@ class Restart(Work):
         for pause in growing(0.5):
             remaining = max(deadline - time.monotonic(), 1.0)
             code, text = self.rollout_status(ref, remaining, looks.stop)
-            self.signals.wait(0)
+            self.signals.wait(0)  # StoppedWaiting after the second signal
             if code is None and looks.has_lingered:
                 code = 0
-            if code in (0, None) or is_verdict(text) or remaining <= 1:
+            if code in (0, None) or is_final_word(text) or remaining <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
-            self.glance()  # it may have been deleted
+            self.quick_result()  # it may have been deleted
             self.signals.wait(pause)
         return code, text
 
@@ -5540,7 +5568,7 @@ class Restart(Work):
     ) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see run_until."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
-        command = [*self.rollout.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
+        command = [*self.rollouts.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
@@ -5555,10 +5583,12 @@ class Restart(Work):
         if is_paused(self.obj) or error == PAUSED:
             stamp = "" if is_paused(self.obj) else self.stamp
             return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, stamp=stamp)
-        is_late = TIMEOUT_TEXT in error
-        has_failed = is_verdict(error) and not is_late
-        cause = "" if is_late and result.message else error  # the outcome says that it is late
-        reason = self.why_missing(self.obj, progress.missing)
+        has_timed_out = TIMEOUT_TEXT in error
+        has_failed = is_final_word(error) and not has_timed_out
+        cause = (
+            "" if has_timed_out and result.message else error
+        )  # the outcome says that it is late
+        reason = self.why_missing(self.obj, progress.uncreated)
         hint = repair_hint(self.obj, [*progress.new, *progress.old])
         return replace(
             result,
@@ -5600,7 +5630,7 @@ def reason_for(decision: Decision, options: Options) -> str:
     return join_texts(": ", text, ", ".join(parts))
 
 
-def is_verdict(text: str) -> bool:
+def is_final_word(text: str) -> bool:
     """Return whether kubectl or a look says what became of a rollout that is not complete.
 
     After any other error, it counts as timed out.
@@ -5640,7 +5670,7 @@ def restart_of(before: Json, pod: Json) -> str:
     for status in container_statuses(pod):
         name = status["name"]
         if now[name] > counts.get(name, 0):
-            reason = text_of_end(nested(status, "lastState.terminated"))
+            reason = exit_text(nested(status, "lastState.terminated"))
             return f"{name_of(pod)}: container {name} restarted: {reason}"
     return ""
 
@@ -5691,8 +5721,8 @@ class PodByPod(Work):
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
         self.away_before = 0
-        self.ending: Exception | None = None  # why no others are taken, once these are waited for
-        self.state = ""  # of the Pods in progress, for a person
+        self.deferred: Exception | None = None  # why no others are taken, once these are waited for
+        self.prefix = ""  # of messages: the Pods in progress
         self.retry_after = 0.0  # seconds that the API server asked to wait at least
         # The owner of the next Pod, it, and all its Pods, as they were read last
         self.owner = ObjectRef("", "", "")
@@ -5725,7 +5755,7 @@ class PodByPod(Work):
         except ApiError as error:
             if not self.is_begun:
                 raise
-            message = f"{self.state}{error} ({self.progress})"
+            message = f"{self.prefix}{error} ({self.progress})"
             return replace(failure_of(self.planned, error, self.is_begun), message=message)
         return self.unsuccessful(result)
 
@@ -5735,23 +5765,23 @@ class PodByPod(Work):
 
     def unsuccessful(self, result: Result) -> Result:
         """Return a result with what was done so far."""
-        message = f"{self.state}{result.message} ({self.progress})"
+        message = f"{self.prefix}{result.message} ({self.progress})"
         result = replace(result, message=message)
         if self.is_begun and result.outcome is not Outcome.INTERRUPTED:
             with suppress(ApiError, SkipError, UnsuccessfulError):
-                return replace(result, counts=self.look_back().counts)
+                return replace(result, counts=self.read_progress().counts)
         return result
 
-    def note_taken(self, pod: Json, state: str) -> None:
-        """Note that a Pod may have been evicted or changed; `state` follows its name."""
+    def note_taken(self, pod: Json, text: str) -> None:
+        """Note that a Pod may have been evicted or changed; the text follows its name."""
         self.is_begun = True
         self.batch[uid_of(pod)] = pod
-        self.state = f"Pod {join_words(list(map(name_of, self.batch.values())))} {state}"
+        self.prefix = f"Pod {join_words(list(map(name_of, self.batch.values())))} {text}"
 
     def note_not_taken(self, pod: Json) -> None:
         """Note that a Pod was neither evicted nor changed after all."""
         self.batch.pop(uid_of(pod), None)
-        self.state = ""
+        self.prefix = ""
 
     def is_possible(self, pod: Json) -> bool:
         """Return whether to replace or change a Pod would have an effect."""
@@ -5768,18 +5798,18 @@ class PodByPod(Work):
         for owner in self.owners:
             self.owner = owner
             self.read()
-            pods = not_terminating(self.pods)
-            self.known.update(map(uid_of, pods))
+            pods = not_ending(self.pods)
+            self.known_uids.update(map(uid_of, pods))
             everything += pods
             selected = self.selected(pods)
-            old = self.still_to_do(selected)
+            old = self.decide_on(selected)
             if old:
-                self.ask(old[0])  # from here on, others may differ
-                self.decide_again(Stage.WRITE)  # or not at all
+                self.ask(old[0])  # by this answer, other Pods may be old
+                self.decide_again(Known.WRITE)  # SkipError if none is
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
-            self.decide_again(Stage.WRITE, pods=self.live_pods(everything))  # see pending_template
-        decision = self.decide_again(Stage.WRITE, pods=self.live_pods(own))
+            self.decide_again(Known.WRITE, pods=self.live_pods(everything))  # see pending_template
+        decision = self.decide_again(Known.WRITE, pods=self.live_pods(own))
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
 
     def selected(self, pods: list[Json]) -> list[Json]:
@@ -5790,7 +5820,7 @@ class PodByPod(Work):
         names = set(map(name_of, matching))
         return [pod for pod in pods if name_of(pod) in names]
 
-    def still_to_do(self, pods: Sequence[Json]) -> list[Json]:
+    def decide_on(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
 
         SkipError, for example if the owner is gone; so also with no Pods.
@@ -5798,12 +5828,12 @@ class PodByPod(Work):
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
-        decision = self.look_again(Stage.METHOD, obj, pods=self.live_pods(pods))
+        decision = self.decide_on_object(Known.METHOD, obj, pods=self.live_pods(pods))
         return [pod for pod in pods if name_of(pod) in decision.old_pods]
 
     def read(self) -> None:
         """Read the owner and its Pods."""
-        self.owner_obj = self.cluster.owner(self.owner, unpacked(self.found.sample))
+        self.owner_obj = self.cluster.owner_object(self.owner, unpacked(self.found.sample))
         self.pods = []
         if self.owner_obj:
             self.pods = self.cluster.pods_of(self.owner, self.owner_obj)
@@ -5829,14 +5859,14 @@ class PodByPod(Work):
             pause = min(max(pause, self.retry_after), remaining)
             self.signals.wait(pause, self.signals.reason_to_stop)
         self.wait_for_batch()
-        if self.ending:
-            raise self.ending
+        if self.deferred:
+            raise self.deferred
         return True
 
     def take_some(self) -> str:
         """Take Pods, and return what is in the way of the next one.
 
-        Empty if none is left, or if as many are away as may be.
+        Empty if none is left, or the batch is full: self.batch tells which.
 
         Everything is read and decided again right before each: an eviction with a wrong UID would
         count against the PodDisruptionBudget for two minutes. What was taken is waited for,
@@ -5852,13 +5882,13 @@ class PodByPod(Work):
                 if not pod:
                     return ""
                 self.require_running()  # also before what is only waited for
-                obstacle = self.rollout.gate.status or self.obstacle(pod)
+                obstacle = self.rollouts.gate.why_closed or self.obstacle(pod)
                 if not obstacle:
                     obstacle = self.act(pod)
             except (SkipError, UnsuccessfulError, ApiError) as error:
                 if not self.batch:
                     raise
-                self.ending = error
+                self.deferred = error
                 return str(error)
             if obstacle:
                 return obstacle
@@ -5871,13 +5901,13 @@ class PodByPod(Work):
         SkipError if it is not to be taken anymore, for example because a partition keeps it.
         """
         todo = self.todo - self.batch.keys()
-        pods = [pod for pod in not_terminating(self.pods) if uid_of(pod) in todo]
+        pods = [pod for pod in not_ending(self.pods) if uid_of(pod) in todo]
         if not pods:
-            self.still_to_do([])  # its owner may be gone
+            self.decide_on([])  # SkipError if its owner is gone
         for pod in sorted(pods, key=self.order):
             if not self.is_possible(pod):
                 continue
-            if self.still_to_do([pod]):
+            if self.decide_on([pod]):
                 return pod
             if not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
@@ -5886,14 +5916,14 @@ class PodByPod(Work):
         return None
 
     def require_running(self) -> None:
-        """Raise UnsuccessfulError if no other Pod may be taken."""
+        """Raise UnsuccessfulError if no other Pod may be taken; the gate is an obstacle."""
         if self.signals.reason_to_stop():
             raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def require_started(self) -> None:
         """Raise UnsuccessfulError if a named sidecar of a new Pod does not start."""
-        for pod in self.new_ones(not_terminating(self.pods)):
-            if self.is_stuck(pod):
+        for pod in self.new_ones(not_ending(self.pods)):
+            if self.note_stuck(pod):
                 text = f"{DID_NOT_START}: {self.problem_of(pod)}"
                 raise UnsuccessfulError(Outcome.FAILED, text, self.why_not_proven([pod]))
 
@@ -5915,7 +5945,7 @@ class PodByPod(Work):
             is_possible = self.away() < self.limit
         elif self.is_ordered:
             lowest = nested(self.owner_obj, "spec.ordinals.start") or 0
-            ready = [other for other in not_terminating(self.pods) if is_ready(other)]
+            ready = [other for other in not_ending(self.pods) if is_ready(other)]
             lower = set(map(ordinal_of, ready))
             is_possible = lower.issuperset(range(lowest, ordinal_of(pod)))
         if is_possible:
@@ -5924,8 +5954,8 @@ class PodByPod(Work):
 
     def away(self) -> int:
         """Return how many of the wanted Pods are not available."""
-        unwanted = misscheduled(self.owner_obj)
-        return max(self.wanted + unwanted - sum(map(self.is_available, self.pods)), 0)
+        unwanted = misscheduled(self.owner_obj)  # some of those that are available
+        return max(self.desired + unwanted - sum(map(self.is_available, self.pods)), 0)
 
     @property
     def not_replaced(self) -> int:
@@ -5940,7 +5970,7 @@ class PodByPod(Work):
 
     def is_available(self, pod: Json) -> bool:
         """Return whether a Pod was not taken, is ready, and has been for minReadySeconds."""
-        if is_terminating(pod) or uid_of(pod) in self.batch:
+        if is_ending(pod) or uid_of(pod) in self.batch:
             return False
         ready = conditions_of(pod).get(("Ready", "True"))
         if not ready:
@@ -5956,20 +5986,20 @@ class PodByPod(Work):
         for pod in self.pods:
             if pod is next_pod:
                 continue
-            if is_terminating(pod):
-                ending = ending or text_of_ending(pod)
+            if is_ending(pod):
+                ending = ending or termination_text(pod)
             elif not self.is_available(pod):
                 text = "a Pod to be ready"
                 if is_ready(pod) and self.min_ready:
                     text += f" for {self.min_ready}s"
-                where = f"{name_of(pod)}{on_node(pod)}"
+                where = f"{name_of(pod)}{node_suffix(pod)}"
                 return f"{text}: {self.problem_of(pod) or where}"
         if ending:
             return ending
-        return f"{count_of(self.missing or 1, 'Pod')} to be created"
+        return f"{count_of(self.uncreated or 1, 'Pod')} to be created"
 
     @property
-    def wanted(self) -> int:
+    def desired(self) -> int:
         """Return how many Pods the owner wants.
 
         If it states no number, those that are there now, as what terminates may come back, and
@@ -5981,16 +6011,16 @@ class PodByPod(Work):
         return len(others) + self.not_replaced
 
     @property
-    def missing(self) -> int:
+    def uncreated(self) -> int:
         """Return how many Pods are to be created, by what the owner says of its Pods."""
-        return max(self.wanted + misscheduled(self.owner_obj) - len(self.pods), 0)
+        return max(self.desired + misscheduled(self.owner_obj) - len(self.pods), 0)
 
     @property
     def limit(self) -> int:
         """Return how many Pods of the owner may be unavailable."""
         if self.is_ordered:
             return 1
-        return evicted_at_once(self.planned.method, self.wanted, self.options)
+        return evicted_at_once(self.planned.method, self.desired, self.options)
 
     @property
     def is_ordered(self) -> bool:
@@ -6013,10 +6043,10 @@ class PodByPod(Work):
             if time.monotonic() > deadline:
                 self.give_up(problem)
         self.todo -= self.batch.keys()
-        self.known -= self.batch.keys()
+        self.known_uids -= self.batch.keys()  # one that was changed is a new Pod from now on
         self.done += len(self.batch)
         self.batch = {}
-        self.state = ""
+        self.prefix = ""
 
 
 class Eviction(PodByPod):
@@ -6063,7 +6093,7 @@ class Eviction(PodByPod):
     def is_still_there(self, pod: Json) -> bool:
         """Return whether a Pod was not evicted. ApiError if that is not known."""
         try:
-            return bool(self.cluster.pod(pod))
+            return bool(self.cluster.pod_again(pod))
         except ApiError:
             self.note_taken(pod, "may have been evicted; ")
             raise
@@ -6078,30 +6108,29 @@ class Eviction(PodByPod):
         if not self.owner_obj:
             raise SkipError("no longer exists")
         # New ones first: they say most
-        self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known)
-        wrong = self.fault_of(self.new_ones(not_terminating(self.pods)))
+        self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known_uids)
+        wrong = self.fault_of(self.new_ones(not_ending(self.pods)))
         if wrong:
             raise UnsuccessfulError(wrong.outcome, wrong.message, wrong.stop_reason)
-        if self.ending:  # an eviction without an answer may not have taken place
-            for pod in not_terminating(self.pods):
+        if self.deferred:  # an eviction without an answer may not have taken place
+            for pod in not_ending(self.pods):
                 if uid_of(pod) in self.batch:
                     self.note_not_taken(pod)
         is_there = any(uid_of(pod) in self.batch for pod in self.pods)
+        unready = sum(not is_ready(pod) for pod in self.batch.values())
+        others_away = max(self.away_before - unready, 0)  # before the batch; they may stay so
         away = self.away()
-        # As many may be away as before, without the unready ones of the batch.
-        unready = [pod for pod in self.batch.values() if not is_ready(pod)]
-        is_more = away > max(self.away_before - len(unready), 0)
-        if is_there or is_more or (away and self.not_replaced):
+        if is_there or away > others_away or (away and self.not_replaced):
             self.require_started()
             return f"waiting for {self.awaited()}"
         if self.batch and not self.not_replaced:
-            self.rollout.proven.set()
+            self.rollouts.proven.set()
         return ""
 
     def give_up(self, problem: str) -> NoReturn:
-        reason = self.why_missing(self.owner_obj, self.missing)
+        reason = self.why_missing(self.owner_obj, self.uncreated)
         text = join_texts(": ", f"still {problem}", reason)
-        stop_reason = self.why_not_proven(self.new_ones(not_terminating(self.pods)))
+        stop_reason = self.why_not_proven(self.new_ones(not_ending(self.pods)))
         raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
 
 
@@ -6116,7 +6145,9 @@ class ImageChange(PodByPod):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.ready_as: tuple[dict[str, str], float] = ({}, 0.0)  # its container IDs, since when
+        # The IDs of its new containers while all of them are ready, and since when (monotonic)
+        self.ready_ids: dict[str, str] = {}
+        self.ready_since = 0.0
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
@@ -6134,7 +6165,7 @@ class ImageChange(PodByPod):
 
     def ask(self, pod: Json) -> None:
         """Ask what a Pod would be like today."""
-        self.ask_again(with_template(self.cluster, self.found), pod)
+        self.ask_again(template_source(self.cluster, self.found), pod)
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs."""
@@ -6154,7 +6185,7 @@ class ImageChange(PodByPod):
         since = self.cluster.now() - timedelta(seconds=self.options.timeout)
         for other in self.pods:
             changed = image_changed_at(other)
-            if uid_of(other) in self.known and changed and parse_time(changed) > since:
+            if uid_of(other) in self.known_uids and changed and parse_time(changed) > since:
                 return f"waiting for Pod {name_of(other)}, which another run has changed"
         return super().obstacle(pod)
 
@@ -6168,7 +6199,7 @@ class ImageChange(PodByPod):
         except ApiError as error:
             if error.status == 401:
                 raise
-            now = self.cluster.pod(pod)
+            now = self.cluster.pod_again(pod)
             if not now or images.items() <= images_of(now).items():  # replaced, or stored
                 return ""
             self.note_not_taken(pod)
@@ -6186,20 +6217,20 @@ class ImageChange(PodByPod):
         """
         (pod,) = self.batch.values()
         images = self.images_to_change(pod)
-        now = self.cluster.pod(pod)
+        now = self.cluster.pod_again(pod)
         if not now:
             return ""
         if self.is_up(pod, now, images):
-            self.rollout.proven.set()
+            self.rollouts.proven.set()
             return ""
-        if self.ending and not images.items() <= images_of(now).items():
+        if self.deferred and not images.items() <= images_of(now).items():
             self.note_not_taken(pod)  # a change without an answer may not have been stored
             return ""
         awaited, yet = "to be restarted and ready", "is not restarted and ready"
-        if self.ready_as[0]:
+        if self.ready_ids:
             awaited, yet = "to stay ready", "has not stayed ready"
         problem = self.problem_of(now)
-        self.state = f"Pod {problem or name_of(now)}: has the new image, but {yet} yet; "
+        self.prefix = f"Pod {problem or name_of(now)}: has the new image, but {yet} yet; "
         stuck = why_not_started(pod, now, images)
         if stuck:
             self.put_back(pod, str(stuck))
@@ -6211,15 +6242,15 @@ class ImageChange(PodByPod):
         The kubelet first shows a new container with what the probes of the old one said.
         """
         ids = with_keys(container_ids(pod), names) if is_restarted(before, pod, names) else {}
-        if ids != self.ready_as[0]:
-            self.ready_as = ids, time.monotonic()
-        ready_for = time.monotonic() - self.ready_as[1]
+        if ids != self.ready_ids:
+            self.ready_ids, self.ready_since = ids, time.monotonic()
+        ready_for = time.monotonic() - self.ready_since
         return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
 
     def give_up(self, problem: str) -> None:
         """Put the old image back, unless the Pod is ready by now, and only has to stay so."""
         (pod,) = self.batch.values()
-        if not self.ready_as[0]:
+        if not self.ready_ids:
             seconds = self.options.timeout + self.min_ready
             self.put_back(pod, f"still {problem} after {seconds:g}s")
 
@@ -6242,11 +6273,11 @@ class ImageChange(PodByPod):
                     break
             self.signals.wait(pause)
         stop_reason = ""
-        if not self.rollout.proven.is_set():
+        if not self.rollouts.proven.is_set():
             stop_reason = f"the new image does not start in {self.ref}"
         ref = ObjectRef("Pod", self.ref.namespace, name_of(pod))
         command = self.cluster.connection.kubectl_command(ref, "delete")
-        self.state = ""
+        self.prefix = ""
         hint = f"if the Pod does not become ready, run `{command}`"
         message = f"Pod {name_of(pod)}: {problem}; {text}; {hint}"
         raise UnsuccessfulError(Outcome.FAILED, message, stop_reason)
@@ -6313,7 +6344,7 @@ METHODS: Mapping[Method, type[Work]] = {
 
 
 @dataclass(frozen=True)
-class Rollout:
+class Rollouts:
     """Rolls out workloads, one for each call of carry_out. All workers share it."""
 
     cluster: Cluster
@@ -6346,7 +6377,7 @@ class Rollout:
         comparison = replace(work.decision.comparison, today=work.today)
         latest = replace(work.decision, comparison=comparison)
         result = replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
-        if self.options.record_events and work.is_begun and (earlier or not result.is_late):
+        if self.options.record_events and work.is_begun and (earlier or not result.may_complete):
             self.record_event(result, work)
         return result
 
@@ -6376,14 +6407,14 @@ class Scheduler:
     TOO_MANY_IN_A_ROW = 5  # failures that stop a run without --max-failures
 
     def __init__(
-        self, rollout: Rollout, report: Report, workers: int, max_failures: int = 0
+        self, rollouts: Rollouts, report: Report, workers: int, max_failures: int = 0
     ) -> None:
-        self.rollout = rollout
+        self.rollouts = rollouts
         self.max_failures = max_failures  # 0: a few in a row
-        self.signals = rollout.signals
+        self.signals = rollouts.signals
         self.report = report
         self.workers = workers
-        self.ask = rollout.options.confirm_each  # until the answer is "all"
+        self.asks = rollouts.options.confirm_each  # until the answer is "all"
         self.in_progress: dict[ObjectRef, Task] = {}
         self.waiting: deque[Task] = deque()
         self.rechecks: deque[Task] = deque()
@@ -6401,7 +6432,7 @@ class Scheduler:
         for task in iter(self.tasks.get, None):
             tell = partial(self.tell, task)
             try:
-                result = self.rollout.carry_out(task.planned, tell, task.earlier)
+                result = self.rollouts.carry_out(task.planned, tell, task.earlier)
             except Exception as error:  # else the main thread would wait for it forever
                 log.debug("worker failed", exc_info=True, extra={"workload": str(task.planned.ref)})
                 result = replace(failure_of(task.planned, error, True), is_begun=True)
@@ -6423,8 +6454,8 @@ class Scheduler:
             late, self.rechecks = self.rechecks, deque()
             self.drain(late)
             self.rechecks += late  # left after the second signal
-            is_over = not waiting or bool(self.reason_to_stop())
-        message = join_texts("; ", self.reason_to_stop(), self.rollout.gate.status)
+            is_over = not waiting or bool(self.why_none_starts())
+        message = join_texts("; ", self.why_none_starts(), self.rollouts.gate.why_closed)
         for task in waiting:
             self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message))
         for task in self.rechecks:
@@ -6441,7 +6472,7 @@ class Scheduler:
                 return
             self.handle_event(POLL)
             self.announce_stop()
-            held = self.reason_to_stop() or self.rollout.gate.status
+            held = self.why_none_starts() or self.rollouts.gate.why_closed
             self.report.show_progress(self.in_progress.values(), held)
         self.stop_waiting()
 
@@ -6466,16 +6497,16 @@ class Scheduler:
 
     def may_go_on(self, task: Task) -> bool:
         """Return whether a task may start, now or later. To check something again always may."""
-        return bool(task.earlier) or not self.reason_to_stop()
+        return bool(task.earlier) or not self.why_none_starts()
 
     def fill_slots(self, waiting: deque[Task]) -> None:
         """Start tasks; until one has succeeded, a rollout runs alone: it may fail everywhere."""
         while waiting:
             task = waiting[0]
-            is_alone = not (task.earlier or self.rollout.proven.is_set())
+            is_alone = not (task.earlier or self.rollouts.proven.is_set())
             if len(self.in_progress) >= (1 if is_alone else self.workers):
                 return
-            if not (task.earlier or self.may_start(task)):
+            if not (task.earlier or self.prepare_start(task)):
                 return
             waiting.popleft()
             if task.answer == "no":
@@ -6485,23 +6516,23 @@ class Scheduler:
             self.in_progress[task.planned.ref] = task
             self.tasks.put(task)
 
-    def may_start(self, task: Task) -> bool:
+    def prepare_start(self, task: Task) -> bool:
         """Return whether a task may start now, or was declined. That may take a while."""
-        if self.reason_to_stop():
+        if self.why_none_starts():
             return False
-        if self.ask and not task.answer:
-            task.answer = self.ask_about(task.planned)
-            self.ask = task.answer != "all"
-        is_open = task.answer == "no" or self.rollout.gate.is_open()
+        if self.asks and not task.answer:
+            task.answer = self.ask_person(task.planned)
+            self.asks = task.answer != "all"
+        is_open = task.answer == "no" or self.rollouts.gate.is_open()
         while not self.events.empty():  # what ended meanwhile
             self.handle_event(POLL)
         if task.answer == "quit":
             self.signals.stop_reason = "quit"
-        return is_open and not self.reason_to_stop()
+        return is_open and not self.why_none_starts()
 
     def announce_stop(self) -> None:
         """Log why no other rollout will start, once for each reason."""
-        reason = self.reason_to_stop()
+        reason = self.why_none_starts()
         if reason == self.announced:
             return
         self.announced = reason
@@ -6513,7 +6544,7 @@ class Scheduler:
             more += " (interrupt again to stop waiting)"
         log.warning("%s: no new rollouts will start%s", reason, more)
 
-    def ask_about(self, planned: Decision) -> str:
+    def ask_person(self, planned: Decision) -> str:
         """Return yes, no, all or quit; the end of input and a signal are quit."""
         self.report.show_question(planned)
         question = f"{VERBS[planned.method]} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
@@ -6553,7 +6584,7 @@ class Scheduler:
             return
         del self.in_progress[ref]
         self.count(news, is_again=bool(task.earlier))
-        if not news.is_late:
+        if not news.may_complete:
             self.report.finish(news)
             return
         if not task.earlier:
@@ -6565,16 +6596,17 @@ class Scheduler:
     def count(self, result: Result, *, is_again: bool) -> None:
         """Count failures. A result may stop the run, and so does a limit.
 
-        A worker may still write until it is known what became of the rollouts that were late.
+        The limit waits until those that were late are rechecked: that may lower the number.
         """
         if result.outcome in SUCCESSES:
             self.failures_in_a_row = 0
-            self.failures -= is_again
+            if is_again:
+                self.failures -= 1
         elif result.outcome in FAILURES and not is_again:
             self.failures += 1
             self.failures_in_a_row += 1
         reason = result.stop_reason
-        if not (result.is_late or self.rechecks):
+        if not (result.may_complete or self.rechecks):
             reason = reason or self.limit_reached()
         self.signals.stop_reason = self.signals.stop_reason or reason
 
@@ -6587,7 +6619,7 @@ class Scheduler:
             return f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
         return ""
 
-    def reason_to_stop(self) -> str:
+    def why_none_starts(self) -> str:
         """Return why no rollout may start now; empty: it may."""
         return self.signals.reason_to_stop() or self.limit_reached()
 
@@ -6642,7 +6674,7 @@ def difference_lines(decision: Decision) -> list[str]:
     return lines
 
 
-def letters() -> Iterator[str]:
+def letter_names() -> Iterator[str]:
     """Yield a, b, ..., z, aa, ab, ..."""
     for length in itertools.count(1):
         yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
@@ -6660,7 +6692,7 @@ NOT_SELECTED = "not selected by --max-rollouts"
 ASKED_FOR = (NOT_SELECTED, "interrupted", "quit")  # why what is not started is no failure
 
 
-def is_applied(result: Result) -> bool:
+def counts_as_applied(result: Result) -> bool:
     """Return whether a row of --plan was rolled out, needs nothing, or was left by a person or
     --max-rollouts. What failed counts as that."""
     if result.outcome is Outcome.NOT_STARTED:
@@ -6692,7 +6724,7 @@ class Totals:
             self.pods.update(wanted=wanted, not_verified=wanted)
         if outcome in FAILURES or result.stop_reason:
             self.failed[outcome.value] += 1
-        if self.options.plan is not None and not is_applied(result):
+        if self.options.plan is not None and not counts_as_applied(result):
             self.failed["not applied"] += 1
 
     def skips(self, code: str) -> int:
@@ -6715,7 +6747,7 @@ class Totals:
         failures = self.failed.copy()
         if self.options.confirm:
             failures["lost sidecar"] += self.skips("lost_sidecar")
-            failures["of an earlier run"] += self.plan.unfinished
+            failures["of an earlier run"] += self.plan.never_completed
             rows = self.options.plan or ()
             for skip in self.plan.skips:
                 if skip.subject in rows and not needs_nothing(skip.code):
@@ -6842,7 +6874,7 @@ class Report:
         self.print("")
         self.plan = self.totals.plan = plan
         self.needs_evict = plan.needs_evict
-        self.decided = {decision.ref: decision for decision in plan.found}
+        self.decided = {decision.ref: decision for decision in plan.decisions}
         for workload in plan.compared:
             self.record(
                 "drift",
@@ -6854,7 +6886,7 @@ class Report:
                 message=workload.comparison.message,
             )
         for position, workload in enumerate(plan.workloads, 1):
-            is_selected = position <= plan.selected
+            is_selected = position <= plan.selected_count
             self.places[workload.ref] = str(position) if is_selected else "-"
             code = IN_THE_PLAN if is_selected else "not_started"
             self.decided[workload.ref] = replace(workload, code=code)
@@ -6874,7 +6906,7 @@ class Report:
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.found.sidecars)],
                 oldest_pod=format_time(workload.found.oldest_pod),
                 method=workload.method.snake_case,
-                state=workload.state.snake_case,
+                state=workload.risk.snake_case,
                 unhealthy_reason=workload.problem,
                 downtime=workload.downtime,
                 controlled_by=str(workload.found.controller or ""),
@@ -6883,17 +6915,17 @@ class Report:
         for subject, reason, code in plan.skips:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
-        self.take_census([decision.found for decision in plan.found])
-        if plan.selected:
-            lines = self.table(plan.workloads[: plan.selected])
-            more = len(plan.workloads) - plan.selected
+        self.take_census([decision.found for decision in plan.decisions])
+        if plan.selected_count:
+            lines = self.table(plan.workloads[: plan.selected_count])
+            more = len(plan.workloads) - plan.selected_count
             if more:
                 lines.append(f"and {more} more, left by --max-rollouts")
             self.print(*lines, "")
         self.print_groups("Not rolled out", plan.skips)
         self.print_census()
-        if plan.selected > MANY_ROWS:
-            self.print_namespaces(plan.workloads[: plan.selected])
+        if plan.selected_count > MANY_ROWS:
+            self.print_namespaces(plan.workloads[: plan.selected_count])
         self.print_totals()
 
     def print_namespaces(self, workloads: Sequence[Decision]) -> None:
@@ -6921,7 +6953,7 @@ class Report:
         different = [workload for workload in everyone if workload.differences]
         groups = group_by(different, lambda workload: str(difference_lines(workload)))
         texts = []
-        for letter, group in zip(letters(), groups.values(), strict=False):
+        for letter, group in zip(letter_names(), groups.values(), strict=False):
             lines = difference_lines(group[0])
             limit = len(lines) if self.options.log_level == "debug" else self.MAX_NAMES
             shown = lines[:limit]
@@ -6980,8 +7012,8 @@ class Report:
     def notes(self, workload: Decision) -> str:
         """Return what is special about a workload of the plan."""
         notes = []
-        if workload.state is State.NO_SERVICE:
-            notes.append(State.NO_SERVICE.value)
+        if workload.risk is Risk.NO_SERVICE:
+            notes.append(Risk.NO_SERVICE.value)
         if workload.problem:
             notes.append(f"unhealthy: {workload.problem}")
         if workload.method is not Method.RESTART:
@@ -7001,10 +7033,10 @@ class Report:
 
     def print_totals(self) -> None:
         plan = self.plan
-        selected = plan.workloads[: plan.selected]
+        selected = plan.workloads[: plan.selected_count]
         count = count_of(len(plan.workloads), "workload")
-        if plan.selected < len(plan.workloads):
-            count = f"{plan.selected} of {count} (--max-rollouts)"
+        if plan.selected_count < len(plan.workloads):
+            count = f"{plan.selected_count} of {count} (--max-rollouts)"
         pods = count_of(sum(workload.pods_replaced for workload in selected), "Pod")
         old = sum(len(workload.old_pods) for workload in selected)
         texts = [f"To roll out: {count} with {pods}, {old} of them old."]
@@ -7015,12 +7047,12 @@ class Report:
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
                 "--only-drifted to compare first."
             )
-        texts += self.left_out()
+        texts += self.skipped_text()
         if self.gate.text is not None:
             texts.append(f"Gate {self.gate.text}.")
         self.print(*texts)
 
-    def left_out(self) -> list[str]:
+    def skipped_text(self) -> list[str]:
         """Return a sentence about how many workloads, and Pods without one, are not rolled out."""
         subjects = {skip.subject for skip in self.plan.skips}
         if not subjects:
@@ -7045,11 +7077,11 @@ class Report:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
         finished = self.totals.outcomes.total()
         failed = sum(self.totals.outcomes[outcome] for outcome in FAILURES)
-        text = f"{finished}/{self.plan.selected} finished, "
+        text = f"{finished}/{self.plan.selected_count} finished, "
         if failed:
             text += f"{failed} failed, "
         text += f"{human_duration(seconds_since(self.began))}, "
-        waiting = self.plan.selected - finished
+        waiting = self.plan.selected_count - finished
         self.at_once = max(self.at_once, len(in_progress))
         if len(self.durations) >= 3 and waiting > len(in_progress) and not held:
             seconds = statistics.median(self.durations) * waiting / self.at_once
@@ -7070,6 +7102,7 @@ class Report:
         """Count, record and log a workload's result."""
         planned, outcome = result.planned, result.outcome
         today = (result.latest or planned).comparison.today
+        # Why those of its Pods are left that are not up to date
         code = DRIFTED if outcome in SUCCESSES else result.code or outcome.snake_case
         comparison = replace(planned.comparison, today=today)
         self.decided[planned.ref] = replace(planned, comparison=comparison, code=code)
@@ -7114,6 +7147,7 @@ class Report:
         self.census.clear()
         self.totals.leftovers = []
         for found in workloads:
+            # After a run, Pods were read again, by their owners; the plan has workloads.
             known = decisions.get(found.owners[0]) or decisions.get(found.ref)
             owner = known.ref if known else found.ref
             codes: Mapping[str, tuple[str, Collection[str]]] = {}
@@ -7150,10 +7184,10 @@ class Report:
         for (name, image), codes in by_name:
             reasons = by_text(codes)
             up_to_date = reasons.pop("", 0)
-            old = reasons.pop("in the plan", 0)
+            old = reasons.pop(why_left(IN_THE_PLAN), 0)
             left = str(reasons.total())
             if reasons:
-                left += f" ({left_words(reasons)})"
+                left += f" ({reason_counts(reasons)})"
             version = image_version(image) if image else "<none>"
             rows.append([name, version, str(codes.total()), str(up_to_date), str(old), left])
         if not self.options.only_drifted:  # nothing is known but how many there are
@@ -7178,7 +7212,7 @@ class Report:
 
         lines = []
         for ref, code in sorted(groups, key=order):
-            line = f"  {ref}: {left_text(code)}"
+            line = f"  {ref}: {why_left(code)}"
             pods = sorted(pod.subject for pod in groups[ref, code])
             if pods != [ref]:
                 line += f": {self.names_of(pods)}"
@@ -7217,7 +7251,7 @@ class Report:
                 "name": pod.subject.name,
                 "workload": pod.workload._asdict(),
                 "code": pod.code,
-                "reason": left_text(pod.code),
+                "reason": why_left(pod.code),
                 "sidecars": sidecars,
             }
             records.append(record)
@@ -7256,7 +7290,7 @@ class Report:
         if exit_code == 1:
             text = f"Failed: {count_words(self.totals.failures)}"
             if options.fail_on_drift:
-                text += f" ({left_words(by_text(self.totals.not_up_to_date()))})"
+                text += f" ({reason_counts(by_text(self.totals.not_up_to_date()))})"
             self.print(f"{text}.")
         self.record(
             "summary",
@@ -7311,7 +7345,7 @@ class Report:
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.totals.outcomes[outcome] for outcome in Outcome}
-        more = len(self.plan.workloads) - self.plan.selected
+        more = len(self.plan.workloads) - self.plan.selected_count
         counts[Outcome.NOT_STARTED.value] -= more
         total = count_of(sum(counts.values()), "workload")
         text = f"{total} in {human_duration(seconds)}: {count_words(counts)}"
@@ -7319,7 +7353,7 @@ class Report:
             text += f"; {more} left by --max-rollouts"
         if any(counts.values()):
             self.print(f"{text}.")
-        for line in self.left_out():
+        for line in self.skipped_text():
             self.print(line)
         pods = self.totals.pods
         wanted, ready, lost = pods["wanted"], pods["ready"], pods["lost"]
@@ -7337,7 +7371,7 @@ class Report:
             self.print(f"{text}.")
 
 
-# 17. Main: the stages in their order --------------------------------------------------------------
+# 17. Main: the steps in their order ---------------------------------------------------------------
 
 
 def find_cutoff(options: Options, now: datetime) -> datetime:
@@ -7352,27 +7386,27 @@ def find_cutoff(options: Options, now: datetime) -> datetime:
     if cutoff == NO_CUTOFF:
         if options.only_drifted:
             return NO_CUTOFF
-        cutoff = now + timedelta(microseconds=1)
+        cutoff = now + timedelta(microseconds=1)  # a Pod of this very second counts
     return cutoff + timedelta(microseconds=-cutoff.microsecond % 10**6)
 
 
-def roll_out(plan: Plan, rollout: Rollout, report: Report) -> None:
+def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
     """Roll out what is selected of the plan; report a result for each workload in it."""
     options = report.options
-    rollout.signals.may_interrupt = False
-    rollout.signals.ends_at = report.began + (options.max_duration or math.inf)
+    rollouts.signals.may_interrupt = False
+    rollouts.signals.ends_at = report.began + (options.max_duration or math.inf)
     total = len(plan.workloads)
-    workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)
+    workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected_count), 1)
     limit = options.max_failures
     if options.cutoff < NO_CUTOFF:  # it was rounded up: no Pod that this run creates may be older
-        rollout.cluster.wait_until(options.cutoff)
-    rollout.cluster.absent = (404,)
-    rollout.cluster.open_connections(2 * workers)  # with looks
+        rollouts.cluster.wait_until(options.cutoff)
+    rollouts.cluster.counts_as_absent = (404,)
+    rollouts.cluster.open_connections(2 * workers)  # with looks
     max_failures = max(int(limit.of(total)), 1) if limit else 0
     if options.soak:
         log.info("each rollout is watched for %s (--soak)", human_duration(options.soak))
-    Scheduler(rollout, report, workers, max_failures).run(plan.workloads[: plan.selected])
-    for workload in plan.workloads[plan.selected :]:
+    Scheduler(rollouts, report, workers, max_failures).run(plan.workloads[: plan.selected_count])
+    for workload in plan.workloads[plan.selected_count :]:
         report.finish(Result(workload, Outcome.NOT_STARTED, NOT_SELECTED))
 
 
@@ -7405,7 +7439,7 @@ def print_error(form: str, *values: object) -> None:
         print(f"error: {printable(form % values)}", file=sys.stderr, flush=True)
 
 
-def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> int:
+def report_error(error: BaseException, signals: Signals, has_begun: bool) -> int:
     """Say in one line what ended the program; return the exit code."""
     log.debug("traceback", exc_info=error)
     if isinstance(error, Interrupted):
@@ -7430,7 +7464,7 @@ def exit_code_for(error: BaseException, signals: Signals, has_begun: bool) -> in
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the stages in their order; return the exit code."""
+    """Run the steps in their order; return the exit code."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: read nothing, and write to nowhere
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
@@ -7464,16 +7498,16 @@ def main(argv: Sequence[str]) -> int:
         report.show_plan(plan)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
-            rollout = Rollout(cluster, command, signals, gate, options)
+            rollouts = Rollouts(cluster, command, signals, gate, options)
             has_begun = True
-            roll_out(plan, rollout, report)
+            roll_out(plan, rollouts, report)
             if plan.workloads:
                 count_again(cluster, report, signals)
         exit_code = signals.exit_code or report.totals.exit_code
         report.show_summary(exit_code)
         return exit_code or report.totals.exit_code  # 1 if the summary could not be written
     except (Exception, Interrupted) as error:
-        exit_code = exit_code_for(error, signals, has_begun)
+        exit_code = report_error(error, signals, has_begun)
         if as_json and not has_begun:
             fields = {"version": VERSION, "exit_code": exit_code, "error": str(error)}
             with suppress(OSError):

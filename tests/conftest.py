@@ -318,7 +318,7 @@ def deployments_a_to_f(cluster):
 def planned(tool):
     def make(state: str, pods: int, namespace: str, name: str, **fields):
         ref = tool.ObjectRef("Deployment", namespace, name, "apps")
-        return a_workload(tool, ref=ref, total_pods=pods, state=tool.State(state), **fields)
+        return a_workload(tool, ref=ref, total_pods=pods, risk=tool.Risk(state), **fields)
 
     return make
 
@@ -389,7 +389,7 @@ def a_report(tool):
         connection = tool.Connection(SimpleNamespace(host="https://x"), context="prod")
         gate = tool.Gate([], no_signals(tool))
         report = tool.Report(connection, options_of(tool, *options), Line(), gate)
-        report.plan = tool.Plan([a_workload(tool)] * 10, selected=10)
+        report.plan = tool.Plan([a_workload(tool)] * 10, selected_count=10)
         return report
 
     return make

@@ -429,7 +429,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
     found = make(tool.Found, ref=ref, owners=(ref,))
     today = make(tool.Today)
     comparison = make(tool.Comparison, today=today)
-    for field, value in {"state": tool.State.NO_SERVICE, "total_pods": 1}.items():
+    for field, value in {"risk": tool.Risk.NO_SERVICE, "total_pods": 1}.items():
         fields.setdefault(field, value)
     fields.setdefault("old_pods", (f"{name}-0",))
     decision = make(tool.Decision, found=found, comparison=comparison)
@@ -450,7 +450,7 @@ def a_rollout(tool: ModuleType, cluster, *options: str, signals=None, **fields):
     settings = options_of(tool, *options, **fields)
     signals = signals or no_signals(tool)
     gate = tool.Gate(settings.gate, signals)
-    return tool.Rollout(cluster, ["kubectl"], signals, gate, settings)
+    return tool.Rollouts(cluster, ["kubectl"], signals, gate, settings)
 
 
 def options_of(tool: ModuleType, *options: str, **fields):

@@ -349,7 +349,7 @@ def compared(tool, changed: object, required: bool = True):
 
 def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
     drift = compared(tool, NOW)
-    assert (drift.verdict, drift.drifted) == (
+    assert (drift.verdict, drift.drifted_pods) == (
         tool.Verdict.DRIFTED,
         {"a": {"mesh-proxy"}},
     )

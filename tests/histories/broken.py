@@ -35,7 +35,7 @@ SEEN = (
         2,
         "the last count is that of the plan",
         "            report.take_census(owners)\n",
-        "            report.take_census(report.plan.found)\n",
+        "            report.take_census(report.plan.decisions)\n",
     ),
     Seen(
         3,
@@ -64,8 +64,8 @@ SEEN = (
     Seen(
         4,
         "one rollout more than --parallel-rollouts",
-        "    rollout.cluster.open_connections(2 * workers)  # with looks\n",
-        "    rollout.cluster.open_connections(2 * workers)\n    workers += 1\n",
+        "    rollouts.cluster.open_connections(2 * workers)  # with looks\n",
+        "    rollouts.cluster.open_connections(2 * workers)\n    workers += 1\n",
     ),
     Seen(
         5,

@@ -30,9 +30,9 @@ def test_a_worker_decides_what_the_plan_has_decided(tool, monkeypatch, first):
     made = []
     decide = tool.decide
 
-    def noted(found, comparison, options, stage=tool.Stage.WRITE, planned=None):
+    def noted(found, comparison, options, stage=tool.Known.WRITE, planned=None):
         decision = decide(found, comparison, options, stage, planned)
-        if planned and stage is tool.Stage.WRITE:
+        if planned and stage is tool.Known.WRITE:
             made.append((planned, decision))
         return decision
 

@@ -116,7 +116,7 @@ class Cluster:
 
     # What the tool uses
 
-    def owner(self, ref, pod):
+    def owner_object(self, ref, pod):
         return self.workload(ref)
 
     def workload(self, ref, retries=None):
@@ -137,7 +137,7 @@ class Cluster:
         self.step()
         return copy.deepcopy(list(self.pods.values()))
 
-    def pod(self, pod):
+    def pod_again(self, pod):
         self.step()
         found = self.pods.get(pod["metadata"]["name"])
         same = found and found["metadata"]["uid"] == pod["metadata"]["uid"]
@@ -478,7 +478,7 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
     """Its sidecar has ended, and it stays for its grace period or a finalizer."""
     rollout = a_rollout(tool, None, "--evict", sidecars=["agent"])
     work = tool.Eviction(rollout, a_workload(tool), lambda line: None)
-    monkeypatch.setattr(tool.Eviction, "wanted", 1)
+    monkeypatch.setattr(tool.Eviction, "desired", 1)
     old, new = a_pod(0, True), a_pod(1, True)
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     for found in (old, new):

@@ -224,7 +224,7 @@ def test_the_next_workload_with_the_same_bad_image_fails_by_itself(shop, run, to
     begin = tool.Scheduler.drain
 
     def after_another(scheduler, waiting) -> None:
-        scheduler.rollout.proven.set()
+        scheduler.rollouts.proven.set()
         begin(scheduler, waiting)
 
     monkeypatch.setattr(tool.Scheduler, "drain", after_another)

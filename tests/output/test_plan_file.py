@@ -380,7 +380,7 @@ def test_only_the_method_that_was_approved_will_do(tool):
     for approved in tool.Method:
         for method in tool.Method:
             draft = a_workload(tool, ref=ref, method=method)
-            planned = {ref: tool.Planned("", tool.NO_CUTOFF, "", approved)}
+            planned = {ref: tool.PlanRow("", tool.NO_CUTOFF, "", approved)}
             options = options_of(tool, plan=planned)
             assert bool(tool.another_method(draft, options)) == (approved is not method)
 

@@ -337,4 +337,4 @@ def test_whose_rollout_is_not_complete(tool, stamp, manager, is_ours):
         "status": {"replicas": 3, "updatedReplicas": 1},
     }
     found = a_workload(tool, obj=obj, pods=pods).found
-    assert bool(tool.why_unfinished(found, options_of(tool))) == is_ours
+    assert bool(tool.why_never_completed(found, options_of(tool))) == is_ours

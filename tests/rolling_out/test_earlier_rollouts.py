@@ -350,7 +350,7 @@ def test_whether_a_rollout_was_ever_complete_is_the_controllers_to_say(tool, sta
     names = ("type", "status", "reason")
     conditions = [dict(zip(names, c, strict=True)) for c in status.get("conditions", [])]
     obj = {"spec": {}, "status": {**status, "conditions": conditions}}
-    assert tool.was_never_complete(obj) is is_never
+    assert tool.is_never_complete(obj) is is_never
     if "currentRevision" in status:
         obj["spec"] = {"updateStrategy": {"rollingUpdate": {"partition": 1}}}
-        assert not tool.was_never_complete(obj)
+        assert not tool.is_never_complete(obj)

@@ -177,18 +177,18 @@ def test_it_has_no_standard_input_and_no_shell(deployments_a_to_c, run, start, t
 def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
     """It opens again: nothing is lost. If it does not, nothing is written."""
     rollout = a_rollout(tool, None)
-    rollout.gate.status = "gate closed: no"
+    rollout.gate.why_closed = "gate closed: no"
     work = tool.Restart(rollout, a_workload(tool), str)
     sent: list[str] = []
 
     def wait(seconds: float, *parts) -> None:
         assert sent == []
-        rollout.gate.status = ""
+        rollout.gate.why_closed = ""
 
     monkeypatch.setattr(rollout.signals, "wait", wait)
     work.write(sent.append, "x")
     assert sent == ["x"]
-    rollout.gate.status = "gate closed: no"
+    rollout.gate.why_closed = "gate closed: no"
     object.__setattr__(work, "options", options_of(tool, timeout=-1.0))
     with pytest.raises(tool.UnsuccessfulError) as caught:
         work.write(sent.append, "y")
@@ -210,11 +210,11 @@ def test_an_eviction_waits_while_the_gate_is_closed(cluster, run, tool, monkeypa
 
     def after(request, code, content) -> None:
         if evictions(cluster) and not closed:
-            gates[0].status = "gate closed: no"
-        if gates and gates[0].status:
+            gates[0].why_closed = "gate closed: no"
+        if gates and gates[0].why_closed:
             closed.append(len(evictions(cluster)))
         if len(closed) > 20:
-            gates[0].status = ""
+            gates[0].why_closed = ""
 
     cluster.server.after = after
     ended = run(cluster, CONFIRM, "--evict")
@@ -236,8 +236,8 @@ def test_the_gate_is_asked_after_the_question(tool, script, tmp_path):
 
     rollout = a_rollout(tool, Cluster(), f"--gate={script('exit 0')}")
     scheduler = tool.Scheduler(rollout, Silent(), 1)
-    scheduler.ask = True
-    scheduler.ask_about = lambda workload: asked.append(f"question {runs(tmp_path)}") or "yes"
+    scheduler.asks = True
+    scheduler.ask_person = lambda workload: asked.append(f"question {runs(tmp_path)}") or "yes"
     scheduler.run([a_workload(tool)])
     assert asked == ["question 0", "gate 1"]
 
@@ -275,7 +275,7 @@ def test_how_often_it_is_asked(tool, clock, tmp_path):
     assert [is_open(10.1), is_open(9.9), is_open(0.2)] == [(False, 3), (False, 3), (False, 4)]
     flag.touch()
     assert [is_open(9.9), is_open(0.2)] == [(False, 4), (True, 5)]
-    assert gate.status == ""
+    assert gate.why_closed == ""
 
 
 def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_path):
@@ -283,7 +283,7 @@ def test_one_that_takes_too_long_is_ended_and_closes_it(tool, monkeypatch, tmp_p
     text = f"echo $$ > {tmp_path}/pid; echo soon; sleep 1000"
     gate = tool.Gate(["sh", "-c", text], no_signals(tool))
     assert not gate.is_open()
-    assert gate.status == "gate closed: timed out after 0.5s"
+    assert gate.why_closed == "gate closed: timed out after 0.5s"
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -304,7 +304,7 @@ def test_what_it_has_started_ends_with_it(tool, monkeypatch, tmp_path):
 def test_one_that_cannot_run_closes_it(tool, tmp_path):
     gate = tool.Gate([str(tmp_path)], no_signals(tool))
     assert not gate.is_open()
-    assert gate.status == f"gate closed: cannot run {tmp_path}: Permission denied"
+    assert gate.why_closed == f"gate closed: cannot run {tmp_path}: Permission denied"
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     (tmp_path / "output").write_bytes(output)
     gate = tool.Gate(["sh", "-c", f"cat {tmp_path}/output; exit 1"], no_signals(tool))
     assert not gate.is_open()
-    assert gate.status == f"gate closed: {reason}"
+    assert gate.why_closed == f"gate closed: {reason}"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def verdict(tool, command: str, **environment: str) -> tuple[bool, str]:
         for name, value in environment.items():
             patch.setenv(name, value)
         is_open = gate.is_open()
-    return is_open, gate.status.removeprefix("gate closed: ")
+    return is_open, gate.why_closed.removeprefix("gate closed: ")
 
 
 @pytest.mark.parametrize(

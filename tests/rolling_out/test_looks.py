@@ -282,7 +282,7 @@ def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
             if is_stuck:  # two looks a minute apart are not a minute
                 since, last = (now[0] if now[0] - last > 12.5 else since), now[0]
             expected = not is_ready and is_stuck and now[0] - since >= 60
-            assert work.is_stuck(seen) == expected
+            assert work.note_stuck(seen) == expected
 
 
 # The first one runs alone

@@ -296,8 +296,7 @@ def test_a_pod_whose_node_may_be_down(tool):
 )
 def test_whether_a_named_sidecar_is_why_a_pod_is_not_ready(tool, name, fields, unready):
     found = status(containerStatuses=[{"name": name, "restartCount": 0, **fields}])
-    options = SimpleNamespace(sidecars=["mesh*"])
-    assert tool.has_unready_sidecar(found, options) is unready
+    assert tool.has_unready_sidecar(found, ["mesh*"]) is unready
 
 
 def test_no_password_is_in_the_reason_of_a_container(tool):

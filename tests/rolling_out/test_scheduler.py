@@ -266,13 +266,13 @@ def test_what_ends_while_a_question_is_open_may_stop_the_run(tool, idle):
     scheduler = idle("--max-failures=1")
     running = tool.Task(a_workload(tool, "a"))
     scheduler.in_progress[running.planned.ref] = running
-    scheduler.ask = True
+    scheduler.asks = True
 
     def answer(workload) -> str:
         scheduler.tell(running, tool.Result(running.planned, tool.Outcome.FAILED, "no"))
         return "yes"
 
-    scheduler.ask_about = answer
+    scheduler.ask_person = answer
     waiting = tool.deque([tool.Task(a_workload(tool, "b"))])
     scheduler.fill_slots(waiting)
     assert (len(waiting), scheduler.in_progress) == (1, {})

@@ -85,8 +85,8 @@ def test_a_config_map_of_such_a_name_does_not_exist(tool):
     ref = tool.ObjectRef("ConfigMap", "shop", "../../prod/configmaps/x")
     assert tool.path_of(ref) == ""
     cluster = tool.Cluster.__new__(tool.Cluster)
-    cluster.cached, cluster.absent = {}, (404,)
-    found = cluster.last_change(ref)
+    cluster.cached, cluster.counts_as_absent = {}, (404,)
+    found = cluster.config_change(ref)
     assert isinstance(found, tool.ApiError)
     assert found.status == 404
 

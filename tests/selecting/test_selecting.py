@@ -71,7 +71,7 @@ def test_a_list_is_read_item_by_item_as_json_has_it(tool, items, items_first):
     text = json.dumps(envelope, separators=(",", ":"))
     for written in (text, json.dumps(envelope, indent=1)):
         assert list(tool.items_of(written)) == items
-        assert tool.next_page(written) == "x"
+        assert tool.next_token(written) == "x"
 
 
 @given(st.data())
@@ -94,7 +94,7 @@ def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
 def test_something_else_than_a_list_is_an_error(tool, text):
     with pytest.raises(tool.ApiError, match="response: "):
         list(tool.items_of(text))
-    assert tool.next_page(text) == ""
+    assert tool.next_token(text) == ""
 
 
 RECORDED = exchanges("dry-run-pod-web")
@@ -163,7 +163,7 @@ def a_deployment(name: str, **labels: str) -> dict:
 
 
 def test_a_workload_is_kept_without_what_is_not_needed(tool):
-    assert tool.unpacked(tool.reduced(a_deployment("web", app="web"))) == {
+    assert tool.unpacked(tool.reduce_and_pack(a_deployment("web", app="web"))) == {
         "metadata": {"name": "web", "annotations": {"team": "shop"}, "managedFields": []},
         "spec": {
             "selector": {"matchLabels": {"app": "web"}},
@@ -185,7 +185,7 @@ def test_of_managed_fields_those_of_the_template_are_kept(tool):
         },
         {"manager": "controller", "time": "2026-01-02T00:00:00Z", "fieldsV1": {"f:status": {}}},
     ]
-    kept = tool.unpacked(tool.reduced(obj))
+    kept = tool.unpacked(tool.reduce_and_pack(obj))
     assert kept["metadata"]["managedFields"] == [
         {
             "manager": "kubectl",
@@ -214,7 +214,7 @@ def test_a_deployment_is_known_by_its_name_only_if_it_selects_the_pods(tool, sel
     asked = []
 
     class Cluster:
-        def controller_of(self, ref):
+        def read_controller(self, ref):
             asked.append(ref)
 
     objects = {} if selected is None else {web: tool.packed(a_deployment("web", **selected))}

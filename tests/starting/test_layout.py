@@ -80,7 +80,7 @@ def test_only_decide_asks_rules(tool):
             asked += sorted((names_of(node, ast.Load) - local) & tool.RULES.keys())
     assert asked == []
     users = [n.name for n in TREE.body if "RULES" in names_of(n, ast.Load) and hasattr(n, "name")]
-    codes = ["left_text", "is_audited", "rank_of", "needs_nothing"]
+    codes = ["why_left", "is_audited", "rank_of", "needs_nothing"]
     assert users == ["rule", *codes, "decide", "make_plan"]
 
 
@@ -92,5 +92,5 @@ def test_the_table_of_codes_is_that_of_the_rules(tool):
 def test_a_rule_of_an_early_stage_cannot_read_what_is_known_later(tool):
     """A Draft has no method and no old Pods; mypy checks what a rule reads of it."""
     for code, rule in tool.RULES.items():
-        is_early = rule.stage < tool.Stage.METHOD
+        is_early = rule.known < tool.Known.METHOD
         assert (rule.applies.__annotations__["draft"] == "Draft") == is_early, code

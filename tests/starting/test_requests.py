@@ -149,7 +149,7 @@ def test_only_the_proxy_for_the_servers_scheme_is_used(tool, monkeypatch, name):
         "current-context": "x",
     }
     connection = tool.Connection(Configuration())
-    tool.load_user(config, connection)
+    tool.load_cluster_and_user(config, connection)
     is_used = connection.configuration.proxy == "http://proxy.example:3128"
     assert is_used == (name == "HTTPS_PROXY")
 

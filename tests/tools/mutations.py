@@ -38,20 +38,20 @@ MUTATIONS = (
     Mutation(
         "reading: pages come in another order",
         "reading_ahead",
-        "                reading.appendleft(begin(path, token))",
-        "                reading.append(begin(path, token))",
+        "                requests.appendleft(begin(path, token))",
+        "                requests.append(begin(path, token))",
     ),
     Mutation(
         "reading: one namespace at a time",
         "reading_ahead",
-        "            while waiting and len(reading) < LISTS_AT_A_TIME:",
-        "            while waiting and not reading:",
+        "            while unread_paths and len(requests) < LISTS_AT_A_TIME:",
+        "            while unread_paths and not requests:",
     ),
     Mutation(
         "reading: all namespaces at a time",
         "reading_ahead",
-        "            while waiting and len(reading) < LISTS_AT_A_TIME:",
-        "            while waiting:",
+        "            while unread_paths and len(requests) < LISTS_AT_A_TIME:",
+        "            while unread_paths:",
     ),
     Mutation(
         "reading: lists whose metadata comes last end after a page",
@@ -87,7 +87,7 @@ MUTATIONS = (
     Mutation(
         "first: all begin at once",
         "looks",
-        "is_alone = not (task.earlier or self.rollout.proven.is_set())",
+        "is_alone = not (task.earlier or self.rollouts.proven.is_set())",
         "is_alone = False",
     ),
     Mutation(
@@ -111,7 +111,7 @@ MUTATIONS = (
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        '        if self.rollout.proven.is_set():\n            return ""\n        for pod',
+        '        if self.rollouts.proven.is_set():\n            return ""\n        for pod',
         "        for pod",
     ),
     # Limits
@@ -124,14 +124,14 @@ MUTATIONS = (
     Mutation(
         "limits: --parallel-rollouts as a percentage is rounded up",
         "canary",
-        "workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected), 1)",
-        "workers = max(min(math.ceil(options.parallel_rollouts.of(total)), plan.selected), 1)",
+        "workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected_count), 1)",
+        "workers = max(min(math.ceil(options.parallel_rollouts.of(total)), plan.selected_count), 1)",
     ),
     Mutation(
         "limits: --max-rollouts as a percentage is rounded down",
         "canary",
-        "min(math.ceil(options.max_rollouts.of(len(planned))), len(planned))",
-        "min(int(options.max_rollouts.of(len(planned))), len(planned))",
+        "min(math.ceil(options.max_rollouts.of(len(to_roll_out))), len(to_roll_out))",
+        "min(int(options.max_rollouts.of(len(to_roll_out))), len(to_roll_out))",
     ),
     Mutation(
         "limits: one failure more than --max-failures",
@@ -154,7 +154,7 @@ MUTATIONS = (
     Mutation(
         "limits: a closed gate does not hold rollouts",
         "gate",
-        "return not self.status\n",
+        "return not self.why_closed\n",
         "return True\n",
     ),
     # Rollouts of earlier runs
@@ -173,8 +173,8 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: new Pods that differ are left",
         "earlier_rollouts",
-        '        if draft.comparison.is_drifted or draft.method is not Method.RESTART:\n            return ""\n',
-        '        if draft.method is not Method.RESTART:\n            return ""\n',
+        '        if draft.comparison.is_drifted or draft.method is not Method.RESTART:\n            return ""  # it',
+        '        if draft.method is not Method.RESTART:\n            return ""  # it',
     ),
     Mutation(
         "earlier rollouts: what becomes unready later is ours",
@@ -191,20 +191,20 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: a partition is a record",
         "earlier_rollouts",
-        'nested(workload, "status.currentRevision") and not partition_of(workload)',
-        'nested(workload, "status.currentRevision")',
+        "    return updated != current and not partition_of(workload)",
+        "    return updated != current",
     ),
     Mutation(
         "earlier rollouts: without an answer, a stuck sidecar is repaired",
         "concurrent_runs check_before_rollout drifted_rollouts",
-        "            if not draft.planned and (pod.stuck or pod.name in lost):\n",
-        "            if pod.stuck or pod.name in lost:\n",
+        "        return not draft.planned and any(pod.stuck or pod.name in lost for pod in new)\n",
+        "        return any(pod.stuck or pod.name in lost for pod in new)\n",
     ),
     # Order
     Mutation(
         "order: the state does not count",
         "order",
-        "rank = (decision.state.value, ",
+        "rank = (decision.risk.value, ",
         'rank = ("", ',
     ),
     Mutation(
@@ -253,8 +253,8 @@ MUTATIONS = (
     Mutation(
         "selection: paused Deployments are restarted",
         "selecting",
-        "is_stopped = is_paused(obj)\n    if",
-        "is_stopped = False\n    if",
+        '    if is_paused(obj):\n        return "paused; run',
+        '    if False:\n        return "paused; run',
     ),
     Mutation(
         "selection: all workloads are named",
@@ -296,7 +296,7 @@ MUTATIONS = (
     Mutation(
         "signals: one in the end of an object shows a traceback",
         "interrupting",
-        "error.exc_type is Interrupted or show(error)",
+        "if error.exc_type is not Interrupted:\n                show(error)",
         "show(error)",
     ),
     Mutation(
@@ -376,7 +376,7 @@ MUTATIONS = (
     Mutation(
         "limits: what is late is a failure at once",
         "failure_limits",
-        "        if not (result.is_late or self.rechecks):\n",
+        "        if not (result.may_complete or self.rechecks):\n",
         "        if True:\n",
     ),
     Mutation(
@@ -432,14 +432,14 @@ MUTATIONS = (
     Mutation(
         "evict: the replacement need not be ready",
         "evicting evicting_one_at_a_time",
-        "        if is_there or is_more or (away and self.not_replaced):\n",
+        "        if is_there or away > others_away or (away and self.not_replaced):\n",
         "        if is_there:\n",
     ),
     Mutation(
         "evict: the replacement of a Pod that was unready need not be ready",
         "evicting_meanwhile",
-        "        is_more = away > max(self.away_before - len(unready), 0)\n",
-        "        is_more = away > self.away_before\n",
+        "others_away = max(self.away_before - unready, 0)",
+        "others_away = self.away_before",
     ),
     Mutation(
         "evict: a budget that allows nothing is a failure",
@@ -468,7 +468,7 @@ MUTATIONS = (
     Mutation(
         "evict: Pods that others have replaced meanwhile are evicted",
         "evicting_meanwhile in_place image_changes",
-        "            if self.still_to_do([pod]):\n                return pod\n",
+        "            if self.decide_on([pod]):\n                return pod\n",
         "            return pod\n",
     ),
     Mutation(
@@ -480,7 +480,7 @@ MUTATIONS = (
     Mutation(
         "evict: the revisions in the status are compared",
         "evicting_pending",
-        "is_pending = counts_of(ref, obj).updated < live or not is_observed(obj)",
+        "is_pending = counts_of(ref, obj).updated < on_wanted_nodes or not is_observed(obj)",
         'is_pending = nested(obj, "status.currentRevision") != nested(obj, "status.updateRevision")',
     ),
     Mutation(
@@ -605,8 +605,8 @@ MUTATIONS = (
     Mutation(
         "--plan: what is rejected by now needs no rollout",
         "plan_file",
-        "    return code in RULES and RULES[code].is_applied\n",
-        '    return code == "rejected" or (code in RULES and RULES[code].is_applied)\n',
+        "    return code in RULES and RULES[code].needs_nothing\n",
+        '    return code == "rejected" or (code in RULES and RULES[code].needs_nothing)\n',
     ),
     Mutation(
         "--plan: a row that is interrupted is applied",
@@ -617,7 +617,7 @@ MUTATIONS = (
     Mutation(
         "--plan: the order is that of a plan without it",
         "plan_file",
-        "places.get(row.ref, 0))",
+        "places.get(decision.ref, 0))",
         "0)",
     ),
     Mutation(
@@ -655,8 +655,8 @@ MUTATIONS = (
     Mutation(
         "census: other kinds are not compared",
         "census",
-        "is_left = draft.comparison.is_drifted or not options.only_drifted",
-        "is_left = True",
+        "    if options.only_drifted and not draft.comparison.is_drifted:\n",
+        "    if False:\n",
     ),
     # What is seen
     Mutation(
@@ -668,7 +668,7 @@ MUTATIONS = (
     Mutation(
         "verified: missing Pods are no problem",
         "verified_outcomes",
-        "        if progress.missing:\n            text",
+        "        if progress.uncreated:\n            text",
         "        if False:\n            text",
     ),
     Mutation(
@@ -680,7 +680,7 @@ MUTATIONS = (
     Mutation(
         "verified: Pods that an autoscaler adds must be ready",
         "verified_outcomes",
-        "is_due = created_at(pod) <= since or any(stuck_containers(pod))",
+        "is_due = created_at(pod) <= ready_if_older or any(stuck_containers(pod))",
         "is_due = True",
     ),
     Mutation(
@@ -744,7 +744,7 @@ MUTATIONS = (
     Mutation(
         "in place: a Pod that is ready at the timeout is put back",
         "image_changes",
-        "        if not self.ready_as[0]:\n            seconds",
+        "        if not self.ready_ids:\n            seconds",
         "        if True:\n            seconds",
     ),
     Mutation(
@@ -756,8 +756,8 @@ MUTATIONS = (
     Mutation(
         "in place: another container starts to count where the last one was",
         "image_changes",
-        "        if ids != self.ready_as[0]:\n",
-        "        if not self.ready_as[1]:\n",
+        "        if ids != self.ready_ids:\n",
+        "        if not self.ready_since:\n",
     ),
     Mutation(
         "in place: a Pod that is ready for a moment counts as changed",
@@ -768,7 +768,7 @@ MUTATIONS = (
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
         "earlier_rollouts concurrent_runs",
-        "            unfinished += bool(why_unfinished(row.found, options))\n",
+        "            never_completed += bool(why_never_completed(decision.found, options))\n",
         "            pass\n",
     ),
     # Injectors that never give the same twice
@@ -824,8 +824,8 @@ MUTATIONS = (
     Mutation(
         "harm: only the example Pod is looked at before a change in place",
         "in_place_managed",
-        '    for pod in draft.found.pods:\n        if pod.managed:\n            return pod.managed\n    return ""\n',
-        "    return managed_images(stored_object(draft.found.sample))\n",
+        '    for pod in draft.found.pods:\n        if pod.why_managed:\n            return pod.why_managed\n    return ""\n',
+        "    return why_images_managed(unpacked_object(draft.found.sample))\n",
     ),
     Mutation(
         "evict: a custom resource needs as many Pods as it has",
@@ -842,7 +842,7 @@ MUTATIONS = (
     Mutation(
         "evict: what was unavailable from the start is waited for in each batch",
         "max_unavailable",
-        "        if is_there or is_more or (away and self.not_replaced):\n",
+        "        if is_there or away > others_away or (away and self.not_replaced):\n",
         "        if is_there or away:\n",
     ),
     Mutation(
@@ -854,8 +854,8 @@ MUTATIONS = (
     Mutation(
         "evict: what is in the batch is available",
         "max_unavailable",
-        "        if is_terminating(pod) or uid_of(pod) in self.batch:\n            return False\n        ready",
-        "        if is_terminating(pod):\n            return False\n        ready",
+        "        if is_ending(pod) or uid_of(pod) in self.batch:\n            return False\n        ready",
+        "        if is_ending(pod):\n            return False\n        ready",
     ),
     Mutation(
         "evict: minReadySeconds is ignored",
@@ -878,8 +878,8 @@ MUTATIONS = (
     Mutation(
         "order: downtime says nothing",
         "order downtime",
-        "rank = (decision.state.value, decision.downtime, decision.ref.namespace)",
-        "rank = (decision.state.value, False, decision.ref.namespace)",
+        "rank = (decision.risk.value, decision.downtime, decision.ref.namespace)",
+        "rank = (decision.risk.value, False, decision.ref.namespace)",
     ),
     Mutation(
         "rules: what is not ready without its sidecar is left",
@@ -965,8 +965,8 @@ MUTATIONS = (
     Mutation(
         "numbers: surge Pods are counted",
         "numbers",
-        "        there = max(desired - kept - lost, len(updated))\n",
-        "        there = len(pods) - kept\n",
+        "        wanted = max(desired - kept, len(updated) + lost)\n",
+        "        wanted = len(pods) - kept + lost\n",
     ),
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
@@ -995,14 +995,14 @@ MUTATIONS = (
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        '@rule(Stage.OBJECT, left="excluded", is_audited=False)\ndef not_included',
-        "@rule(Stage.OBJECT)\ndef not_included",
+        '@rule(Known.OBJECT, why_left="excluded", is_audited=False)\ndef not_included',
+        "@rule(Known.OBJECT)\ndef not_included",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        '@rule(Stage.OWNER, left="runs to completion", is_audited=False)\n',
-        "@rule(Stage.OWNER)\n",
+        '@rule(Known.OWNER, why_left="runs to completion", is_audited=False)\n',
+        "@rule(Known.OWNER)\n",
     ),
     # Answers of an injector
     Mutation(
@@ -1020,8 +1020,8 @@ MUTATIONS = (
     Mutation(
         "changing values: new Pods are compared with what our own annotations give",
         "drifted_rollouts failure_limits partitions",
-        "obj = self.asked or with_template(",
-        "obj = with_template(",
+        "obj = self.asked_object or template_source(",
+        "obj = template_source(",
     ),
     Mutation(
         "verification: of a reverted rollout, all old Pods count",
@@ -1050,8 +1050,8 @@ MUTATIONS = (
     Mutation(
         "metadata: an annotation that was written later is drift",
         "several_answers",
-        '    if path[-2:] == ("fieldRef", "value") and expected is None:\n',
-        "    if False:\n",
+        '    if path[-2:] == ("fieldRef", "value") and expected is None:',
+        "    if False:",
     ),
     Mutation(
         "metadata: labels of a controller are configuration",
@@ -1068,7 +1068,7 @@ MUTATIONS = (
     Mutation(
         "changing values: new Pods are compared with what the old ReplicaSet gave",
         "names_of_pods",
-        "            self.ask_about(unchecked[0])\n",
+        "            self.ask_with_new_pod(unchecked[0])\n",
         "            pass\n",
     ),
     Mutation(
@@ -1092,8 +1092,8 @@ MUTATIONS = (
     Mutation(
         "changing values: the hash has what varies",
         "several_answers",
-        "constant_part(unpacked(today.view), today.ignored)",
-        "constant_part(unpacked(today.view))",
+        "comparable(unpacked(today.view), today.ignored)",
+        "comparable(unpacked(today.view))",
     ),
     Mutation(
         "changing values: the order of a list counts",
@@ -1122,8 +1122,8 @@ MUTATIONS = (
     Mutation(
         "changing values: a name that only one answer has is ignored",
         "several_answers",
-        "        if more:\n            unknown.append(place)\n",
-        "        if False:\n            unknown.append(place)\n",
+        "    doubtful += [names for names, more in surplus.items() if more]\n",
+        "",
     ),
     Mutation(
         "changing values: names that vary are compared",
@@ -1134,7 +1134,7 @@ MUTATIONS = (
     Mutation(
         "changing values: answers come at once",
         "several_answers",
-        "time.sleep(max(answered[found] + ANSWERS_APART - time.monotonic(), 0))",
+        "time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))",
         "pass",
     ),
     # Others
@@ -1147,13 +1147,13 @@ MUTATIONS = (
     Mutation(
         "selection: an owner that may not be read is an error",
         "evicting_permissions permissions census",
-        "return self.find(path_of(ref), (404,) if is_workload(ref) else self.absent)",
+        "return self.find(path_of(ref), (404,) if is_workload(ref) else self.counts_as_absent)",
         "return self.find(path_of(ref), (404,))",
     ),
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
         "soak what_is_wanted",
-        "            desired += counts_of(owner, self.cluster.owner(owner, sample)).desired\n",
+        "            desired += counts_of(owner, self.cluster.owner_object(owner, sample)).desired\n",
         "            desired += 0\n",
     ),
     Mutation(
@@ -1183,13 +1183,13 @@ MUTATIONS = (
     Mutation(
         "gate: one that closes for a moment ends what is in progress",
         "gate",
-        "obstacle = self.rollout.gate.status or self.obstacle(pod)",
+        "obstacle = self.rollouts.gate.why_closed or self.obstacle(pod)",
         "obstacle = self.obstacle(pod)",
     ),
     Mutation(
         "gate: a patch is sent though it has closed",
         "gate",
-        "        while self.rollout.gate.status:\n",
+        "        while self.rollouts.gate.why_closed:\n",
         "        while False:\n",
     ),
     Mutation(
@@ -1225,20 +1225,20 @@ MUTATIONS = (
     Mutation(
         "evict: Pods on nodes that do not want them hide missing ones",
         "what_is_wanted",
-        "        unwanted = misscheduled(self.owner_obj)\n",
-        "        unwanted = 0\n",
+        "        unwanted = misscheduled(self.owner_obj)  #",
+        "        unwanted = 0  #",
     ),
     Mutation(
         "evict: what came back before a batch counts as its replacement",
         "evicting_meanwhile",
         "                    self.present = set(map(uid_of, self.pods))\n",
-        "                    self.present = self.known\n",
+        "                    self.present = self.known_uids\n",
     ),
     Mutation(
         "in place: a changed Pod that is gone proves its image",
         "what_is_wanted",
-        '        now = self.cluster.pod(pod)\n        if not now:\n            return ""\n        if self.is_up(',
-        '        now = self.cluster.pod(pod)\n        if not now:\n            self.rollout.proven.set()\n            return ""\n        if self.is_up(',
+        '        now = self.cluster.pod_again(pod)\n        if not now:\n            return ""\n        if self.is_up(',
+        '        now = self.cluster.pod_again(pod)\n        if not now:\n            self.rollouts.proven.set()\n            return ""\n        if self.is_up(',
     ),
     Mutation(
         "proxies: ALL_PROXY counts",
@@ -1267,7 +1267,7 @@ MUTATIONS = (
     Mutation(
         "downtime: a DaemonSet with one Pod is away",
         "downtime",
-        ' or (found.ref.kind == "DaemonSet" and wanted == 1)',
+        ' or (found.ref.kind == "DaemonSet" and desired == 1)',
         "",
     ),
     Mutation(
@@ -1279,8 +1279,8 @@ MUTATIONS = (
     Mutation(
         "patch: an opt-out between two conflicts is not seen",
         "lost_answers",
-        "        self.look_again(Stage.OBJECT, obj)\n        if not is_same:\n",
-        "        if not is_same:\n            self.look_again(Stage.OBJECT, obj)\n",
+        "        self.decide_on_object(Known.OBJECT, obj)\n        if not is_asked:\n",
+        "        if not is_asked:\n            self.decide_on_object(Known.OBJECT, obj)\n",
     ),
     Mutation(
         "signals: workers may not report after the second signal",
@@ -1315,8 +1315,8 @@ MUTATIONS = (
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
         "scheduler",
-        "if code in (0, None) or is_verdict(text) or remaining <= 1:",
-        "if code in (0, None) or is_verdict(text):",
+        "if code in (0, None) or is_final_word(text) or remaining <= 1:",
+        "if code in (0, None) or is_final_word(text):",
     ),
     Mutation(
         "requests: they have no deadline",
@@ -1333,7 +1333,7 @@ MUTATIONS = (
     Mutation(
         "soak: it goes on as long as a Pod is unready",
         "soak",
-        "            if progress.missing or not result.counts:\n",
+        "            if progress.uncreated or not result.counts:\n",
         "            if True:\n",
     ),
     Mutation(
@@ -1346,8 +1346,8 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: those of kinds that are not selected are named",
         "earlier_rollouts",
-        '    if is_selected_kind(draft.ref, options):\n        return why_unfinished(draft.found, options)\n    return ""\n',
-        "    return why_unfinished(draft.found, options)\n",
+        '    if is_selected_kind(draft.ref, options):\n        return why_never_completed(draft.found, options)\n    return ""\n',
+        "    return why_never_completed(draft.found, options)\n",
     ),
     Mutation(
         "commands: what they have started goes on",
@@ -1358,13 +1358,13 @@ MUTATIONS = (
     Mutation(
         "batches: an error ends nothing",
         "batches",
-        "                self.ending = error\n",
+        "                self.deferred = error\n",
         "                pass\n",
     ),
     Mutation(
         "batches: an eviction that has not arrived is waited for",
         "batches",
-        "        if self.ending:  # an eviction without an answer may not have taken place\n",
+        "        if self.deferred:  # an eviction without an answer may not have taken place\n",
         "        if False:\n",
     ),
     Mutation(
