@@ -58,7 +58,8 @@ Exit codes:
   1         something failed: a rollout; one of an earlier run was never
             complete; new Pods have no sidecar; a row of --plan was not applied;
             the API server became unavailable; with --fail-on-drift, selected
-            Pods are not up to date
+            Pods are not up to date; with --retire, Pods have such an image, or
+            not all Pods are known
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl, or a name does
             not exist; nothing was changed
@@ -261,6 +262,7 @@ class Options:
     allow_removal: bool
     show_values: bool
     fail_on_drift: bool
+    retire: list[str]  # images, with shell wildcards
     confirm: bool
     confirm_each: bool
     evict: bool
@@ -279,6 +281,7 @@ class Options:
     kubeconfig: str | None
     context: str | None
     kubectl: str
+    label_columns: list[str]
     log_level: str
     log_format: str
 
@@ -370,6 +373,7 @@ class LivePod(NamedTuple):
     lost_sidecars: frozenset[str] = frozenset()  # see lost_sidecars
     why_managed: str = ""  # why its images are not to be changed in place; see why_images_managed
     uid: str = ""
+    uses_image: bool = False  # one of --retire
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
@@ -414,10 +418,13 @@ class SkipError(Exception):
 class UnsuccessfulError(Exception):
     """Why a rollout ends early: outcome, message and perhaps why no other rollout may start."""
 
-    def __init__(self, outcome: Outcome, message: str, stop_reason: str = "") -> None:
+    def __init__(
+        self, outcome: Outcome, message: str, stop_reason: str = "", code: str = ""
+    ) -> None:
         super().__init__(message)
         self.outcome = outcome
         self.stop_reason = stop_reason
+        self.code = code  # of why it was not started
 
 
 class StoppedWaiting(BaseException):
@@ -582,6 +589,14 @@ def unpacked_object(data: bytes) -> Json:
     return unpacked(data)
 
 
+def did_you_mean(name: str, existing: Collection[str]) -> str:
+    """Return a question about names that are like one that does not exist; empty if none is."""
+    close = difflib.get_close_matches(name, existing)
+    if not close:
+        return ""
+    return f"did you mean {join_words(close, 'or')}?"
+
+
 def is_pattern(text: str) -> bool:
     return any(character in text for character in "*?[")
 
@@ -717,6 +732,22 @@ def container_names(pod: Json) -> list[str]:
 def images_of(pod: Json) -> dict[str, str]:
     """Return the image of each container, by name."""
     return {container["name"]: container["image"] for _, container in containers_of(pod)}
+
+
+def uses_image(pod: Json, names: Names, images: Names) -> bool:
+    """Return whether a named container has one of the images.
+
+    Not an init container that has completed: it does not run again.
+    """
+    completed = set()
+    for status in nested(pod, "status.initContainerStatuses"):
+        if nested(status, "state.terminated.reason") == "Completed":
+            completed.add(status["name"])
+    for kind, container in named_containers(pod, names):
+        is_over = kind == INIT and container["name"] in completed
+        if not is_over and matches(container["image"], images):
+            return True
+    return False
 
 
 def as_sidecar(kind: str, container: Json) -> Sidecar:
@@ -1416,6 +1447,16 @@ class Decision(Draft):
         return self.comparison.differences
 
 
+class LeftPod(NamedTuple):
+    """A Pod that is not up to date, or that options leave out."""
+
+    subject: ObjectRef
+    workload: ObjectRef
+    code: str  # see why_left
+    sidecars: frozenset[Sidecar]
+    uses_image: bool  # one of --retire
+
+
 @dataclass
 class Scan:
     """What was seen while reading Pods, for hints and totals."""
@@ -1426,21 +1467,13 @@ class Scan:
     began: datetime = NO_CUTOFF  # by the API server's clock
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
     in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
+    others: list[LeftPod] = field(default_factory=list)  # with a sidecar, but left out
 
 
 class Skip(NamedTuple):
     subject: ObjectRef
     reason: str
     code: str  # the name of the rule
-
-
-class LeftPod(NamedTuple):
-    """A Pod that is not up to date."""
-
-    subject: ObjectRef
-    workload: ObjectRef
-    code: str  # see why_left
-    sidecars: frozenset[Sidecar]
 
 
 @dataclass(frozen=True)
@@ -1451,6 +1484,7 @@ class Plan:
     selected_count: int = 0  # how many of them --max-rollouts leaves
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
     never_completed: int = 0  # rollouts of earlier runs that were never complete
+    injector: str = ""  # what is wrong with it; empty: nothing
     skips: Sequence[Skip] = ()
     compared: Sequence[Decision] = ()  # with --only-drifted
     decisions: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
@@ -1496,7 +1530,7 @@ class Result:
     outcome: Outcome
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
-    code: str = ""  # of the rule for which it was skipped
+    code: str = ""  # of the rule for which it was skipped, or why it was not started
     stamp: str = ""  # of a restart that is to be rechecked, see is_late and Restart.patch
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
@@ -1533,7 +1567,10 @@ class ArgumentParser(argparse.ArgumentParser):
             for close in difflib.get_close_matches(name, self._option_string_actions, 1, 0.68):
                 hint = hint or f"did you mean {close}?"
             message = join_texts("; ", f"unknown option {name}", hint)
-        self.exit(2, f"error: {printable(message)}\nSee '{PROGRAM} --help' for usage.\n")
+        text = f"error: {printable(message)}\nSee '{PROGRAM} --help' for usage.\n"
+        if re.search("--log-format[= ]json", " ".join(sys.argv)):  # it is not parsed yet
+            text = json.dumps({"level": "ERROR", "message": message}) + "\n"
+        self.exit(2, text)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -1605,10 +1642,13 @@ def amount(text: str) -> Amount:
     return Amount(int(text.rstrip("%")), text.endswith("%"))
 
 
+KEY = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+label_key = matching(KEY, "the key of a label, such as team or example.com/team")
+
+
 def annotation_filter(text: str) -> AnnotationFilter:
     """Return the key and the value's pattern of KEY=VALUE; KEY alone matches any value."""
-    form = r"(?s)([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?(=.*)?"
-    matching(form, "KEY or KEY=VALUE, such as example.com/restart=never")(text)
+    matching(f"(?s){KEY}(=.*)?", "KEY or KEY=VALUE, such as example.com/restart=never")(text)
     key, equals, value = text.partition("=")
     return key, value if equals else "*"
 
@@ -1866,6 +1906,13 @@ OPTIONS = {
             "Exit with 1 if selected Pods are not up to date; with --confirm, after the run",
             requires="--only-drifted",
         ),
+        Option(
+            "--retire IMAGE",
+            """Exit with 1 while any Pod, selected or not, has a sidecar with this image, such as
+            '*:1.26.*'""",
+            non_empty,
+            repeatable=True,
+        ),
     ),
     "Rollout": (
         Option("--confirm-each", "Apply the changes, but ask before each workload"),
@@ -1912,6 +1959,12 @@ OPTIONS = {
         ),
         Option(
             "--context NAME", "Context of the kubeconfig (default: the current context)", non_empty
+        ),
+        Option(
+            "--label-columns -L KEY",
+            "Show this label of each workload as a column of the plan",
+            label_key,
+            repeatable=True,
         ),
         Option(
             "--log-level LEVEL",
@@ -2253,10 +2306,10 @@ class Connection:
             return self.server
         return f"{self.server} through the proxy {redact_text(proxy)}"
 
-    def kubectl_command(self, ref: ObjectRef, *words: str) -> str:
-        """Return a command about an object for a person to copy."""
+    def kubectl_command(self, ref: ObjectRef, *words: str) -> list[str]:
+        """Return the words of a command about an object, for a person."""
         target = [ref.argument, "--namespace", ref.namespace]
-        return shlex.join(["kubectl", *words, *target, *self.kubectl_flags])
+        return ["kubectl", *words, *target, *self.kubectl_flags]
 
     def authorization(self, deadline: float, rejected: str | None = None) -> str:
         """Return the header; read again if it was rejected, unless another thread has done so.
@@ -2927,6 +2980,13 @@ def read_kubeconfig(view_command: Sequence[str]) -> Json:
     if is_default and NO_CONTEXT in error and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
     hint = "specify a file with --kubeconfig or a context with --context"
+    if "--context" in view_command:
+        command = [view_command[0], "config", "get-contexts", "--output=name"]
+        command += ["--kubeconfig", path] if path else []
+        contexts = run_command(command)[0].split()
+        if contexts:
+            hint = f"--context must be one of {join_words(contexts[:5], 'or')}"
+            hint += ", ..." if len(contexts) > 5 else ""
     text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
     raise StartError(f"{text}; to reproduce: {shlex.join(view_command)}", error)
 
@@ -3048,7 +3108,11 @@ def check_namespaces(cluster: Cluster, options: Options) -> None:
         if error is None:
             continue
         if error.status == 404:
+            existing: list[str] = []
+            with suppress(ApiError):  # without permission
+                existing = list(map(name_of, cluster.items(CORE, "namespaces", ())))
             hint = "check the name, or use a wildcard, which may match nothing"
+            hint = did_you_mean(name, existing) or hint
             raise StartError(f'namespaces "{name}" not found; {hint}')
         if error.status != 403:
             raise error
@@ -3074,9 +3138,34 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
     return any(matches(name, options.workloads) for name in typed_names(ref))
 
 
-def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan]:
+def read_all_pods(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
+    """Read all Pods, also those that options leave out; see read_pods."""
+    namespaces = namespaces_to_list(options)
+    began = cluster.now()
+    selected = None
+    if options.selector:
+        selected = set(map(uid_of, cluster.items(CORE, "pods", namespaces, options.selector)))
+    owners, scan = read_pods(cluster.items(CORE, "pods", namespaces), selected, options)
+    scan.began = began
+    return owners, scan
+
+
+def left_out_pod(pod: Json, code: str, options: Options) -> LeftPod:
+    """Return a Pod that no rule is asked about, with the workload that its owner implies."""
+    names = options.sidecars
+    ref = ObjectRef("Pod", pod["metadata"]["namespace"], name_of(pod))
+    owner = controller_of(pod) or ref
+    workload = ref if owner.kind == "Node" else implied_workload(owner, pod)
+    in_use = uses_image(pod, names, options.retire)
+    return LeftPod(ref, workload, code, sidecars_in(pod, names), in_use)
+
+
+def read_pods(
+    pods: Iterable[Json], selected: Collection[str] | None, options: Options
+) -> tuple[list[Found], Scan]:
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
+    `selected` has the UIDs of those that match --selector; None: all.
     Pods without a sidecar count if others of their workload have it, or if they are replaceable.
     ApiError for an odd Pod.
     """
@@ -3085,12 +3174,23 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     with_sidecar: set[ObjectRef] = set()
     scan = Scan()
     for pod in pods:
-        scan.pods += 1
         try:
             namespace = pod["metadata"]["namespace"]
-            scan.namespaces.add(namespace)
-            scan.containers |= {container["name"] for _, container in containers_of(pod)}
-            if is_ending(pod) or not is_included(namespace, options):
+            is_selected = selected is None or uid_of(pod) in selected
+            if is_selected:
+                scan.pods += 1
+                scan.namespaces.add(namespace)
+                scan.containers.update(container_names(pod))
+            if is_ending(pod) or not matches(namespace, options.include_namespace or ["*"]):
+                continue
+            code = ""
+            if matches(namespace, options.exclude_namespace):
+                code = "excluded_namespace"
+            elif not is_selected:
+                code = "not_selected"
+            if code:
+                if any(named_containers(pod, options.sidecars)):
+                    scan.others.append(left_out_pod(pod, code, options))
                 continue
             live = live_pod(pod, options)
             scan.containers |= live.lost_sidecars
@@ -3133,10 +3233,16 @@ def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
     return owner
 
 
+def sidecars_in(pod: Json, names: Names) -> frozenset[Sidecar]:
+    """Return the named sidecars of a Pod."""
+    sidecars = itertools.starmap(as_sidecar, named_containers(pod, names))
+    shared: frozenset[Sidecar] = interned(frozenset(sidecars))
+    return shared
+
+
 def live_pod(pod: Json, options: Options) -> LivePod:
     """Return what is kept of a Pod."""
     names = options.sidecars
-    sidecars = interned(frozenset(itertools.starmap(as_sidecar, named_containers(pod, names))))
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
     stuck = interned(frozenset(stuck_sidecars(pod, names))) if problem else frozenset()
@@ -3145,7 +3251,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         name_of(pod),
         created_at(pod),
         ready,
-        sidecars,
+        sidecars_in(pod, names),
         problem,
         stuck,
         view=interned(view_of(pod, names)) if is_compared else b"",
@@ -3154,6 +3260,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         lost_sidecars=interned(frozenset(lost_sidecars(pod, options))),
         why_managed=why_images_managed(pod),
         uid=uid_of(pod),
+        uses_image=uses_image(pod, names, options.retire),
     )
 
 
@@ -3768,16 +3875,25 @@ def rule(
     return register
 
 
+LEFT_OUT = ("excluded_namespace", "not_selected")  # codes of Pods; no rule is asked about them
+TEXTS = {
+    "excluded_namespace": "in excluded namespaces",
+    "max_rollouts": "left by --max-rollouts",
+}
+
+
 def why_left(code: str) -> str:
     """Return why Pods are not up to date, by the code of a rule, an outcome, or another word."""
     if code in RULES:
         return RULES[code].why_left
-    return code.replace("_", " ")
+    return TEXTS.get(code) or code.replace("_", " ")
 
 
 def is_audited(code: str) -> bool:
     """Return whether --fail-on-drift counts Pods that are left for a reason."""
-    return code not in RULES or RULES[code].is_audited
+    if code in RULES:
+        return RULES[code].is_audited
+    return code not in LEFT_OUT
 
 
 def rank_of(code: str) -> int:
@@ -3802,7 +3918,8 @@ CHECK_INJECTOR = "check what injects it"
 # Codes with which a plan skips a workload, and a worker fails: it was possible by the plan.
 NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
 IMPOSSIBLE = ("rejected", "unknown", *NO_SIDECAR)
-IN_THE_PLAN, DRIFTED = "in_the_plan", "drifted"  # codes of Pods besides those of rules and outcomes
+# Codes of Pods besides those of rules and outcomes; the last one is a rule's, too
+IN_THE_PLAN, DRIFTED, UP_TO_DATE = "in_the_plan", "drifted", "up_to_date"
 
 
 def decide(
@@ -3940,7 +4057,7 @@ def static_pod(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Known.OWNER, why_left="runs to completion", is_audited=False)
+@rule(Known.OWNER, why_left="of Jobs", is_audited=False)
 def running_to_completion(draft: Draft, options: Options) -> str:
     """A Pod of a Job, which runs to completion."""
     if draft.ref.kind == "Job" and draft.ref.group == "batch":
@@ -4088,7 +4205,7 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="", needs_nothing=True)
+@rule(Known.WRITE, why_left="up to date", is_audited=False, needs_nothing=True)
 def up_to_date(draft: Decision, options: Options) -> str:
     """Needs no rollout. Listed only if it is a row of `--plan`."""
     if not is_needed(draft, options):
@@ -4149,12 +4266,11 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
     if not missing:
         return ""
     if draft.planned:
-        hint = f"{CHECK_INJECTOR}, or use --only-drifted --allow-removal"
-        return f"new Pods would not have the sidecar {join_words(missing)}; {hint}"
+        return f"new Pods would not have the sidecar {join_words(missing)}; {CHECK_INJECTOR}"
     text = f"would lose the sidecar {join_words(missing)}"
     if draft.comparison.added:
         text += f" and get {join_words(draft.comparison.added)}"
-    return f"{text}; not restarted without --allow-removal; {CHECK_INJECTOR}"
+    return f"{text}; {CHECK_INJECTOR}"
 
 
 @rule(Known.WRITE, why_left="drifted", needs_nothing=True)
@@ -4583,10 +4699,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     gc.freeze()
     gc.set_threshold(50_000)
     namespaces = namespaces_to_list(options)
-    pods = cluster.items(CORE, "pods", namespaces, options.selector)
-    began = cluster.now()  # before the first page is read, below
-    owners, scan = read_pods(pods, options)
-    scan.began = began
+    owners, scan = read_all_pods(cluster, options)
     everything = find_workloads(cluster, owners, scan, options)
     needs_them = asks_namespaces(options) or options.confirm
     names = {found.ref.namespace for found in everything if needs_them}
@@ -4639,10 +4752,26 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         selected_count=min(math.ceil(options.max_rollouts.of(len(to_roll_out))), len(to_roll_out)),
         needs_evict=needs_evict,
         never_completed=never_completed,
+        injector=silent_injector([decided[ref] for ref in compared], options),
         skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
         compared=in_rollout_order([decided[ref] for ref in compared]),
         decisions=[decision for decision in decided.values() if decision.found.pods],
         scan=scan,
+    )
+
+
+def silent_injector(compared: Iterable[Decision], options: Options) -> str:
+    """Return that no dry run returned a named sidecar, of workloads that have one; empty: some did.
+
+    Of fewer than three, the teams themselves may have turned injection off.
+    """
+    views = [row.comparison.today.view for row in compared if row.found.sidecars]
+    answers = [view for view in views if view]
+    if options.allow_removal or len(answers) < 3 or any(map(unpacked, set(answers))):
+        return ""
+    names = join_words(options.sidecars, "or")
+    return (
+        f"no dry run returned {names} (0 of {len(answers)}): the injector is down or not selected"
     )
 
 
@@ -4687,12 +4816,18 @@ def pod_codes(
 ) -> Mapping[str, tuple[str, Collection[str]]]:
     """Return the Pods of a workload that are not up to date by name: a code, and what differs."""
     code = decision.code
+    if not options.only_drifted:  # their age counts
+        cutoff = options.cutoff_of(decision.ref)
+        old = [pod.name for pod in pods if pod.sidecars and pod.created < cutoff]
+        kept = decision.kept_pods
+        return {name: ("below_partition" if name in kept else code, ()) for name in old}
     is_of_rule = bool(decision.reason)  # the outcome has the same code, and no reason
     if code == "lost_sidecar" and is_of_rule:  # new ones would not get it, either
         return {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
-        return {pod.name: (code, ()) for pod in pods if why_left(code)}
-    code = code if why_left(code) else DRIFTED
+        return {pod.name: (code, ()) for pod in pods if code != UP_TO_DATE}
+    if code == UP_TO_DATE:
+        code = DRIFTED
     codes = {}
     for name, containers in compare_pods(pods, decision.comparison.today, options)[0].items():
         own = code
@@ -4704,10 +4839,10 @@ def pod_codes(
     return codes
 
 
-def shown_sidecar(pod: LivePod, containers: Collection[str]) -> tuple[str, str]:
+def shown_sidecar(pod_sidecars: Iterable[Sidecar], containers: Collection[str]) -> tuple[str, str]:
     """Return the name and image by which a Pod stands in the table: of a sidecar that differs, or
     its first one; without an image if it lacks it."""
-    sidecars = sorted(pod.sidecars, key=lambda sidecar: (sidecar.init, sidecar))
+    sidecars = sorted(pod_sidecars, key=lambda sidecar: (sidecar.init, sidecar))
     for sidecar in sidecars:
         if sidecar.name in containers:
             return sidecar.name, sidecar.image
@@ -4784,14 +4919,6 @@ def check_names(options: Options, plan: Plan) -> None:
             name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
             text = "no workload with the sidecar, and none of their namespaces, matches"
             log.warning("%s --exclude-annotation=%s; check it", text, name)
-
-
-def did_you_mean(name: str, existing: Collection[str]) -> str:
-    """Return a question about names that are like one that does not exist; empty if none is."""
-    close = difflib.get_close_matches(name, existing)
-    if not close:
-        return ""
-    return f"did you mean {join_words(close, 'or')}?"
 
 
 # 13. Rolling out: one workload, in a worker -------------------------------------------------------
@@ -4891,7 +5018,8 @@ class Signals:
                 show(error)
 
         sys.unraisablehook = show_others
-        self.stop_reason = ""  # why nothing else may start; set by the main thread
+        # Why nothing else may start, and its code; set by the main thread
+        self.stop_reason = self.stop_code = ""
         self.ends_at = math.inf  # monotonic; of --max-duration
         self.may_interrupt = True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -4908,19 +5036,28 @@ class Signals:
     def exit_code(self) -> int:
         return 128 + self.received[0] if self.received else 0
 
+    def stop(self, reason: str, code: str) -> None:
+        """Start nothing else. The first reason counts."""
+        if reason and not self.stop_reason:
+            self.stop_reason, self.stop_code = reason, code
+
+    def why_stopped(self) -> tuple[str, str]:
+        """Return why no rollout may start anymore, and the code; empty texts: it may."""
+        if self.received:
+            return "interrupted", "interrupted"
+        if not self.stop_reason and time.monotonic() >= self.ends_at:
+            return "--max-duration reached", "max_duration"
+        return self.stop_reason, self.stop_code
+
     def reason_to_stop(self) -> str:
         """Return why no rollout may start anymore; empty: it may."""
-        if self.received:
-            return "interrupted"
-        if not self.stop_reason and time.monotonic() >= self.ends_at:
-            return "--max-duration reached"
-        return self.stop_reason
+        return self.why_stopped()[0]
 
     def require_not_stopped(self) -> None:
         """Raise UnsuccessfulError if no rollout may start anymore."""
-        reason = self.reason_to_stop()
+        reason, code = self.why_stopped()
         if reason:
-            raise UnsuccessfulError(Outcome.NOT_STARTED, reason)
+            raise UnsuccessfulError(Outcome.NOT_STARTED, reason, code=code)
 
     def is_second(self) -> bool:
         """Return whether nothing may be waited for anymore."""
@@ -5187,7 +5324,8 @@ class Work:
         self.signals.require_not_stopped()
         while self.rollouts.gate.why_closed:
             if time.monotonic() > deadline:
-                raise UnsuccessfulError(Outcome.NOT_STARTED, self.rollouts.gate.why_closed)
+                reason = self.rollouts.gate.why_closed
+                raise UnsuccessfulError(Outcome.NOT_STARTED, reason, code="gate")
             self.signals.wait(1.0, self.signals.reason_to_stop)
             self.signals.require_not_stopped()
 
@@ -5683,8 +5821,9 @@ def failure_of(planned: Decision, error: Exception, is_begun: bool) -> Result:
     if isinstance(error, ApiError) and is_begun:
         text = f"it may have been restarted: {message}"
         return Result(planned, Outcome.FAILED, text, stop_reason)
-    outcome = Outcome.NOT_STARTED if status in UNAVAILABLE else Outcome.FAILED
-    return Result(planned, outcome, message, stop_reason)
+    if status in UNAVAILABLE:
+        return Result(planned, Outcome.NOT_STARTED, message, stop_reason, "stopped")
+    return Result(planned, Outcome.FAILED, message, stop_reason)
 
 
 REVERTED = (
@@ -6276,7 +6415,7 @@ class ImageChange(PodByPod):
         if not self.rollouts.proven.is_set():
             stop_reason = f"the new image does not start in {self.ref}"
         ref = ObjectRef("Pod", self.ref.namespace, name_of(pod))
-        command = self.cluster.connection.kubectl_command(ref, "delete")
+        command = shlex.join(self.cluster.connection.kubectl_command(ref, "delete"))
         self.prefix = ""
         hint = f"if the Pod does not become ready, run `{command}`"
         message = f"Pod {name_of(pod)}: {problem}; {text}; {hint}"
@@ -6366,7 +6505,7 @@ class Rollouts:
         except SkipError as error:
             result = Result(planned, Outcome.SKIPPED, str(error), code=error.code)
         except UnsuccessfulError as error:
-            result = Result(planned, error.outcome, str(error), error.stop_reason)
+            result = Result(planned, error.outcome, str(error), error.stop_reason, error.code)
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
             result = earlier or failure_of(planned, error, work.is_begun)
@@ -6455,9 +6594,13 @@ class Scheduler:
             self.drain(late)
             self.rechecks += late  # left after the second signal
             is_over = not waiting or bool(self.why_none_starts())
-        message = join_texts("; ", self.why_none_starts(), self.rollouts.gate.why_closed)
+        why_closed = self.rollouts.gate.why_closed
+        message = join_texts("; ", self.why_none_starts(), why_closed)
+        _, code = self.signals.why_stopped()
+        if why_closed and code == "max_duration":  # it was closed until then
+            code = "gate"
         for task in waiting:
-            self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message))
+            self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message, code=code))
         for task in self.rechecks:
             self.report.finish(self.last_result(task))
         for _ in range(self.workers):
@@ -6527,7 +6670,7 @@ class Scheduler:
         while not self.events.empty():  # what ended meanwhile
             self.handle_event(POLL)
         if task.answer == "quit":
-            self.signals.stop_reason = "quit"
+            self.signals.stop("quit", "interrupted")
         return is_open and not self.why_none_starts()
 
     def announce_stop(self) -> None:
@@ -6605,10 +6748,9 @@ class Scheduler:
         elif result.outcome in FAILURES and not is_again:
             self.failures += 1
             self.failures_in_a_row += 1
-        reason = result.stop_reason
+        self.signals.stop(result.stop_reason, "stopped")
         if not (result.may_complete or self.rechecks):
-            reason = reason or self.limit_reached()
-        self.signals.stop_reason = self.signals.stop_reason or reason
+            self.signals.stop(self.limit_reached(), "max_failures")
 
     def limit_reached(self) -> str:
         """Return which limit is reached, --max-failures or a few in a row; empty: none."""
@@ -6688,15 +6830,13 @@ LEVELS = {  # of the log, for results; of others, a warning
     Outcome.DECLINED: logging.INFO,
     Outcome.NOT_STARTED: logging.DEBUG,  # there may be thousands
 }
-NOT_SELECTED = "not selected by --max-rollouts"
-ASKED_FOR = (NOT_SELECTED, "interrupted", "quit")  # why what is not started is no failure
 
 
 def counts_as_applied(result: Result) -> bool:
     """Return whether a row of --plan was rolled out, needs nothing, or was left by a person or
     --max-rollouts. What failed counts as that."""
     if result.outcome is Outcome.NOT_STARTED:
-        return result.message in ASKED_FOR
+        return result.code in ("max_rollouts", "interrupted")
     if result.outcome is Outcome.SKIPPED:
         return needs_nothing(result.code)
     return result.outcome is not Outcome.INTERRUPTED
@@ -6710,7 +6850,10 @@ class Totals:
         self.plan = Plan()
         self.outcomes: Counter[Outcome] = Counter()
         self.pods: Counter[str] = Counter()  # fields of PodCounts, and how many are not verified
-        self.leftovers: list[LeftPod] = []  # Pods that are not up to date
+        self.leftovers: list[
+            LeftPod
+        ] = []  # Pods that are not up to date, or in the way of --retire
+        self.unread = ""  # why Pods may be missing in what was counted; empty: none is
         self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
 
     def count(self, result: Result) -> None:
@@ -6736,10 +6879,29 @@ class Totals:
         without any."""
         counts: Counter[str] = Counter()
         for pod in self.leftovers:
+            if self.plan.injector and pod.code == "losing_sidecar":
+                continue  # its dry run says nothing
             if is_audited(pod.code):
                 counts[DRIFTED if pod.code == IN_THE_PLAN else pod.code] += 1
         counts["without_pods"] += self.skips("without_pods")
         return +counts
+
+    @property
+    def in_use(self) -> list[LeftPod]:
+        """Return the Pods that have an image of --retire."""
+        return [pod for pod in self.leftovers if pod.uses_image]
+
+    @property
+    def retire(self) -> Json:
+        """Return what the JSON record of a summary says of --retire."""
+        pods = self.in_use
+        return {
+            "patterns": self.options.retire,
+            "pods": len(pods),
+            "by_code": Counter(pod.code for pod in pods),
+            "namespaces": len({pod.subject.namespace for pod in pods}),
+            "complete": not self.unread,
+        }
 
     @property
     def failures(self) -> Counter[str]:
@@ -6750,15 +6912,40 @@ class Totals:
             failures["of an earlier run"] += self.plan.never_completed
             rows = self.options.plan or ()
             for skip in self.plan.skips:
-                if skip.subject in rows and not needs_nothing(skip.code):
+                is_over = needs_nothing(skip.code) or skip.code == "not_selected"
+                if skip.subject in rows and not is_over:
                     failures["not applied"] += 1
         if self.options.fail_on_drift:
             failures["not up to date"] += self.not_up_to_date().total()
+            failures["injector down"] = int(bool(self.plan.injector))
+        if self.options.retire:
+            failures["still in use"] = len(self.in_use)
+            failures["not answered"] = int(not self.in_use and bool(self.unread))
         return +failures
 
     @property
     def exit_code(self) -> int:
         return int(bool(self.failures))
+
+
+def risks_of(workloads: Collection[Decision]) -> tuple[int, int, int]:
+    """Return how many have downtime, how many are unhealthy, and how many Pods are replaced."""
+    downtime = sum(workload.downtime for workload in workloads)
+    unhealthy = sum(bool(workload.problem) for workload in workloads)
+    return downtime, unhealthy, sum(workload.pods_replaced for workload in workloads)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a line for a terminal, broken at spaces and indented as it is."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    parts = textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return parts or [line]
 
 
 class Report:
@@ -6796,7 +6983,7 @@ class Report:
         self.decided: dict[ObjectRef, Decision] = {}
         self.durations: list[float] = []  # seconds, of the rollouts that have ended
         self.at_once = 1  # how many rollouts were in progress at most
-        self.is_done = False
+        self.hint = " (use --log-level=debug to list all)"  # shown once
         # What the printed command needs to repair what lost its sidecar
         self.needs_evict = self.needs_missing = False
 
@@ -6806,7 +6993,16 @@ class Report:
         whole: Json = {"record": record}
         if ref:
             whole |= ref._asdict()
+        if ref and self.options.label_columns:
+            whole["labels"] = self.labels_of(ref)
         self.write(json.dumps(whole | fields))
+
+    def labels_of(self, ref: ObjectRef) -> Labels:
+        """Return the labels of --label-columns that a workload has; none, if it was not read."""
+        if ref not in self.decided:
+            return {}
+        labels = nested(self.decided[ref].found.obj, "metadata.labels")
+        return with_keys(labels, self.options.label_columns)
 
     @property
     def width(self) -> int:
@@ -6818,10 +7014,18 @@ class Report:
     def print(self, *lines: str) -> None:
         if self.as_json:
             return
-        text = "\n".join(map(printable, lines))
+        whole = list(map(printable, lines))
+        if self.width:
+            whole = [part for line in whole for part in wrapped(line, self.width)]
+        text = "\n".join(whole)
         if self.width and not os.environ.get("NO_COLOR"):
             text = COLORED.sub("\033[31m\\1\033[0m", text)
         self.write(text)
+
+    def print_command(self, words: Sequence[str]) -> None:
+        """Print a command in one line, to be copied."""
+        if not self.as_json:
+            self.write(f"  {printable(shlex.join(words))}")
 
     def write(self, text: str) -> None:
         self.progress.erase()
@@ -6864,7 +7068,8 @@ class Report:
             texts.append(f"{name} ({letter})" if letter else name)
         names = ", ".join(texts)
         if len(refs) > limit:
-            names += f" and {len(refs) - limit} more (use --log-level=debug to list all)"
+            names += f" and {len(refs) - limit} more{self.hint}"
+            self.hint = ""
         return names
 
     # The plan
@@ -6915,7 +7120,7 @@ class Report:
         for subject, reason, code in plan.skips:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
-        self.take_census([decision.found for decision in plan.decisions])
+        self.take_census([decision.found for decision in plan.decisions], plan.scan)
         if plan.selected_count:
             lines = self.table(plan.workloads[: plan.selected_count])
             more = len(plan.workloads) - plan.selected_count
@@ -6926,12 +7131,14 @@ class Report:
         self.print_census()
         if plan.selected_count > MANY_ROWS:
             self.print_namespaces(plan.workloads[: plan.selected_count])
+        if plan.injector:
+            self.print(f"Warning: {plan.injector}")
         self.print_totals()
 
     def print_namespaces(self, workloads: Sequence[Decision]) -> None:
-        """Print a long plan in short, by namespace, those with the most Pods first."""
+        """Print a long plan in short, by namespace, those with the most risk first."""
         groups = list(group_by(workloads, lambda row: row.ref.namespace).items())
-        groups.sort(key=lambda group: (-sum(row.pods_replaced for row in group[1]), group[0]))
+        groups.sort(key=lambda group: ([-number for number in risks_of(group[1])], group[0]))
         others: list[Decision] = []
         for _, rest in groups[self.MAX_NAMESPACES :]:
             others += rest
@@ -6941,9 +7148,7 @@ class Report:
             shown.append((f"and {count_of(more, 'more namespace')}", others))
         table = [["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]]
         for name, rows in shown:
-            pods = sum(row.pods_replaced for row in rows)
-            downtime = sum(row.downtime for row in rows)
-            unhealthy = sum(bool(row.problem) for row in rows)
+            downtime, unhealthy, pods = risks_of(rows)
             table.append([name, str(len(rows)), str(pods), str(downtime), str(unhealthy)])
         self.print(*format_table(table, self.width), "")
 
@@ -6997,6 +7202,10 @@ class Report:
             needed = max(map(len, format_table([row[:8] for row in rows]))) + 2 + MIN_NOTES
             if needed > self.width:  # names are not to be cut, and DIFF refers to the sidecar
                 rows = [[*row[:5], *row[6:]] for row in rows]
+        for key in self.options.label_columns:
+            cells = [self.labels_of(workload.ref).get(key, "<none>") for workload in workloads]
+            for row, cell in zip(rows, [key.rpartition("/")[2].upper(), *cells], strict=True):
+                row.insert(-1, cell)
         return format_table(rows, self.width)
 
     def kind_of(self, ref: ObjectRef) -> str:
@@ -7103,7 +7312,11 @@ class Report:
         planned, outcome = result.planned, result.outcome
         today = (result.latest or planned).comparison.today
         # Why those of its Pods are left that are not up to date
-        code = DRIFTED if outcome in SUCCESSES else result.code or outcome.snake_case
+        code = outcome.snake_case
+        if outcome in SUCCESSES:
+            code = DRIFTED
+        elif outcome is Outcome.SKIPPED or result.code == "max_rollouts":
+            code = result.code or code
         comparison = replace(planned.comparison, today=today)
         self.decided[planned.ref] = replace(planned, comparison=comparison, code=code)
         self.totals.count(result)
@@ -7125,6 +7338,7 @@ class Report:
             time=format_time(datetime.now(timezone.utc)),
             seconds=result.seconds,
             message=result.message,
+            command=self.command_after(result),
             pods=result.counts._asdict() if result.counts else None,
             unhealthy_before=planned.problem,
             sidecar_hash=hash_of(today),
@@ -7138,31 +7352,41 @@ class Report:
 
     # The census
 
-    def take_census(self, workloads: Iterable[Found]) -> None:
-        """Count the Pods by sidecar, image, and why they are not up to date."""
+    def take_census(self, workloads: Iterable[Found], scan: Scan) -> None:
+        """Count the Pods by sidecar, image, and why they are not up to date, and those left out."""
         decisions = {}
         for decision in self.decided.values():
             for ref in (decision.ref, *decision.found.owners):
                 decisions[ref] = decision
+        options = self.options
         self.census.clear()
         self.totals.leftovers = []
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
             known = decisions.get(found.owners[0]) or decisions.get(found.ref)
             owner = known.ref if known else found.ref
-            codes: Mapping[str, tuple[str, Collection[str]]] = {}
-            if self.options.only_drifted:
-                codes = self.codes_of(found, known)
+            codes = self.codes_of(found, known)
             for pod in found.pods:
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
-                    self.census[shown_sidecar(pod, containers)][code] += 1
-                if not code:
-                    continue
-                if is_audited(code) or (self.options.plan and pod.sidecars):
+                    self.census[shown_sidecar(pod.sidecars, containers)][code] += 1
+                is_listed = is_audited(code) or bool(options.plan and pod.sidecars)
+                if pod.uses_image or (code and options.only_drifted and is_listed):
                     ref = ObjectRef("Pod", owner.namespace, pod.name)
                     workload = ref if owner.kind in ("", "Node") else owner
-                    self.totals.leftovers.append(LeftPod(ref, workload, code, pod.sidecars))
+                    left = LeftPod(ref, workload, code or UP_TO_DATE, pod.sidecars, pod.uses_image)
+                    self.totals.leftovers.append(left)
+        for other in scan.others:
+            self.census[shown_sidecar(other.sidecars, ())][other.code] += 1
+            if other.uses_image:
+                self.totals.leftovers.append(other)
+        self.totals.unread = ""
+        if options.include_namespace:
+            self.totals.unread = "not all namespaces were read (--include-namespace)"
+        elif not self.census:
+            self.totals.unread = (
+                f"no Pod has a container named {join_words(options.sidecars, 'or')}"
+            )
 
     def codes_of(
         self, found: Found, known: Decision | None
@@ -7195,14 +7419,16 @@ class Report:
         lines = []
         if self.census:
             lines = format_table(rows, self.width)
-        if self.is_done:
-            lines += self.leftover_lines()
         if lines:
             self.print(*lines, "")
+        in_use = {Skip(pod.workload, pod.subject.namespace, "") for pod in self.totals.in_use}
+        self.print_groups("Workloads with an image to retire", in_use)
 
-    def leftover_lines(self) -> list[str]:
-        """Return the Pods that are not up to date after a run, by workload, the worst first."""
-        compared = [pod for pod in self.totals.leftovers if pod.code != "not_named"]
+    def print_leftovers(self) -> None:
+        """Print the Pods that are not up to date after a run, by workload, the worst first."""
+        if not self.options.only_drifted:
+            return
+        compared = [pod for pod in self.totals.leftovers if is_audited(pod.code)]
         groups = group_by(compared, lambda pod: (pod.workload, pod.code))
         worst = [outcome.snake_case for outcome in FAILURES]
 
@@ -7218,11 +7444,11 @@ class Report:
                 line += f": {self.names_of(pods)}"
             lines.append(line)
         if not lines:
-            return []
+            return
         shown = ["", "Pods that are not up to date:", *lines[: self.MAX_LEFTOVERS]]
         if len(lines) > self.MAX_LEFTOVERS:
             shown.append(f"and {count_of(len(lines) - self.MAX_LEFTOVERS, 'more workload')}")
-        return shown
+        self.print(*shown)
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
@@ -7240,10 +7466,11 @@ class Report:
         return records
 
     def leftover_records(self) -> list[Json]:
-        """Return the Pods that are not up to date, without those that the plan replaces."""
+        """Return the Pods that are not up to date, without those that the plan replaces, and all
+        that have an image of --retire."""
         records = []
         for pod in sorted(self.totals.leftovers):
-            if pod.code == IN_THE_PLAN:
+            if pod.code == IN_THE_PLAN and not pod.uses_image:
                 continue
             sidecars = [{"name": s.name, "image": s.image} for s in sorted(pod.sidecars)]
             record = {
@@ -7257,6 +7484,18 @@ class Report:
             records.append(record)
         return records
 
+    def answer(self) -> str:
+        """Return whether no Pod has an image of --retire."""
+        images = join_words(self.options.retire, "or")
+        retire = self.totals.retire
+        if retire["pods"]:
+            namespaces = count_of(retire["namespaces"], "namespace")
+            codes = reason_counts(by_text(retire["by_code"]))
+            return f"Still in use: {count_of(retire['pods'], 'Pod')} in {namespaces} ({codes})"
+        if self.totals.unread:
+            return f"Not known whether {images} may be retired: {self.totals.unread}."
+        return f"May be retired: no Pod has an image that matches {images}."
+
     # The summary
 
     def show_summary(self, exit_code: int) -> None:
@@ -7266,16 +7505,14 @@ class Report:
         verb = ""
         if self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}:
             verb = "resume"
+        if options.confirm:
+            self.print_leftovers()
         if options.confirm and plan.workloads:
-            self.print_unsuccessful()
-            self.print_counts(seconds)
-            self.is_done = True
             self.print("")
             self.print_census()
-        elif options.confirm:  # the table was shown, and what is not rolled out
-            for line in self.leftover_lines():
-                self.print(line)
-        else:
+            self.print_unsuccessful()
+            self.print_counts(seconds)
+        elif not options.confirm:
             self.print("", "This was a dry run; nothing was changed.")
             if plan.workloads or self.needs_evict:
                 verb = "apply"
@@ -7286,12 +7523,12 @@ class Report:
         command: list[str] = []
         if lost or verb:
             command = self.next_command()
-            self.print(title, f"  {shlex.join(command)}")
+            self.print(title)
+            self.print_command(command)
         if exit_code == 1:
-            text = f"Failed: {count_words(self.totals.failures)}"
-            if options.fail_on_drift:
-                text += f" ({reason_counts(by_text(self.totals.not_up_to_date()))})"
-            self.print(f"{text}.")
+            self.print(f"Failed: {', '.join(self.failure_texts())}.")
+        if options.retire:
+            self.print(self.answer())
         self.record(
             "summary",
             version=VERSION,
@@ -7310,6 +7547,9 @@ class Report:
             seconds=seconds,
             command=command,
             gate=self.gate.text,
+            namespaces=options.include_namespace or None,
+            injector=plan.injector,
+            retire=self.totals.retire if options.retire else None,
             exit_code=exit_code,
             failed={snake_case(reason): count for reason, count in self.totals.failures.items()},
         )
@@ -7323,24 +7563,44 @@ class Report:
             more += ["--only-drifted", "--include-missing"]
         return next_command(self.argv, self.options, self.connection.context, *more)
 
+    def failure_texts(self) -> Iterator[str]:
+        """Yield what makes the exit code 1: `5 failed (shop/a, shop/b, shop/c, ...)`."""
+        names = defaultdict(list)
+        for outcome in FAILURES:
+            for result in self.unsuccessful[outcome]:
+                ref = result.planned.ref
+                names[outcome.value].append(f"{ref.namespace}/{ref.name}")
+        for reason, count in self.totals.failures.items():
+            failed = names[reason]
+            details = ", ".join([*failed[:3], "..."] if len(failed) > 3 else failed)
+            if reason == "not up to date":
+                details = reason_counts(by_text(self.totals.not_up_to_date()))
+            yield f"{count} {reason} ({details})" if details else f"{count} {reason}"
+
+    def command_after(self, result: Result) -> list[str]:
+        """Return the words of the command that says more of a result; none, if it is no failure."""
+        if result.outcome not in (*FAILURES, Outcome.INTERRUPTED):
+            return []
+        return self.connection.kubectl_command(result.planned.ref, "describe")
+
     def print_unsuccessful(self) -> None:
-        """Print what did not succeed, by outcome; failures with the commands to run next."""
-        self.print("")
-        command = self.connection.kubectl_command
-        for outcome in Outcome:
+        """Print what did not succeed, by outcome, the worst last, with the command to run next."""
+        for outcome in reversed(Outcome):
             skips = []
             for result in self.unsuccessful[outcome]:
                 ref = result.planned.ref
                 if outcome in LISTED_BY_REASON:
-                    if result.message != NOT_SELECTED:
+                    if result.code != "max_rollouts":
                         skips.append(Skip(ref, result.message, outcome.value))
                     continue
                 self.print(f"{outcome.value}: {ref}:")
                 for line in result.message.split("; "):
                     if line:
                         self.print(f"  {line}")
-                if outcome in (*FAILURES, Outcome.INTERRUPTED):
-                    self.print(f"  {command(ref, 'describe')}")
+                command = self.command_after(result)
+                if command:
+                    self.print_command(command)
+                    self.print("")
             self.print_groups(outcome.value, skips)
 
     def print_counts(self, seconds: float) -> None:
@@ -7407,21 +7667,21 @@ def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
         log.info("each rollout is watched for %s (--soak)", human_duration(options.soak))
     Scheduler(rollouts, report, workers, max_failures).run(plan.workloads[: plan.selected_count])
     for workload in plan.workloads[plan.selected_count :]:
-        report.finish(Result(workload, Outcome.NOT_STARTED, NOT_SELECTED))
+        message = "not selected by --max-rollouts"
+        report.finish(Result(workload, Outcome.NOT_STARTED, message, code="max_rollouts"))
 
 
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, until a second signal comes: the API server may be away."""
     options = report.options
-    report.take_census(())  # what it says of the time before is not true any more
+    report.take_census((), Scan())  # what it says of the time before is not true any more
+    report.totals.unread = "Pods were not read again"
     with ThreadPool(1) as pool:
-        pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
-        reading = pool.apply_async(read_pods, [pods, options])
+        reading = pool.apply_async(read_all_pods, [cluster, options])
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            owners, _ = reading.get(0)
-            report.take_census(owners)
+            report.take_census(*reading.get(0))
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
             if options.fail_on_drift or error.status in UNAVAILABLE:
@@ -7435,11 +7695,14 @@ def print_error(form: str, *values: object) -> None:
     for handler in logging.root.handlers:
         if isinstance(handler, ProgressLine):
             handler.show("")
+            if not isinstance(handler.formatter, TextFormatter):  # it is JSON
+                log.error(form, *values)
+                return
     with suppress(OSError):  # standard error was closed
         print(f"error: {printable(form % values)}", file=sys.stderr, flush=True)
 
 
-def report_error(error: BaseException, signals: Signals, has_begun: bool) -> int:
+def report_error(error: BaseException, signals: Signals, has_begun: bool, as_json: bool) -> int:
     """Say in one line what ended the program; return the exit code."""
     log.debug("traceback", exc_info=error)
     if isinstance(error, Interrupted):
@@ -7452,6 +7715,9 @@ def report_error(error: BaseException, signals: Signals, has_begun: bool) -> int
     if isinstance(error, ApiError) and re.match("400 (unable to parse|found ')", str(error)):
         print_error("invalid value for --selector: %s", str(error).removeprefix("400 "))
         return 2
+    if isinstance(error, (StartError, ApiError)) and as_json:
+        print_error("%s (nothing was changed)", error)
+        return 3
     if isinstance(error, (StartError, ApiError)):
         text, *output = error.args
         print_error("%s (nothing was changed)", text)
@@ -7496,6 +7762,8 @@ def main(argv: Sequence[str]) -> int:
         if not options.confirm:
             gate.is_open()  # to show whether it is
         report.show_plan(plan)
+        if options.confirm and plan.injector:
+            raise StartError(plan.injector)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
             rollouts = Rollouts(cluster, command, signals, gate, options)
@@ -7507,7 +7775,7 @@ def main(argv: Sequence[str]) -> int:
         report.show_summary(exit_code)
         return exit_code or report.totals.exit_code  # 1 if the summary could not be written
     except (Exception, Interrupted) as error:
-        exit_code = report_error(error, signals, has_begun)
+        exit_code = report_error(error, signals, has_begun, as_json)
         if as_json and not has_begun:
             fields = {"version": VERSION, "exit_code": exit_code, "error": str(error)}
             with suppress(OSError):

@@ -74,9 +74,7 @@ REASONS = {
     "kind_not_selected": (
         rf"not selected; (add|remove) --[a-z-]+|managed by \S+ \(\S+\), {NO_ROLLOUTS}"
     ),
-    "losing_sidecar": (
-        rf"would lose the sidecar .+; not restarted without --allow-removal; {LOOK_AT_INJECTOR}"
-    ),
+    "losing_sidecar": rf"would lose the sidecar .+; {LOOK_AT_INJECTOR}",
     "lost_sidecar": (
         rf"{N} of {N} Pods? lost .+, and new ones would not get it; repair the injector"
     ),

@@ -35,7 +35,7 @@ def company(cluster):
 def test_what_runs_now_and_why_it_is_not_up_to_date(company, run):
     ended = run(company, DRIFTED, TEXT)
     assert sidecar_table(ended) == [
-        "istio-proxy 1.26.2 7 0 2 5 (3 drifted, 1 runs to completion, 1 static)",
+        "istio-proxy 1.26.2 7 0 2 5 (3 drifted, 1 of Jobs, 1 static)",
         "istio-proxy 1.27.0 3 3 0 0",
     ]
     sidecars = run(company, DRIFTED).summary["sidecars"]
@@ -56,15 +56,15 @@ def test_after_a_run_it_says_what_is_left(company, run):
     ended = run(company, DRIFTED, CONFIRM, TEXT, "--include-statefulset")
     assert ended.code == 0  # the rest was not selected
     assert sidecar_table(ended) == [
-        "istio-proxy 1.26.2 3 0 0 3 (1 drifted, 1 runs to completion, 1 static)",
+        "istio-proxy 1.26.2 3 0 0 3 (1 drifted, 1 of Jobs, 1 static)",
         "istio-proxy 1.27.0 7 7 0 0",
     ]
     names = [p["metadata"]["name"] for p in company.pods("shop")]
     (lone,) = [name for name in names if name.startswith("lone")]
-    assert ended.stdout.endswith(
+    assert (
         "\n\nPods that are not up to date:\n  Pod shop/static: static Pod\n"
-        f"  ReplicaSet shop/lone: drifted: Pod shop/{lone}\n\n"
-    )
+        f"  ReplicaSet shop/lone: drifted: Pod shop/{lone}\n\nSIDECAR "
+    ) in ended.stdout
 
 
 def test_what_failed_is_named_by_its_outcome(company, run):
@@ -100,13 +100,22 @@ def test_each_version_has_its_row(cluster, run):
     assert sidecar_table(run(cluster, TEXT)) == [f"istio-proxy 1.{n} 1" for n in range(7)]
 
 
-def test_pods_outside_the_selection_do_not_count(company, run):
+def test_pods_outside_the_selection_are_counted_as_that(company, run):
+    """Only what is read is known; all of that is counted, each Pod once."""
     company.namespace("other", inject=True)
     company.create("other", workload("Deployment", "web"))
     company.settle()
     assert sidecar_table(run(company, TEXT, "-n=other")) == ["istio-proxy 1.27.0 1"]
-    web = run(company, TEXT, "-n=shop", "-l=app=web")
-    assert sidecar_table(web) == ["istio-proxy 1.26.2 2"]
+    assert sidecar_table(run(company, TEXT, DRIFTED, "-n=shop", "-l=app=web")) == [
+        "istio-proxy 1.26.2 7 0 2 5 (5 not selected)",
+        "istio-proxy 1.27.0 3 0 0 3 (3 not selected)",
+    ]
+    excluded = run(company, "-n=*", "--exclude-namespace=shop", DRIFTED)
+    assert [row["left"] for row in excluded.summary["sidecars"]] == [
+        {"excluded_namespace": 7},
+        {"excluded_namespace": 3},
+    ]
+    assert excluded.summary["namespaces"] == ["*"]
     assert sidecar_table(run(company, TEXT, DRIFTED, "-n=shop", "deploy/web")) == [
         "istio-proxy 1.26.2 7 0 2 5 (5 not selected)",
         "istio-proxy 1.27.0 3 0 0 3 (3 not selected)",
@@ -182,7 +191,7 @@ def test_only_pods_of_jobs_are_excused(cluster, run, owner, policy):
     cluster.settle()
     ended = run(cluster, *AUDIT, TEXT)
     is_job = bool(owner) and owner[1] == "Job"
-    why = "runs to completion" if is_job else "not checked"
+    why = "of Jobs" if is_job else "not checked"
     expected = [f"istio-proxy 1.26.2 1 0 0 1 (1 {why})"]
     assert (ended.code, sidecar_table(ended)) == (int(not is_job), expected)
 
@@ -288,7 +297,7 @@ def test_what_an_annotation_does_not_include_is_excluded(company, run):
     )
     assert ended.code == 0
     assert sidecar_table(ended) == [
-        "istio-proxy 1.26.2 2 0 0 2 (2 excluded)",
+        "istio-proxy 1.26.2 7 0 0 7 (5 not selected, 2 excluded)",
         "istio-proxy 1.27.0 3 0 0 3 (3 excluded)",
     ]
 

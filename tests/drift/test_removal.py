@@ -34,8 +34,12 @@ def two(cluster, run):
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
-        ("mesh-debug", "", "would lose the sidecar mesh-debug; not restarted"),
-        ("mesh-old", "mesh-new", "would lose the sidecar mesh-old and get mesh-new; not restarted"),
+        ("mesh-debug", "", "would lose the sidecar mesh-debug; check what injects it"),
+        (
+            "mesh-old",
+            "mesh-new",
+            "would lose the sidecar mesh-old and get mesh-new; check what injects it",
+        ),
     ],
 )
 def test_it_is_said_which_of_several_sidecars_would_go(two, before, after, what):
@@ -59,13 +63,13 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     text = run(every_kind, DRIFTED, TEXT).stdout
     assert "  a  4 workloads  would be removed: istio-proxy 1.26.2\n" in text
     assert (
-        "  drifted, but would lose the sidecar istio-proxy; not restarted without --allow-removal; "
-        "check what injects it:\n"
+        "  drifted, but would lose the sidecar istio-proxy; check what injects it:\n"
         "    Deployment shop/native (a), shop/web (a)\n"
     ) in text
     assert "\nNot rolled out: 4 workloads.\n" in text
+    assert text.endswith("\nThis was a dry run; nothing was changed.\n")
     left = run(every_kind, DRIFTED, CONFIRM)
-    assert left.code == 0
+    assert left.code == 3
     assert patched(every_kind) == []
     done = run(every_kind, DRIFTED, CONFIRM, "--allow-removal")
     assert (done.code, set(done.outcomes.values())) == (0, {"succeeded"})

@@ -1,6 +1,6 @@
 """A nightly pipeline, on JSON records and exit codes alone: audit, plan, two waves, and may the old control plane go?
 
-pipeline.py PLAN-FILE COMMAND...: prints one line of JSON.
+pipeline.py IMAGE PLAN-FILE COMMAND...: prints one line of JSON. IMAGE is a pattern, such as '*:1.26.*', of what is to go.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import json
 import subprocess
 import sys
 
-# Codes of Pods of which nobody knows whether they are up to date
-NOT_CHECKED = {"unknown", "without_controller", "gone"}
+GO = "remove the old control plane"
 
 
 def run(command: list[str], *more: str) -> tuple[int, list[str], dict]:
@@ -22,18 +21,15 @@ def run(command: list[str], *more: str) -> tuple[int, list[str], dict]:
 
 def answer(decision: str, summary: dict, *reasons: str) -> int:
     """Print what was decided, why, and who has to do something."""
-    left = {
-        f"{p['workload']['namespace']}/{p['workload']['name']}"
-        for p in summary.get("leftovers", ())
-        if p["code"] != "not_named"  # by --plan: not compared
-    }
-    print(json.dumps({"decision": decision, "reasons": sorted(reasons), "left": sorted(left)}))
-    return 0 if decision == "remove the old control plane" else 1
+    pods = summary.get("leftovers", ())
+    left = sorted({f"{p['workload']['namespace']}/{p['workload']['name']}" for p in pods})
+    print(json.dumps({"decision": decision, "reasons": sorted(reasons), "left": left}))
+    return 0 if decision == GO else 1
 
 
-def main(path: str, *words: str) -> int:
+def main(image: str, path: str, *words: str) -> int:
     command = [*words, "--only-drifted", "--log-format=json"]
-    code, lines, audit = run(command, "--fail-on-drift")
+    code, lines, audit = run(command)
     if "error" in audit:
         return answer("could not check", audit, audit["error"])
     if audit["planned"]:
@@ -46,12 +42,13 @@ def main(path: str, *words: str) -> int:
                 return answer("interrupted: repeat it", summary)
             if code:
                 return answer("repair, then repeat it", summary, *summary.get("failed", ["error"]))
-        code, _, audit = run(command, "--fail-on-drift")
-    if NOT_CHECKED & audit.get("not_up_to_date", {}).keys():
-        return answer("could not check", audit, *audit["not_up_to_date"])
+    # Reads all Pods once more: some may have been created since.
+    code, _, last = run(command, f"--retire={image}")
+    if "error" in last or not last["retire"]["complete"]:
+        return answer("could not check", last, last.get("error", "not all Pods are known"))
     if code:
-        return answer("keep the old control plane", audit, *audit.get("not_up_to_date", ["error"]))
-    return answer("remove the old control plane", audit)
+        return answer("keep the old control plane", last, *last["retire"]["by_code"])
+    return answer(GO, last)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ python tests/output/records.py   # prints the table
 
 from __future__ import annotations
 
-WORKLOAD = {"kind, namespace, name, group": "the workload, or the Pod if it has none"}
+WORKLOAD = {
+    "kind, namespace, name, group": "the workload, or the Pod if it has none",
+    "labels": "those of `--label-columns`; absent without it",
+}
 RECORDS = {
     "drift": {
         "verdict": "`up_to_date`, `drifted`, `missing`, `not_injected`, `rejected` or `unknown`",
@@ -33,11 +36,12 @@ RECORDS = {
     "skip": {"code": "see below", "reason": "text for people"},
     "result": {
         "outcome": "see above",
-        "code": "of a workload that was skipped",
+        "code": "of a workload that was skipped; of one that was not started: `max_rollouts`, `max_failures`, `max_duration`, `gate`, `interrupted`, or `stopped` for another reason",
         "method": "as in `plan`",
         "time": "when it ended",
         "seconds": "how long it took",
         "message": "text for people",
+        "command": "of a failure: the words of the command that says more; else empty",
         "pods": "`wanted` (to replace or change), `updated`, `ready` (of these), `lost`; success is `ready` = `wanted`; null: not verified",
         "unhealthy_before": "as `unhealthy_reason` in `plan`",
         "sidecar_hash": "of what new Pods got",
@@ -53,14 +57,17 @@ RECORDS = {
         "verdicts": "numbers of workloads by verdict",
         "pods": "sums over the results; `wanted` includes Pods that were not verified",
         "sidecars": "the table of sidecars: `name`, `image`, `pods`, `up_to_date`, `old`, and `left` by code",
-        "leftovers": "Pods that are not up to date, without those of the plan: `namespace`, `name`, `workload`, `code`, `reason`, `sidecars`; with `--plan` also those that were not compared",
+        "leftovers": "Pods that are not up to date, without those of the plan: `namespace`, `name`, `workload`, `code`, `reason`, `sidecars`; with `--plan` also those that were not compared, and with `--retire` each that has such an image",
         "planned": "number of workloads",
         "not_up_to_date": "what `--fail-on-drift` counts: Pods by code, and workloads `without_pods`",
         "seconds": "of the run",
         "command": "the words of the printed command; empty: none",
         "gate": "`open`, or `closed:` and why; null without `--gate`, or if it did not run",
+        "namespaces": "those of `--include-namespace`; null: all",
+        "injector": "what is wrong with it: no dry run returned the sidecar; empty: nothing",
+        "retire": "with `--retire`: `patterns`, `pods` that have such an image, `by_code`, number of `namespaces`, and `complete`: whether all Pods are known; else null",
         "exit_code": "of the run",
-        "failed": "what makes it 1, with numbers",
+        "failed": "what makes it 1, with numbers: outcomes (`lost_sidecar`, `failed`, `timed_out`, `incomplete`, `still_drifted`, and `not_started` if something is wrong with the cluster), `of_an_earlier_run`, `not_applied`, `not_up_to_date`, `injector_down`, `still_in_use` and `not_answered` (of `--retire`), `list_of_pods`, `output_not_written`",
     },
 }
 

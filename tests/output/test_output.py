@@ -133,20 +133,19 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
     ended = run(unchecked(cluster), TEXT, CONFIRM)
     _, _, summary = ended.stdout.partition("compare first.\n\n")
     flags = "--namespace shop --context embedded"
-    *failures, counts, pods, _, header, census, empty, last = summary.splitlines()
-    assert last == "Failed: 2 failed."
+    header, census, empty, *failures, counts, pods, last = summary.splitlines()
+    assert last == "Failed: 2 failed (shop/b, shop/d)."
     assert (header, census, empty) == ("SIDECAR      VERSION  PODS", "istio-proxy  1.26.2   4", "")
-    kubectl = failures[2].partition(" kubectl ")[0] + " kubectl"
-    assert kubectl == "  kubectl"
-    assert failures[:5] == [
+    assert failures[:6] == [
         "failed: Deployment shop/b:",
         "  422 no",
-        f"{kubectl} describe deployment/b {flags}",
+        f"  kubectl describe deployment/b {flags}",
+        "",
         "failed: Deployment shop/d:",
         '  error: deployment "d" exceeded its progress deadline',
     ]
-    assert all(line.startswith("  ") for line in failures[5:])
-    assert failures[-1] == f"{kubectl} describe deployment/d {flags}"
+    assert all(line.startswith("  ") for line in failures[6:-1])
+    assert failures[-2:] == [f"  kubectl describe deployment/d {flags}", ""]
     assert re.fullmatch(r"4 workloads in \d+s: 2 succeeded, 2 failed\.", counts)
     assert pods == f"Pods: 2 of 3{UPDATED_AND_READY} (1 not updated)."
 
@@ -241,6 +240,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "time": result["time"],
         "seconds": result["seconds"],
         "message": "",
+        "command": [],
         "pods": counts(1, 1, 1),
         "unhealthy_before": "",
         "sidecar_hash": result["sidecar_hash"],
@@ -262,9 +262,9 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
                 "name": "istio-proxy",
                 "image": "docker.io/istio/proxyv2:1.26.2",
                 "pods": 2,
-                "up_to_date": 2,
+                "up_to_date": 1,
                 "old": 0,
-                "left": {},
+                "left": {"without_controller": 1},
             }
         ],
         "leftovers": [],
@@ -273,6 +273,9 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "seconds": summary["seconds"],
         "command": [],
         "gate": None,
+        "namespaces": None,
+        "injector": "",
+        "retire": None,
         "exit_code": 0,
         "failed": {},
     }

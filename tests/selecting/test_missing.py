@@ -224,7 +224,7 @@ def test_evicted_ones_get_it_too(late, run):
 
 
 def test_it_needs_only_drifted(run):
-    ended = run(None, "--include-missing")
+    ended = run(None, TEXT, "--include-missing")
     assert ended.code == 2
     assert ended.stderr.startswith("error: --include-missing requires --only-drifted\n")
 
@@ -238,7 +238,7 @@ def test_one_dry_run_for_each_workload(late, run):
 def test_pods_of_one_owner_keep_one_sample(tool, late):
     options = options_of(tool, *MISSING, sidecars=["istio-proxy"])
     options = dataclasses.replace(options, cutoff=tool.NO_CUTOFF)
-    owners, _ = tool.read_pods(late.pods("late"), options)
+    owners, _ = tool.read_pods(late.pods("late"), None, options)
     assert sorted(len(found.pods) for found in owners) == [2, 3, 3]
     assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in owners)
 

@@ -224,7 +224,7 @@ def test_a_deployment_that_is_named_is_selected_whatever_is_excluded(shop, run):
 
 @pytest.mark.parametrize("word", ["web", "deploy/", "/web", "deploy/a/b", "deploy/Web", "a=b/c"])
 def test_what_is_no_workload(run, word):
-    ended = run(None, word)
+    ended = run(None, TEXT, word)
     assert ended.code == 2
     text = f'error: invalid value "{word}": {TYPE_AND_NAME}'
     assert ended.stderr.startswith(f"{text}\n")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import SCRIPT, a_workload
+from support import SCRIPT, TEXT, a_workload
 from texts import NEEDS_TERMINAL, TYPE_AND_NAME
 
 NAME = "--sidecar-container-name=istio-proxy"
@@ -279,7 +279,7 @@ def test_times(tool, text, moment):
     ],
 )
 def test_times_that_read_differently_elsewhere_are_refused(run, text):
-    ended = run(None, f"--only-started-before={text}")
+    ended = run(None, TEXT, f"--only-started-before={text}")
     message = "must be a date and time such as 2026-05-01T13:00:00Z"
     assert (ended.code, ended.stdout) == (2, "")
     assert f'invalid value "{text}": {message}' in ended.stderr

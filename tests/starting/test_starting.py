@@ -144,7 +144,20 @@ def test_a_kubeconfig_that_is_a_directory(run, tmp_path):
 def test_an_unknown_context(cluster, run):
     ended = run(cluster, TEXT, "--context=prod")
     command = f"{KUBECTL} config view --minify --context prod"
-    assert only_error(ended, "error: cannot locate context prod") == f"{UNREADABLE} {command}"
+    hint = "--context must be one of embedded"
+    assert only_error(ended, "error: cannot locate context prod") == (
+        f"kubectl cannot find a cluster in the kubeconfig; {hint}; to reproduce: {command}"
+    )
+
+
+def test_an_unknown_context_of_many(cluster, run, tmp_path):
+    config = cluster.kubeconfig_for()
+    (context,) = config["contexts"]
+    config["contexts"] = [{**context, "name": f"c{n}"} for n in range(7)]
+    path = tmp_path / "many"
+    path.write_text(json.dumps(config))
+    said = run(None, TEXT, f"--kubeconfig={path}", "--context=prod").stderr
+    assert "; --context must be one of c0, c1, c2, c3 or c4, ...; to reproduce: " in said
 
 
 def test_a_kubeconfig_with_a_missing_certificate(cluster, run, tmp_path):
