@@ -745,7 +745,7 @@ def uses_image(pod: Json, names: Names, images: Names) -> bool:
             completed.add(status["name"])
     for kind, container in named_containers(pod, names):
         is_over = kind == INIT and container["name"] in completed
-        if not is_over and matches(container["image"], images):
+        if not is_over and matches(container.get("image", ""), images):
             return True
     return False
 
@@ -4760,6 +4760,12 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     )
 
 
+def workers_for(plan: Plan, options: Options) -> int:
+    """Return how many rollouts of a plan are in progress at the same time."""
+    wanted = int(options.parallel_rollouts.of(len(plan.workloads)))
+    return max(min(wanted, plan.selected_count), 1)
+
+
 def silent_injector(compared: Iterable[Decision], options: Options) -> str:
     """Return that no dry run returned a named sidecar, of workloads that have one; empty: some did.
 
@@ -7256,6 +7262,10 @@ class Report:
                 "Every workload with the sidecar is in the plan, even if it is up to date; use "
                 "--only-drifted to compare first."
             )
+        if len(selected) > 1 and not self.options.confirm:
+            seconds = sum(60 + min_ready_seconds(workload.found.obj) for workload in selected)
+            duration = human_duration(seconds / workers_for(plan, self.options))
+            texts.append(f"This takes about {duration} if each takes 1 minute.")
         texts += self.skipped_text()
         if self.gate.text is not None:
             texts.append(f"Gate {self.gate.text}.")
@@ -7655,14 +7665,13 @@ def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
     options = report.options
     rollouts.signals.may_interrupt = False
     rollouts.signals.ends_at = report.began + (options.max_duration or math.inf)
-    total = len(plan.workloads)
-    workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected_count), 1)
+    workers = workers_for(plan, options)
     limit = options.max_failures
     if options.cutoff < NO_CUTOFF:  # it was rounded up: no Pod that this run creates may be older
         rollouts.cluster.wait_until(options.cutoff)
     rollouts.cluster.counts_as_absent = (404,)
     rollouts.cluster.open_connections(2 * workers)  # with looks
-    max_failures = max(int(limit.of(total)), 1) if limit else 0
+    max_failures = max(int(limit.of(len(plan.workloads))), 1) if limit else 0
     if options.soak:
         log.info("each rollout is watched for %s (--soak)", human_duration(options.soak))
     Scheduler(rollouts, report, workers, max_failures).run(plan.workloads[: plan.selected_count])

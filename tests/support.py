@@ -441,7 +441,8 @@ def no_signals(tool: ModuleType):
     """The tool's Signals, without handlers."""
     found = tool.Signals.__new__(tool.Signals)
     found.received, found.children = [], set()
-    found.stop_reason, found.ends_at = "", math.inf
+    found.stop_reason = found.stop_code = ""
+    found.ends_at = math.inf
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -46,10 +47,14 @@ def test_options_streams_and_exit_status_are_the_tools_own():
     words = [sys.executable, str(DEMO), "--log-format=json", "--parallel-rollouts=0"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == (
-        'error: argument --parallel-rollouts: invalid value "0": must be a positive integer, or a '
-        "percentage such as 25%\nSee 'sidecar-rollout.py --help' for usage.\n"
+    said = (
+        'argument --parallel-rollouts: invalid value "0": must be a positive integer, or a '
+        "percentage such as 25%"
     )
+    assert json.loads(ended.stderr) == {"level": "ERROR", "message": said}
+    words.remove("--log-format=json")
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ended.stderr == f"error: {said}\nSee 'sidecar-rollout.py --help' for usage.\n"
 
 
 def test_it_works_without_a_kubectl_on_the_path(tmp_path):

@@ -34,8 +34,8 @@ SEEN = (
     Seen(
         2,
         "the last count is that of the plan",
-        "            report.take_census(owners)\n",
-        "            report.take_census(report.plan.decisions)\n",
+        "            report.take_census(*reading.get(0))\n",
+        "            report.take_census([d.found for d in report.plan.decisions], report.plan.scan)\n",
     ),
     Seen(
         3,

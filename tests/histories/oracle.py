@@ -124,12 +124,15 @@ class Words:
         found |= {"StatefulSet"} if self.has("--include-statefulset") else set()
         return found | ({"DaemonSet"} if self.has("--include-daemonset") else set())
 
-    def includes(self, namespace: str) -> bool:
+    def reads(self, namespace: str) -> bool:
+        """Whether the Pods of a namespace are counted, whatever else selects them."""
         included = [] if self.has("--all-namespaces") else self.values("--include-namespace")
+        return any(fnmatch.fnmatch(namespace, p) for p in included or ["*"])
+
+    def includes(self, namespace: str) -> bool:
         excluded = self.values("--exclude-namespace")
-        return any(fnmatch.fnmatch(namespace, p) for p in included or ["*"]) and not any(
-            fnmatch.fnmatch(namespace, p) for p in excluded
-        )
+        is_excluded = any(fnmatch.fnmatch(namespace, p) for p in excluded)
+        return self.reads(namespace) and not is_excluded
 
     def names_workload(self, kind: str, name: str) -> bool:
         wanted = self.workloads
@@ -670,7 +673,12 @@ class Oracle:
         seen: dict[str, list[dict]] = {}
         for entry, items in self.listed(run):
             seen.setdefault(entry.data["request"].path, items)
-        return [pod for items in seen.values() for pod in items if is_counted(pod)]
+        return [
+            pod
+            for items in seen.values()
+            for pod in items
+            if is_counted(pod) and self.options.selects(pod["metadata"].get("labels", {}))
+        ]
 
     def version_at(self, run: Run, until: Entry):
         """What was injected until then, if that did not change and the injector was well."""
@@ -694,7 +702,7 @@ class Oracle:
         entry, items = last
         names = self.options.names
         pods = [
-            p for p in items if is_counted(p) and self.options.includes(p["metadata"]["namespace"])
+            p for p in items if is_counted(p) and self.options.reads(p["metadata"]["namespace"])
         ]
         census: Counter[tuple[str, str]] = Counter()
         for pod in pods:
@@ -719,7 +727,13 @@ class Oracle:
         version = self.version_at(run, last[0])
         if version is None or not first:
             return
-        self.check_leftovers(run, entry, pods, version)
+        selected = [
+            p
+            for p in pods
+            if self.options.includes(p["metadata"]["namespace"])
+            and self.options.selects(p["metadata"].get("labels", {}))
+        ]
+        self.check_leftovers(run, entry, selected, version)
 
     def check_leftovers(self, run: Run, entry: Entry, pods: list[dict], version) -> None:
         """Which Pods are not up to date, one by one, where nobody interfered."""

@@ -162,11 +162,8 @@ class Run:
         return next(iter(self.of("summary")), None)
 
 
-def classify(request: Request, listed: set[str], selector: str) -> str:
-    """Which of REQUESTS this is; empty: none.
-
-    `listed` are the paths at which the tool lists all Pods, with a label selector or none.
-    """
+def classify(request: Request, listed: set[str]) -> str:
+    """Which of REQUESTS this is; empty: none. `listed` are the paths at which the tool lists all Pods."""
     agent, path = request.headers.get("user-agent", ""), request.path
     if "kubectl" in agent:
         return "kubectl reads" if request.method == "GET" and "/namespaces/" in path else ""
@@ -179,8 +176,7 @@ def classify(request: Request, listed: set[str], selector: str) -> str:
     if request.method == "PATCH":
         return "image change" if "/pods/" in path else "patch"
     if request.method == "GET" and path.endswith("/pods"):
-        is_all = path in listed and "fieldSelector" not in request.query
-        is_all &= request.query.get("labelSelector", "") == selector
+        is_all = path in listed and not {"fieldSelector", "labelSelector"} & request.query.keys()
         return "lists Pods" if is_all else "reads Pods of a workload"
     if request.method == "GET" and re.search("/(deployments|statefulsets|daemonsets)$", path):
         return "lists workloads"
@@ -214,7 +210,6 @@ class World:
         self.is_catching = False  # signals, which would end this process
         self.thread = threading.local()
         self.listed: set[str] = set()  # the paths at which the tool lists all Pods
-        self.selector = ""
         self.away = threading.Lock()
         self.absences: list[threading.Thread] = []  # of the API server
         self.folder = tempfile.mkdtemp(prefix="history-")
@@ -432,7 +427,7 @@ class World:
 
     def after(self, request: Request, code: int, content: bytes) -> None:
         """Called by the API server, before it answers."""
-        kind = classify(request, self.listed, self.selector)
+        kind = classify(request, self.listed)
         self.replace_denied(request, code)
         self.note(
             "request",
@@ -681,7 +676,6 @@ class World:
         is_exact = chosen and not any("*" in name for name in chosen)
         names = chosen if is_exact and "--all-namespaces" not in words else []
         self.listed = {f"/api/v1/namespaces/{name}/pods" for name in names} or {"/api/v1/pods"}
-        self.selector = "".join(w.partition("=")[2] for w in words if w.startswith("--selector="))
         self.waiting, self.counts = [e for e in events if e.request], {}
         timers = [threading.Timer(e.seconds, self.happen, [e]) for e in events if not e.request]
         self.running.set()

@@ -177,7 +177,7 @@ class Cluster:
     def now(self):
         return datetime.now(timezone.utc)
 
-    connection = SimpleNamespace(kubectl_command=lambda ref, verb: f"kubectl {verb} {ref.argument}")
+    connection = SimpleNamespace(kubectl_command=lambda ref, verb: ["kubectl", verb, ref.argument])
 
 
 def set_ready(pod: dict) -> None:

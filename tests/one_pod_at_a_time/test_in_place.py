@@ -493,7 +493,7 @@ def test_the_permission_is_checked_before_the_start(shop, run):
 
 
 def test_it_needs_only_drifted(run):
-    ended = run(None, "--in-place")
+    ended = run(None, TEXT, "--in-place")
     assert ended.code == 2
     assert ended.stderr.startswith("error: --in-place requires --only-drifted\n")
 

@@ -1,4 +1,4 @@
-"""The JSON records of the tool and their fields: one list, from which the README has its table.
+"""The JSON records of the tool and their fields: one list, from which docs/reference.md has its table.
 
 python tests/output/records.py   # prints the table
 """
@@ -73,7 +73,7 @@ RECORDS = {
 
 
 def table() -> list[str]:
-    """The lines of the README's table."""
+    """The lines of the table."""
     lines = ["| record | field | meaning |", "| --- | --- | --- |"]
     for record, fields in {"all but `summary`": WORKLOAD, **RECORDS}.items():
         for field, meaning in fields.items():

@@ -62,6 +62,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         "To roll out: 2 workloads with 4 Pods, 4 of them old.",
         "Every workload with the sidecar is in the plan, even if it is up to date; use "
         "--only-drifted to compare first.",
+        "This takes about 2m if each takes 1 minute.",
         "Not rolled out: 2 workloads and 2 Pods.",
         "",
         DRY_RUN,

@@ -11,10 +11,7 @@ from texts import IN_A_ROW, NO_NEW_ROLLOUTS, NOT_CREATED, WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
 
-MISSING = (
-    "new Pods would not have the sidecar istio-proxy; check what injects it, or use "
-    "--only-drifted --allow-removal"
-)
+MISSING = "new Pods would not have the sidecar istio-proxy; check what injects it"
 
 
 @pytest.mark.parametrize("options", [[], [DRIFTED]])

@@ -48,9 +48,9 @@ def test_with_fail_on_drift_a_run_fails_for_whatever_is_left(fleet, run):
     ended = run(fleet, *AUDIT, CONFIRM, "--timeout=1s", TEXT)
     counts = "1 drifted, 1 not checked, 1 rejected, 1 timed out"
     assert ended.code == 1
-    assert sorted(last_line(ended).removesuffix(").").partition(" (")[2].split(", ")) == (
-        counts.split(", ")
-    )
+    failed, _, details = last_line(ended).removesuffix(").").partition("not up to date (")
+    assert failed == "Failed: 1 timed out (shop/broken), 4 "
+    assert sorted(details.split(", ")) == counts.split(", ")
     for name in ("broken", "paused", "rejected"):
         fleet.delete("Deployment", "shop", name)
     fleet.delete("CloneSet", "shop", "unknown")
@@ -68,7 +68,10 @@ def test_what_max_rollouts_leaves_out_counts_and_what_is_excluded_does_not(clust
     upgrade(cluster)
     options = (*AUDIT, CONFIRM, "--exclude-annotation=team/no", "--max-rollouts=1")
     first = run(cluster, *options, TEXT)
-    assert (first.code, last_line(first)) == (1, "Failed: 1 not up to date (1 not started).")
+    assert (first.code, last_line(first)) == (
+        1,
+        "Failed: 1 not up to date (1 left by --max-rollouts).",
+    )
     second = run(cluster, *options)
     assert (second.code, second.outcomes) == (0, {"shop/b": "succeeded"})
 
@@ -90,7 +93,7 @@ def test_the_last_line_says_what_failed(cluster, run):
     cluster.settle()
     cluster.kubelet.ready_after = 60
     ended = run(cluster, CONFIRM, "--timeout=1s", TEXT, "deploy/*", "-n=shop")
-    assert (ended.code, last_line(ended)) == (1, "Failed: 2 timed out.")
+    assert (ended.code, last_line(ended)) == (1, "Failed: 2 timed out (shop/a, shop/b).")
 
 
 def test_a_custom_resource_that_cannot_be_compared_fails_an_audit(cluster, run):

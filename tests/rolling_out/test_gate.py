@@ -340,7 +340,7 @@ def test_its_last_line_is_the_reason(tool, tmp_path, output, reason):
     ],
 )
 def test_a_command_that_does_not_exist_is_a_usage_error(run, text, message):
-    ended = run(None, f"--gate={text}")
+    ended = run(None, TEXT, f"--gate={text}")
     assert ended.code == 2
     shown = text.split()[0] if "exists" in message else text  # its arguments may be secret
     assert (
@@ -366,7 +366,10 @@ def test_a_shell_may_have_operators(tool):
 
 def readme_gates() -> list[str]:
     """The values of --gate in the help and the README, as a shell hands them over."""
-    text = SCRIPT.read_text().partition('"""\n\nfrom ')[0] + (TOP / "README.md").read_text()
+    text = (
+        SCRIPT.read_text().partition('"""\n\nfrom ')[0]
+        + (TOP / "docs" / "how-it-works.md").read_text()
+    )
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith("--gate=")]
     return [shlex.split(line)[0].removeprefix("--gate=") for line in lines]
 

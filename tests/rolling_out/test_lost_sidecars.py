@@ -68,7 +68,7 @@ def test_the_same_command_repairs_and_resumes(drifted_fleet, run, options):
     assert f"\nPods: 3 of 4{UPDATED_AND_READY} (1 lost).\n" in shown
     *_, title, command, failed = shown.splitlines()
     assert title == (f"New Pods of Deployment shop/b{NEW_HAVE_NONE}. Repair the injector, and run:")
-    assert failed == "Failed: 1 lost sidecar."
+    assert failed == "Failed: 1 lost sidecar (shop/b)."
     assert "--include-missing" not in command
     heal(drifted_fleet)
     done = run(drifted_fleet, *printed_command(command)[2:], "--log-format=json")

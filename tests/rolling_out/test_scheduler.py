@@ -23,7 +23,7 @@ class FakeCluster:
         self.stuck = stuck  # workloads that keep their old Pods
         self.patched: Counter[str] = Counter()
         self.lock = threading.Lock()
-        self.connection = SimpleNamespace(kubectl_command=lambda *words: "kubectl", user="admin")
+        self.connection = SimpleNamespace(kubectl_command=lambda *words: ["kubectl"], user="admin")
 
     def now(self) -> datetime:
         return datetime.now(timezone.utc)

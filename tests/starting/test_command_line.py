@@ -359,8 +359,10 @@ def test_the_readmes_options_exist(tool, capsys):
     with pytest.raises(SystemExit):
         tool.parse_args(["--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    for name in ("README.md", "deploy/README.md"):
-        text = (SCRIPT.parent / name).read_text()
+    top = SCRIPT.parent
+    pages = [page for page in top.glob("docs/*.md") if page.name != "CHANGELOG.md"]
+    for page in (top / "README.md", top / "deploy" / "README.md", *pages):
+        text = page.read_text()
         named = set(re.findall(r"`(--[a-z-]+)|^--([a-z-]+)=", text, re.M))
         found = {one or f"--{other}" for one, other in named}
         assert found - {"--dry-run"} - DEMO <= options

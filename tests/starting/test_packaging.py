@@ -101,7 +101,7 @@ def test_the_files_of_a_release(tool, tmp_path):
     assert platform["sha256"] == sums[f"{plugin}.tar.gz"]
     assert platform["uri"].endswith(f"/releases/download/v{tool.VERSION}/{plugin}.tar.gz")
     changes = (tmp_path / "dist.md").read_text()
-    assert f"## Changes\n\n{changes}" in (TOP / "README.md").read_text()
+    assert (TOP / "docs" / "CHANGELOG.md").read_text().startswith(f"# Changes\n\n{changes}")
     assert len(re.findall(r"(?m)^- \d", changes)) == 1
 
 

@@ -1,4 +1,4 @@
-"""The README's loop over several clusters."""
+"""The loop over several clusters of docs/recipes.md."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from clusters.embedded.manifests import workload
 from support import KUBECTL, TOP, patched
 
 
-def the_readmes_loop() -> str:
+def the_loop() -> str:
     (loop,) = re.findall(
         r"```sh\n(set -e\nfor context in .*?\ndone\n)```",
-        (TOP / "README.md").read_text(),
+        (TOP / "docs" / "recipes.md").read_text(),
         re.DOTALL,
     )
     return loop
 
 
 @pytest.mark.parametrize("canary_fails", [False, True])
-def test_the_readmes_loop_over_contexts_stops_at_the_first_cluster_that_fails(
-    tmp_path, canary_fails
-):
+def test_the_loop_over_contexts_stops_at_the_first_cluster_that_fails(tmp_path, canary_fails):
     with EmbeddedCluster("canary") as canary, EmbeddedCluster("production") as production:
         config: dict = {
             "apiVersion": "v1",
@@ -57,7 +55,7 @@ def test_the_readmes_loop_over_contexts_stops_at_the_first_cluster_that_fails(
             "KUBECONFIG": str(path),
             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
         }
-        loop = the_readmes_loop().replace(".venv/bin/python", sys.executable)
+        loop = the_loop().replace(".venv/bin/python", sys.executable)
         ended = subprocess.run(
             ["sh", "-c", loop], cwd=TOP, env=environment, capture_output=True, text=True, timeout=60
         )

@@ -124,8 +124,8 @@ MUTATIONS = (
     Mutation(
         "limits: --parallel-rollouts as a percentage is rounded up",
         "canary",
-        "workers = max(min(int(options.parallel_rollouts.of(total)), plan.selected_count), 1)",
-        "workers = max(min(math.ceil(options.parallel_rollouts.of(total)), plan.selected_count), 1)",
+        "wanted = int(options.parallel_rollouts.of(len(plan.workloads)))",
+        "wanted = math.ceil(options.parallel_rollouts.of(len(plan.workloads)))",
     ),
     Mutation(
         "limits: --max-rollouts as a percentage is rounded down",
@@ -639,12 +639,97 @@ MUTATIONS = (
         "yield StatedName(pattern, scan.listed, text, True, scan.listed)",
         "pass",
     ),
+    # --retire, and what is counted
+    Mutation(
+        "retire: Pods in excluded namespaces do not count",
+        "retire",
+        '                code = "excluded_namespace"\n',
+        '                code = ""\n',
+    ),
+    Mutation(
+        "retire: Pods that a selector leaves out do not count",
+        "retire",
+        "                if any(named_containers(pod, options.sidecars)):\n",
+        '                if code != "not_selected" and any(named_containers(pod, options.sidecars)):\n',
+    ),
+    Mutation(
+        "retire: only what is not up to date counts",
+        "retire",
+        "                if pod.uses_image or (code and options.only_drifted and is_listed):\n",
+        "                if code and is_listed:\n",
+    ),
+    Mutation(
+        "retire: namespaces that were not read do not matter",
+        "retire",
+        "        if options.include_namespace:\n            self.totals.unread",
+        "        if False:\n            self.totals.unread",
+    ),
+    Mutation(
+        "retire: a container that nobody has may be retired",
+        "retire",
+        "        elif not self.census:\n            self.totals.unread",
+        "        elif False:\n            self.totals.unread",
+    ),
+    Mutation(
+        "retire: a list that fails does not matter",
+        "retire",
+        '    report.totals.unread = "Pods were not read again"\n',
+        "",
+    ),
+    Mutation(
+        "retire: an init container that has completed counts",
+        "retire",
+        '        is_over = kind == INIT and container["name"] in completed\n',
+        "        is_over = False\n",
+    ),
+    Mutation(
+        "retire: a version that is in use makes no exit code",
+        "retire",
+        '            failures["still in use"] = len(self.in_use)\n',
+        "",
+    ),
+    Mutation(
+        "injector down: two workloads are enough",
+        "silent_injector",
+        "    if options.allow_removal or len(answers) < 3 or",
+        "    if options.allow_removal or len(answers) < 2 or",
+    ),
+    Mutation(
+        "injector down: rollouts start",
+        "silent_injector",
+        "        if options.confirm and plan.injector:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "injector down: it is drift",
+        "silent_injector",
+        '            if self.plan.injector and pod.code == "losing_sidecar":\n',
+        "            if False:\n",
+    ),
+    Mutation(
+        "codes: what a gate held has that of a limit",
+        "not_started",
+        '        if why_closed and code == "max_duration":  # it was closed until then\n',
+        "        if False:\n",
+    ),
+    Mutation(
+        "codes: what --max-rollouts leaves is a stop",
+        "not_started max_rollouts",
+        'report.finish(Result(workload, Outcome.NOT_STARTED, message, code="max_rollouts"))',
+        'report.finish(Result(workload, Outcome.NOT_STARTED, message, code="stopped"))',
+    ),
+    Mutation(
+        "labels: those of the Pod template are shown",
+        "label_columns",
+        'nested(self.decided[ref].found.obj, "metadata.labels")',
+        'nested(self.decided[ref].found.obj, "spec.template.metadata.labels")',
+    ),
     # The census
     Mutation(
         "census: an audit passes with Pods that were not checked",
         "census",
-        "    return code not in RULES or RULES[code].is_audited\n",
-        '    return code != "static_pod" and (code not in RULES or RULES[code].is_audited)\n',
+        "        return RULES[code].is_audited\n",
+        '        return code != "static_pod" and RULES[code].is_audited\n',
     ),
     Mutation(
         "census: it is not taken again after a run",
@@ -934,8 +1019,8 @@ MUTATIONS = (
     Mutation(
         "patch: others start after one without an answer",
         "lost_answers",
-        "return Result(planned, Outcome.FAILED, text, stop_reason)\n    outcome = ",
-        "return Result(planned, Outcome.FAILED, text)\n    outcome = ",
+        "return Result(planned, Outcome.FAILED, text, stop_reason)\n    if status",
+        "return Result(planned, Outcome.FAILED, text)\n    if status",
     ),
     Mutation(
         "patch: conflicts do not pause",
@@ -989,8 +1074,8 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that the options do not select are left",
         "numbers census",
-        "                if is_audited(code) or (self.options.plan and pod.sidecars):\n",
-        "                if True:\n",
+        "                is_listed = is_audited(code) or bool(options.plan and pod.sidecars)\n",
+        "                is_listed = True\n",
     ),
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
@@ -1001,7 +1086,7 @@ MUTATIONS = (
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        '@rule(Known.OWNER, why_left="runs to completion", is_audited=False)\n',
+        '@rule(Known.OWNER, why_left="of Jobs", is_audited=False)\n',
         "@rule(Known.OWNER)\n",
     ),
     # Answers of an injector
@@ -1249,8 +1334,8 @@ MUTATIONS = (
     Mutation(
         "limits: --max-failures as a percentage is rounded up",
         "failure_limits",
-        "max_failures = max(int(limit.of(total)), 1)",
-        "max_failures = max(math.ceil(limit.of(total)), 1)",
+        "max_failures = max(int(limit.of(len(plan.workloads))), 1)",
+        "max_failures = max(math.ceil(limit.of(len(plan.workloads))), 1)",
     ),
     Mutation(
         "requests: Retry-After has no limit",
