@@ -739,6 +739,8 @@ def uses_image(pod: Json, names: Names, images: Names) -> bool:
 
     Not an init container that has completed: it does not run again.
     """
+    if not images:
+        return False
     completed = set()
     for status in nested(pod, "status.initContainerStatuses"):
         if nested(status, "state.terminated.reason") == "Completed":
@@ -6942,8 +6944,10 @@ def risks_of(workloads: Collection[Decision]) -> tuple[int, int, int]:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Return a line for a terminal, broken at spaces and indented as it is."""
+    """Return a line for a terminal, broken at spaces; a line of a list goes on below its text."""
     indent = " " * (len(line) - len(line.lstrip()))
+    if indent:
+        indent += "  "
     parts = textwrap.wrap(
         line,
         width,
