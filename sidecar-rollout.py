@@ -735,20 +735,31 @@ def images_of(pod: Json) -> dict[str, str]:
 
 
 def uses_image(pod: Json, names: Names, images: Names) -> bool:
-    """Return whether a named container has one of the images.
+    """Return whether a named container has one of the images, or runs with it.
 
-    Not an init container that has completed: it does not run again.
+    Not an init container that has completed. A container that was changed in place runs with the
+    image of its status until it is restarted.
     """
     if not images:
         return False
-    completed = set()
-    for status in nested(pod, "status.initContainerStatuses"):
-        if nested(status, "state.terminated.reason") == "Completed":
-            completed.add(status["name"])
+    statuses = {status["name"]: status for status in container_statuses(pod)}
     for kind, container in named_containers(pod, names):
-        is_over = kind == INIT and container["name"] in completed
-        if not is_over and matches(container.get("image", ""), images):
+        status = statuses.get(container["name"], {})
+        if kind == INIT and nested(status, "state.terminated.reason") == "Completed":
+            continue
+        used = (container.get("image", ""), status.get("image", ""))
+        if any(is_image(image, images) for image in used):
             return True
+    return False
+
+
+def is_image(image: str, patterns: Names) -> bool:
+    """Return whether an image matches a pattern, with or without its registry, or by its tag."""
+    name = image.partition("@")[0]
+    for pattern in patterns:
+        for form in (pattern, f"*/{pattern}", f"*:{pattern}"):
+            if matches(image, [form]) or matches(name, [form]):
+                return True
     return False
 
 
@@ -1533,7 +1544,7 @@ class Result:
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
     code: str = ""  # of the rule for which it was skipped, or why it was not started
-    stamp: str = ""  # of a restart that is to be rechecked, see is_late and Restart.patch
+    stamp: str = ""  # of a restart that is to be rechecked, see may_complete and Restart.patch
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
     latest: Decision | None = None  # as a worker decided again
@@ -2985,10 +2996,13 @@ def read_kubeconfig(view_command: Sequence[str]) -> Json:
     if "--context" in view_command:
         command = [view_command[0], "config", "get-contexts", "--output=name"]
         command += ["--kubeconfig", path] if path else []
-        contexts = run_command(command)[0].split()
-        if contexts:
+        contexts = run_command(command)[0].splitlines()
+        context = view_command[view_command.index("--context") + 1]
+        if contexts and context not in contexts:
             hint = f"--context must be one of {join_words(contexts[:5], 'or')}"
             hint += ", ..." if len(contexts) > 5 else ""
+    if not error:  # it is no kubectl
+        hint += ", or kubectl with --kubectl"
     text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
     raise StartError(f"{text}; to reproduce: {shlex.join(view_command)}", error)
 
@@ -4031,7 +4045,7 @@ def not_named(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Known.OBJECT, why_left="excluded", is_audited=False)
+@rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)
 def excluded(draft: Draft, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
@@ -4042,7 +4056,7 @@ def excluded(draft: Draft, options: Options) -> str:
     return ""
 
 
-@rule(Known.OBJECT, why_left="excluded", is_audited=False)
+@rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)
 def not_included(draft: Draft, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
@@ -4771,10 +4785,15 @@ def workers_for(plan: Plan, options: Options) -> int:
 def silent_injector(compared: Iterable[Decision], options: Options) -> str:
     """Return that no dry run returned a named sidecar, of workloads that have one; empty: some did.
 
-    Of fewer than three, the teams themselves may have turned injection off.
+    Of fewer than three, the teams themselves may have turned injection off. Where the Pod template
+    states one, nobody may have injected it.
     """
-    views = [row.comparison.today.view for row in compared if row.found.sidecars]
-    answers = [view for view in views if view]
+    answers = []
+    for row in compared:
+        template, view = nested(row.found.obj, "spec.template"), row.comparison.today.view
+        is_stated = "spec" in template and any(named_containers(template, options.sidecars))
+        if row.found.sidecars and view and not is_stated:
+            answers.append(view)
     if options.allow_removal or len(answers) < 3 or any(map(unpacked, set(answers))):
         return ""
     names = join_words(options.sidecars, "or")
@@ -4811,7 +4830,7 @@ def not_needed(
             is_selected = False
         if code != "not_named":
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
-        elif not is_selected:
+        elif not is_selected or options.selector:
             yield Skip(ref, "your options do not select it", "not_selected")
         elif ref in scan.in_plan or not is_workload(ref):
             yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")
@@ -6604,7 +6623,7 @@ class Scheduler:
             is_over = not waiting or bool(self.why_none_starts())
         why_closed = self.rollouts.gate.why_closed
         message = join_texts("; ", self.why_none_starts(), why_closed)
-        _, code = self.signals.why_stopped()
+        code = self.signals.why_stopped()[1] or "max_failures"
         if why_closed and code == "max_duration":  # it was closed until then
             code = "gate"
         for task in waiting:
@@ -6777,7 +6796,8 @@ class Scheduler:
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------
 
 COLORED = re.compile(  # no name that has such a word
-    r"(?<![-\w/.])(unhealthy|downtime|lost sidecar|rejected|cannot be created|Pods? lost)(?![-\w/])"
+    r"(?<![-\w/.])(unhealthy|downtime|lost\s+sidecar|rejected|cannot\s+be\s+created|Pods?\s+lost)"
+    r"(?![-\w/])"
 )
 MANY_ROWS = 20  # with more, the plan is also shown in short
 MIN_NOTES = 16  # columns of a terminal
@@ -6948,14 +6968,18 @@ def wrapped(line: str, width: int) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()))
     if indent:
         indent += "  "
+    if "  " in line.strip():  # a row of a table
+        return [line]
+    # A command in a sentence stays whole, to be copied.
+    whole = re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), line)
     parts = textwrap.wrap(
-        line,
+        whole,
         width,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return parts or [line]
+    return [part.replace("\0", " ") for part in parts] or [line]
 
 
 class Report:
@@ -7103,7 +7127,7 @@ class Report:
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected_count
             self.places[workload.ref] = str(position) if is_selected else "-"
-            code = IN_THE_PLAN if is_selected else "not_started"
+            code = IN_THE_PLAN if is_selected else "max_rollouts"
             self.decided[workload.ref] = replace(workload, code=code)
             self.record(
                 "plan",
@@ -7206,16 +7230,16 @@ class Report:
                 self.notes(workload),
             ]
             rows.append(row)
-        if not self.letters:
-            rows = [[*row[:7], row[8]] for row in rows]
-        elif self.width:
-            needed = max(map(len, format_table([row[:8] for row in rows]))) + 2 + MIN_NOTES
-            if needed > self.width:  # names are not to be cut, and DIFF refers to the sidecar
-                rows = [[*row[:5], *row[6:]] for row in rows]
         for key in self.options.label_columns:
             cells = [self.labels_of(workload.ref).get(key, "<none>") for workload in workloads]
             for row, cell in zip(rows, [key.rpartition("/")[2].upper(), *cells], strict=True):
                 row.insert(-1, cell)
+        if not self.letters:
+            rows = [[*row[:7], *row[8:]] for row in rows]
+        elif self.width:
+            needed = max(map(len, format_table([row[:-1] for row in rows]))) + 2 + MIN_NOTES
+            if needed > self.width:  # names are not to be cut, and DIFF refers to the sidecar
+                rows = [[*row[:5], *row[6:]] for row in rows]
         return format_table(rows, self.width)
 
     def kind_of(self, ref: ObjectRef) -> str:
@@ -7267,7 +7291,8 @@ class Report:
                 "--only-drifted to compare first."
             )
         if len(selected) > 1 and not self.options.confirm:
-            seconds = sum(60 + min_ready_seconds(workload.found.obj) for workload in selected)
+            each = 60 + (self.options.soak or 0)
+            seconds = sum(each + min_ready_seconds(workload.found.obj) for workload in selected)
             duration = human_duration(seconds / workers_for(plan, self.options))
             texts.append(f"This takes about {duration} if each takes 1 minute.")
         texts += self.skipped_text()
@@ -7375,12 +7400,14 @@ class Report:
         options = self.options
         self.census.clear()
         self.totals.leftovers = []
+        sidecars: set[Sidecar] = set()
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
             known = decisions.get(found.owners[0]) or decisions.get(found.ref)
             owner = known.ref if known else found.ref
             codes = self.codes_of(found, known)
             for pod in found.pods:
+                sidecars |= pod.sidecars
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
                     self.census[shown_sidecar(pod.sidecars, containers)][code] += 1
@@ -7388,19 +7415,36 @@ class Report:
                 if pod.uses_image or (code and options.only_drifted and is_listed):
                     ref = ObjectRef("Pod", owner.namespace, pod.name)
                     workload = ref if owner.kind in ("", "Node") else owner
-                    left = LeftPod(ref, workload, code or UP_TO_DATE, pod.sidecars, pod.uses_image)
+                    code = code or (UP_TO_DATE if options.only_drifted else "after_cutoff")
+                    left = LeftPod(ref, workload, code, pod.sidecars, pod.uses_image)
                     self.totals.leftovers.append(left)
         for other in scan.others:
+            sidecars |= other.sidecars
             self.census[shown_sidecar(other.sidecars, ())][other.code] += 1
             if other.uses_image:
                 self.totals.leftovers.append(other)
-        self.totals.unread = ""
+        self.totals.unread = self.why_unread(sidecars)
+
+    def why_unread(self, sidecars: Iterable[Sidecar]) -> str:
+        """Return why Pods may have an image of --retire though none that was read has one."""
+        options = self.options
         if options.include_namespace:
-            self.totals.unread = "not all namespaces were read (--include-namespace)"
-        elif not self.census:
-            self.totals.unread = (
-                f"no Pod has a container named {join_words(options.sidecars, 'or')}"
-            )
+            return "only the namespaces of --include-namespace were counted"
+        names = {sidecar.name for sidecar in sidecars}
+        for pattern in options.sidecars:
+            if not fnmatch.filter(names, pattern):
+                return f"no Pod has a container named {pattern}"
+        if self.totals.in_use:
+            return ""
+        by_digest = any("@" in pattern for pattern in options.retire)
+        for sidecar in sidecars:
+            if ":" not in sidecar.image.partition("@")[0].rpartition("/")[2] and not by_digest:
+                return f"{sidecar.image} has no tag"
+        for view in {row.comparison.today.view for row in self.plan.compared}:
+            for container in unpacked_object(view).values():
+                if is_image(container.get("image", ""), options.retire):
+                    return "new Pods would get it"
+        return ""
 
     def codes_of(
         self, found: Found, known: Decision | None
@@ -7435,8 +7479,11 @@ class Report:
             lines = format_table(rows, self.width)
         if lines:
             self.print(*lines, "")
-        in_use = {Skip(pod.workload, pod.subject.namespace, "") for pod in self.totals.in_use}
-        self.print_groups("Workloads with an image to retire", in_use)
+        workloads = sorted({pod.workload for pod in self.totals.in_use})
+        by_namespace = group_by(workloads, lambda ref: ref.namespace)
+        lines = [f"  {name}: {self.names_of(by_namespace[name])}" for name in sorted(by_namespace)]
+        if lines:
+            self.print("Workloads with an image to retire:", *lines, "")
 
     def print_leftovers(self) -> None:
         """Print the Pods that are not up to date after a run, by workload, the worst first."""
@@ -7574,7 +7621,9 @@ class Report:
         if self.needs_evict and not self.options.evict:
             more.append("--evict")
         if self.needs_missing:  # neither evictions nor operators keep our annotation
-            more += ["--only-drifted", "--include-missing"]
+            more.append("--include-missing")
+            if not self.options.only_drifted:
+                more.append("--only-drifted")
         return next_command(self.argv, self.options, self.connection.context, *more)
 
     def failure_texts(self) -> Iterator[str]:
@@ -7782,8 +7831,8 @@ def main(argv: Sequence[str]) -> int:
             rollouts = Rollouts(cluster, command, signals, gate, options)
             has_begun = True
             roll_out(plan, rollouts, report)
-            if plan.workloads:
-                count_again(cluster, report, signals)
+        if (options.confirm and plan.workloads) or (options.retire and options.only_drifted):
+            count_again(cluster, report, signals)  # the dry runs may have taken long
         exit_code = signals.exit_code or report.totals.exit_code
         report.show_summary(exit_code)
         return exit_code or report.totals.exit_code  # 1 if the summary could not be written

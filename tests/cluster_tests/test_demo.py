@@ -73,7 +73,7 @@ def test_keep_leaves_the_cluster_up_for_kubectl():
     ) as process:
         lines = iter(process.stdout)
         kubeconfig = next(
-            found[1] for line in lines if (found := re.match(r"KUBECONFIG=(.+)", line))
+            found[1] for line in lines if (found := re.match(r"export KUBECONFIG=(.+)", line))
         )
         shown = subprocess.run(
             [KUBECTL, "--kubeconfig", kubeconfig, "get", "deploy", "-n", "shop"],

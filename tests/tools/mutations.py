@@ -661,14 +661,14 @@ MUTATIONS = (
     Mutation(
         "retire: namespaces that were not read do not matter",
         "retire",
-        "        if options.include_namespace:\n            self.totals.unread",
-        "        if False:\n            self.totals.unread",
+        '        if options.include_namespace:\n            return "only',
+        '        if False:\n            return "only',
     ),
     Mutation(
         "retire: a container that nobody has may be retired",
         "retire",
-        "        elif not self.census:\n            self.totals.unread",
-        "        elif False:\n            self.totals.unread",
+        "            if not fnmatch.filter(names, pattern):\n",
+        "            if False:\n",
     ),
     Mutation(
         "retire: a list that fails does not matter",
@@ -679,8 +679,26 @@ MUTATIONS = (
     Mutation(
         "retire: an init container that has completed counts",
         "retire",
-        '        is_over = kind == INIT and container["name"] in completed\n',
-        "        is_over = False\n",
+        '        if kind == INIT and nested(status, "state.terminated.reason") == "Completed":\n',
+        "        if False:\n",
+    ),
+    Mutation(
+        "retire: what a dry run would bring back may be retired",
+        "retire",
+        '                    return "new Pods would get it"\n',
+        "                    pass\n",
+    ),
+    Mutation(
+        "retire: a container that is still to be restarted is a new one",
+        "retire",
+        'used = (container.get("image", ""), status.get("image", ""))',
+        'used = (container.get("image", ""),)',
+    ),
+    Mutation(
+        "retire: Pods are not read again after dry runs",
+        "retire pipeline",
+        "or (options.retire and options.only_drifted):\n",
+        "or False:\n",
     ),
     Mutation(
         "retire: a version that is in use makes no exit code",
@@ -734,8 +752,8 @@ MUTATIONS = (
     Mutation(
         "census: it is not taken again after a run",
         "census",
-        "                count_again(cluster, report, signals)\n",
-        "                pass\n",
+        "            count_again(cluster, report, signals)",
+        "            pass",
     ),
     Mutation(
         "census: other kinds are not compared",
@@ -988,7 +1006,7 @@ MUTATIONS = (
     Mutation(
         "recovery: Pods without the sidecar are not selected",
         "lost_sidecars",
-        'more += ["--only-drifted", "--include-missing"]',
+        'more.append("--include-missing")',
         "pass",
     ),
     # Writes without an answer
@@ -1080,7 +1098,7 @@ MUTATIONS = (
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        '@rule(Known.OBJECT, why_left="excluded", is_audited=False)\ndef not_included',
+        '@rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)\ndef not_included',
         "@rule(Known.OBJECT)\ndef not_included",
     ),
     Mutation(
