@@ -754,11 +754,14 @@ def uses_image(pod: Json, names: Names, images: Names) -> bool:
 
 
 def is_image(image: str, patterns: Names) -> bool:
-    """Return whether an image matches a pattern, with or without its registry, or by its tag."""
-    name = image.partition("@")[0]
+    """Return whether an image matches a pattern: whole, without its registry, or by its tag.
+
+    A part of a version is enough: 1.26 matches 1.26.2, which matches 1.26.2-distroless.
+    """
+    names = (image, image.partition("@")[0])
     for pattern in patterns:
         for form in (pattern, f"*/{pattern}", f"*:{pattern}"):
-            if matches(image, [form]) or matches(name, [form]):
+            if fnmatch.filter(names, form) or fnmatch.filter(names, f"{form}[.-]*"):
                 return True
     return False
 

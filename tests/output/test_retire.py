@@ -222,18 +222,27 @@ def test_if_the_last_list_fails_it_is_not_known(fleet, run, start):
 
 
 def test_patterns_are_those_of_images(fleet, run):
-    forms = ("1.26.2", "1.26.*", "proxyv2:1.26.2", "istio/proxyv2:*", "*proxyv2*", OLD)
+    forms = (
+        "1.26.2",
+        "1.26.*",
+        "1.26",
+        "*:1.26",
+        "*1.26",
+        "proxyv2:1.26.2",
+        "istio/proxyv2:*",
+        OLD,
+    )
     assert [run(fleet, f"--retire={form}").code for form in forms] == [1] * len(forms)
-    for form in (NEW, "1.26", "proxyv2", "26.2", "io/proxyv2:1.26.2"):
+    for form in (NEW, "1.2", "1.26.20", "proxyv2", "26.2", "io/proxyv2:1.26.2"):
         assert run(fleet, f"--retire={form}").summary["retire"]["pods"] == 0, form
     both = run(fleet, "--retire=1.25.*", RETIRE)
     assert (both.code, both.summary["retire"]["patterns"]) == (1, ["1.25.*", "*:1.26.*"])
 
 
-@pytest.mark.parametrize("digest", ["@sha256:" + 64 * "0", ""])
-def test_a_digest_beside_the_tag_does_not_matter(tool, digest):
+@pytest.mark.parametrize("more", ["@sha256:" + 64 * "0", "-distroless", ""])
+def test_a_digest_or_variant_beside_the_tag_does_not_matter(tool, more):
     for pattern in ("1.26.2", "*:1.26.*", "istio/proxyv2:1.26.2"):
-        assert tool.is_image(f"{OLD}{digest}", [pattern])
+        assert tool.is_image(f"{OLD}{more}", [pattern])
 
 
 @pytest.mark.embedded(ALL_OF_IT)

@@ -732,7 +732,7 @@ MUTATIONS = (
     ),
     Mutation(
         "codes: what --max-rollouts leaves is a stop",
-        "not_started max_rollouts",
+        "not_started",
         'report.finish(Result(workload, Outcome.NOT_STARTED, message, code="max_rollouts"))',
         'report.finish(Result(workload, Outcome.NOT_STARTED, message, code="stopped"))',
     ),
