@@ -59,7 +59,7 @@ Exit codes:
             complete; new Pods have no sidecar; a row of --plan was not applied;
             the API server became unavailable; with --fail-on-drift, selected
             Pods are not up to date; with --retire, Pods have such an image, or
-            not all Pods are known
+            that is not known
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl, or a name does
             not exist; nothing was changed
@@ -206,9 +206,8 @@ KINDS = {
     "ReplicationController": Kind("", "replicationcontrollers"),
 }
 WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)
-WITHOUT_ROLLOUTS = tuple(
-    name for name in KINDS if name not in WORKLOADS
-)  # Pods can only be evicted
+# Their Pods can only be evicted
+WITHOUT_ROLLOUTS = tuple(name for name in KINDS if name not in WORKLOADS)
 
 
 class Sidecar(NamedTuple):
@@ -506,7 +505,7 @@ def count_words(counts: Mapping[str, int]) -> str:
 
 def reason_counts(counts: Mapping[str, int]) -> str:
     """Return `17 drifted, 1 rejected, 1 static` of reasons why Pods are not up to date."""
-    rows = [(re.sub("^Pod | Pod$", "", left), count) for left, count in counts.items()]
+    rows = [(re.sub("^Pod | Pod$", "", reason), count) for reason, count in counts.items()]
     rows.sort(key=lambda row: (-row[1], row[0]))
     return count_words(dict(rows))
 
@@ -582,8 +581,9 @@ def packed_object(obj: Json) -> bytes:
     return packed(obj)
 
 
-@functools.lru_cache(maxsize=64)  # the rules ask for the same one over and over: not to be changed
+@functools.lru_cache(maxsize=64)  # the rules ask for the same one over and over
 def unpacked_object(data: bytes) -> Json:
+    """Return a packed object, shared by all who ask: it is not to be changed."""
     if not data:
         return {}
     return unpacked(data)
@@ -2148,9 +2148,8 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
         words.append("--confirm=true")
     words += more
     typed = {word.partition("=")[0] for word in argv}
-    is_given = (
-        "--only-started-before" in typed or options.plan is not None
-    )  # with cutoffs of its own
+    # A plan has cutoffs of its own.
+    is_given = "--only-started-before" in typed or options.plan is not None
     if options.cutoff < NO_CUTOFF and not is_given:
         words.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
@@ -2944,11 +2943,9 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_incluster_config
 
-    flags = ["--kubeconfig", kubeconfig] if kubeconfig else []
-    view_command = [kubectl, "config", "view", "--minify", *flags]
-    view_command += ["--context", context] if context else []
     connection = Connection(Configuration())
-    config = read_kubeconfig(view_command)
+    read = partial(read_kubeconfig, kubectl, kubeconfig, context)
+    config = read()
     if not config:
         try:
             load_incluster_config(connection.configuration)
@@ -2960,11 +2957,12 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         user = load_cluster_and_user(config, connection)
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
+    flags = ("--kubeconfig", kubeconfig) if kubeconfig else ()
     connection.kubectl_flags = (*flags, "--context", connection.context)
     if user.get("as"):
         who = f"context {connection.context} impersonates {user['as']}"
         raise StartError(f"{who}, which is not supported; use a context without `as`")
-    connection.reload = lambda: load_cluster_and_user(read_kubeconfig(view_command), connection)
+    connection.reload = lambda: load_cluster_and_user(read(), connection)
     configuration = connection.configuration
     if "exec" in user and not (configuration.api_key or configuration.cert_file):
         plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
@@ -2975,44 +2973,41 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     return connection
 
 
-def read_kubeconfig(view_command: Sequence[str]) -> Json:
+def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -> Json:
     """Return the kubeconfig as kubectl merges it, for one context, certificates included.
 
     Empty if there is no kubeconfig but a service account. StartError if neither can be used.
     """
-    path = (
-        view_command[view_command.index("--kubeconfig") + 1]
-        if "--kubeconfig" in view_command
-        else ""
-    )
-    if path and not os.path.exists(path):
-        raise StartError(f"kubeconfig {path} does not exist")
-    output, error = run_command([*view_command, "--flatten", "--raw", "--output=json"])
+    if kubeconfig and not os.path.exists(kubeconfig):
+        raise StartError(f"kubeconfig {kubeconfig} does not exist")
+    flags = ["--kubeconfig", kubeconfig] if kubeconfig else []
+    view = [kubectl, "config", "view", "--minify", *flags]
+    view += ["--context", context] if context else []
+    output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         config = decode_object(output)
-        find_plugins(config, path or os.environ.get("KUBECONFIG") or "~/.kube/config")
+        find_plugins(config, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
         return config
-    is_default = "--kubeconfig" not in view_command and "--context" not in view_command
+    is_default = not kubeconfig and not context
     if is_default and NO_CONTEXT in error and "KUBERNETES_SERVICE_HOST" in os.environ:
         return {}
     hint = "specify a file with --kubeconfig or a context with --context"
-    if "--context" in view_command:
-        command = [view_command[0], "config", "get-contexts", "--output=name"]
-        command += ["--kubeconfig", path] if path else []
+    if context:
+        command = [kubectl, "config", "get-contexts", "--output=name", *flags]
         contexts = run_command(command)[0].splitlines()
-        context = view_command[view_command.index("--context") + 1]
         if contexts and context not in contexts:
             hint = f"--context must be one of {join_words(contexts[:5], 'or')}"
             hint += ", ..." if len(contexts) > 5 else ""
     if not error:  # it is no kubectl
         hint += ", or kubectl with --kubectl"
     text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
-    raise StartError(f"{text}; to reproduce: {shlex.join(view_command)}", error)
+    raise StartError(f"{text}; to reproduce: {shlex.join(view)}", error)
 
 
 def find_plugins(config: Json, paths: str) -> None:
     """Make relative paths of credential plugins absolute; they start at their kubeconfig file."""
-    folders = [os.path.dirname(os.path.abspath(path)) for path in paths.split(os.pathsep)]
+    files = filter(None, paths.split(os.pathsep))
+    folders = [os.path.dirname(os.path.abspath(file)) for file in files]
     for user in nested(config, "users"):
         plugin = nested(user, "user.exec")
         if not os.path.dirname(plugin.get("command", "")):  # it is on the PATH
@@ -3405,7 +3400,7 @@ def ignored_paths(
     """Return the paths of what is different in each new Pod, by two answers, and those of what
     differs although it should be the same in all Pods: then neither answer can be trusted.
 
-    That are containers and their fields, such as the image; a value that a running Pod has, too; a
+    These are containers and their fields, such as the image; a value that a running Pod has, too; a
     name without another one in its place; and a list in another order.
     """
     ignored = set()
@@ -3869,7 +3864,7 @@ class Rule(NamedTuple):
     known: Known
     why_left: str  # why its Pods are not up to date, for the table of sidecars, if they are not
     is_audited: bool  # whether --fail-on-drift counts them: they are known, and matter to an audit
-    needs_nothing: bool  # whether a row of --plan needs nothing then
+    needs_nothing: bool  # whether a row of --plan is not to be applied then
     rank: int  # in lists: what somebody must do comes first, then what an option includes
 
 
@@ -4236,7 +4231,6 @@ def up_to_date(draft: Decision, options: Options) -> str:
 def wrong_method(draft: Decision, options: Options) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
-    strategy = nested(obj, "spec.updateStrategy.type") or "RollingUpdate"
     if draft.method is Method.EVICT and draft.ref.kind == "Deployment" and not is_paused(obj):
         return "no longer paused; rerun this command to restart it"
     if draft.method is not Method.RESTART:
@@ -4245,6 +4239,7 @@ def wrong_method(draft: Decision, options: Options) -> str:
         return "paused; run `kubectl rollout resume` first, or use --evict"
     if is_on_delete(obj):
         return "updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time"
+    strategy = nested(obj, "spec.updateStrategy.type") or "RollingUpdate"
     if strategy != "RollingUpdate":
         hint = "which `kubectl rollout status` does not support; restart it manually"
         return f"updateStrategy is {strategy}, {hint}"
@@ -4313,10 +4308,8 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
         return "its Pods no longer have the sidecar"
     pods, kind = found.pods, "Pods"
     if options.only_drifted:
-        pods, kind = (
-            [pod for pod in pods if pod.name in draft.comparison.drifted_pods],
-            "drifted Pods",
-        )
+        kind = "drifted Pods"
+        pods = [pod for pod in pods if pod.name in draft.comparison.drifted_pods]
     if pods and all(pod.created >= options.cutoff_of(found.ref) for pod in pods):
         return f"all its {kind} were created after the cutoff"
     return "already up to date"
@@ -4423,11 +4416,9 @@ def why_incomplete(found: Found) -> str:
         return "its rollout is not complete: its latest spec has not been observed"
     revision = nested(obj, "status.currentRevision")  # of a StatefulSet
     is_done = revision and revision == nested(obj, "status.updateRevision")
-    if (
-        not is_workload(found.ref)
-        or is_done
-        or counts.current - counts.updated <= partition_of(obj)
-    ):
+    if not is_workload(found.ref) or is_done:
+        return ""
+    if counts.current - counts.updated <= partition_of(obj):
         return ""
     updated = f"{counts.updated} of {count_of(counts.current, 'Pod')} updated"
     return join_texts(": ", f"its rollout is not complete: {updated}", why_not_healthy(found))
@@ -4833,7 +4824,7 @@ def not_needed(
             is_selected = False
         if code != "not_named":
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
-        elif not is_selected or options.selector:
+        elif not is_selected or (options.selector and ref in scan.in_plan):
             yield Skip(ref, "your options do not select it", "not_selected")
         elif ref in scan.in_plan or not is_workload(ref):
             yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")

@@ -305,6 +305,18 @@ def test_a_row_that_is_not_applied_makes_the_exit_code_1(fleet, run, tmp_path, s
     assert run(fleet, *JSON, option).code == 0
 
 
+def test_a_row_that_other_options_leave_out_was_not_to_be_applied(fleet, run, tmp_path):
+    """One that does not exist was."""
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.delete("Deployment", "shop", "db")
+    fleet.wait_for(lambda: not fleet.get("Deployment", "shop", "db"))
+    ended = run(fleet, *JSON, option, CONFIRM, "--selector=app=web")
+    codes = {name: code for name, (code, _) in reasons(ended).items()}
+    assert codes == {"api": "not_selected", "db": "not_found"}
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 1})
+
+
 def test_a_row_that_is_skipped_right_before_its_patch_is_not_applied(fleet, run, start, tmp_path):
     option = written(tmp_path, lines_of(run(fleet, *JSON)))
     held = fleet.fault(method="GET", path="deployments/web$", release=threading.Event())
