@@ -56,15 +56,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kubeconfig",
         help="run only the tests that any cluster can serve, on this one, in namespaces of their own",
     )
-    parser.addoption(
-        "--control-plane",
-        action="store_true",
-        help="run the tests that a real control plane can serve on one, which is built from Go modules",
-    )
+    # As in `--control-plane tests`, a path may follow: each version is an option without a value
+    for option, version in {
+        "--control-plane": control_plane.NEWEST,
+        **{f"--control-plane={version}": version for version in control_plane.MODULES},
+    }.items():
+        parser.addoption(
+            option,
+            action="store_const",
+            const=version,
+            dest="control_plane",
+            help=f"run the tests that a real control plane can serve on that of Kubernetes {version}, which is built from Go modules",
+        )
     parser.addoption(
         "--node",
         action="store_true",
         help="run the tests that a real node can serve on one, with a kubelet and containerd; needs root",
+    )
+    parser.addoption(
+        "--containerd",
+        choices=["2"],
+        help="with --node: containerd 2, which is built from Go modules; otherwise the one that is installed",
     )
     parser.addoption(
         "--injectors",
@@ -98,6 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "injectors: runs with --injectors alone")
     config.addinivalue_line("markers", "real: runs with --control-plane alone")
     config.addinivalue_line("markers", "embedded(reason): not with --control-plane")
+    config.addinivalue_line(
+        "markers", "since(version, feature): not with a --control-plane that is older"
+    )
     if seconds := config.getoption("--late"):
         Cluster.wait_for = late(Cluster.wait_for, seconds)
         Running.wait_for_log = late(Running.wait_for_log, seconds)
@@ -127,11 +142,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     show = config.get_terminal_writer().line
     try:
-        program = control_plane.build(control_plane.HERE, "control-plane", show)
+        version = config.getoption("control_plane") or control_plane.NEWEST
+        program = control_plane.build_control_plane(version, show)
         for injector in INJECTORS if injectors else ():
             control_plane.build(injector.folder, injector.program, show)
         if node:
-            started = Node(program, image.packages(show))
+            containerd = None
+            if config.getoption("--containerd"):
+                containerd = control_plane.build_containerd(show)
+            started = Node(program, image.packages(show), containerd)
         else:
             started = control_plane.ControlPlane(program)
     except control_plane.Unavailable as missing:
@@ -151,6 +170,12 @@ def pytest_configure_node(node) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    version = config.getoption("--control-plane") or control_plane.NEWEST
+    for item in items:
+        marker = item.get_closest_marker("since")
+        if marker and control_plane.is_older(version, marker.args[0]):
+            reason = "needs Kubernetes {}: {}".format(*marker.args)
+            item.add_marker(pytest.mark.skip(reason=reason))
     if config.getoption("--kubeconfig"):
         here = pytest.mark.skip(reason="needs the embedded cluster; --kubeconfig names another")
         for item in items:

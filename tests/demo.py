@@ -233,8 +233,8 @@ def real_cluster(with_node: bool) -> Iterator[Cluster]:
     from clusters.control_plane.node import Node, NodeCluster
     from clusters.control_plane.remote import RemoteCluster, Shared, create_nodes
 
-    program = control_plane.build(
-        control_plane.HERE, "control-plane", lambda line: print(line, file=sys.stderr)
+    program = control_plane.build_control_plane(
+        control_plane.NEWEST, lambda line: print(line, file=sys.stderr)
     )
     with contextlib.ExitStack() as stack:
         start = Node if with_node else control_plane.ControlPlane

@@ -159,6 +159,7 @@ def test_a_pod_with_two_budgets_cannot_be_evicted(evicting):
     assert post(evicting, two, query="?dryRun=All") == failure(500, None, message)
 
 
+@pytest.mark.since("1.35", "the cause names no numbers of healthy Pods where they are not why")
 def test_a_budget_of_pods_without_a_scale_allows_nothing(evicting):
     evicting.create("evict", pod("bare"))
     evicting.create("evict", budget("bare", maxUnavailable=1))
@@ -256,6 +257,7 @@ def test_a_pending_template_comes_with_the_next_pod(evicting, kind, fields):
     assert images(evicting, "x").count("2") == 1
 
 
+@pytest.mark.since("1.37", "an OnDelete StatefulSet whose Pods are all new has one revision")
 def test_the_status_of_an_on_delete_stateful_set(evicting):
     spec = pod_spec(container("app", "app:1"))
     evicting.create("evict", workload("StatefulSet", "x", spec, replicas=3, **ON_DELETE))
@@ -355,6 +357,7 @@ def test_nothing_is_missing_by_the_status_while_a_pod_terminates(evicting, kind,
     assert evicting.get(kind, "evict", "x")["status"][count] == before
 
 
+@pytest.mark.since("1.35", "terminatingReplicas (DeploymentReplicaSetTerminatingReplicas)")
 def test_a_replica_set_replaces_a_pod_that_terminates(evicting):
     evicting.create("evict", replicated("ReplicaSet", "x", replicas=2))
     evicting.settle()
@@ -372,7 +375,12 @@ def test_a_replica_set_replaces_a_pod_that_terminates(evicting):
     ("kind", "told", "has_conditions"),
     [
         ("ReplicaSet", "Error creating: pods ", True),
-        ("StatefulSet", "Create Pod x-0 in StatefulSet x failed error: pods ", False),
+        pytest.param(
+            "StatefulSet",
+            "Create Pod x-0 in StatefulSet x failed error: pods ",
+            False,
+            marks=pytest.mark.since("1.35", "a capital letter in events of StatefulSets"),
+        ),
         ("DaemonSet", "Error creating: pods ", False),
     ],
 )

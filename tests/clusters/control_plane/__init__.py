@@ -1,6 +1,6 @@
 """A real Kubernetes control plane and real sidecar injectors, built from Go modules and started for a run of the tests.
 
-path = build(HERE, "control-plane", show=print)  # some minutes, the first time
+path = build_control_plane(NEWEST, show=print)  # some minutes, the first time
 with ControlPlane(path) as control_plane:
     ...  # KUBECONFIG=control_plane.kubeconfig kubectl get pods -A
 """
@@ -11,22 +11,34 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
+MODULES = {"1.37": "go.mod", "1.34": "kubernetes-1.34.mod"}  # of each Kubernetes version
+NEWEST = "1.37"
+CONTAINERD = HERE / "containerd"
 ENVIRONMENT = dict(os.environ)  # before the tests set another HOME: Go keeps its modules there
 CACHE = Path.home() / ".cache" / "sidecar-rollout-tests"
+
+
+def is_older(version: str, other: str) -> bool:
+    """Return whether a Kubernetes version, such as 1.34, is older than another."""
+    first, second = ([int(part) for part in text.split(".")] for text in (version, other))
+    return first < second
 
 
 class Unavailable(Exception):
     """What is missing, in one line."""
 
 
-def sources(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in (".go", ".mod", ".sum"))
+def sources(folder: Path, module: str) -> list[Path]:
+    """What a program is built from. `module` is the name of a go.mod."""
+    names = (module, module.removesuffix(".mod") + ".sum")
+    return sorted(path for path in folder.iterdir() if path.suffix == ".go" or path.name in names)
 
 
 def go_version() -> str:
@@ -35,31 +47,42 @@ def go_version() -> str:
     return _go(HERE, "env", "GOVERSION").strip()
 
 
-def built(folder: Path, name: str) -> Path:
+def built(folder: Path, name: str, module: str = "go.mod") -> Path:
     """Where a program of a Go module is kept, whether it is there or not."""
     digest = hashlib.sha256(go_version().encode())
-    for path in sources(folder):
+    for path in sources(folder, module):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return CACHE / digest.hexdigest()[:16] / name
 
 
-def build(folder: Path, name: str, show: Callable[[str], None]) -> Path:
-    """Build the program of a Go module, unless it has been built, and return its path."""
-    path = built(folder, name)
+def build(folder: Path, name: str, show: Callable[[str], None], module: str = "go.mod") -> Path:
+    """Build a program of a Go module, unless it has been built, and return its path."""
+    path = built(folder, name, module)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:  # of two that build at a time, one waits
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return path if path.exists() else _build(folder, name, path, show)
+        return path if path.exists() else _build(folder, name, path, show, module)
 
 
-def _build(folder: Path, name: str, path: Path, show: Callable[[str], None]) -> Path:
+def build_control_plane(version: str, show: Callable[[str], None]) -> Path:
+    """Build the control plane and the kubelet of a Kubernetes version: a key of MODULES."""
+    return build(HERE, "control-plane", show, MODULES[version])
+
+
+def build_containerd(show: Callable[[str], None]) -> Path:
+    """Build containerd 2 and its shim, and return the folder that has both."""
+    build(CONTAINERD, "containerd-shim-runc-v2", show)
+    return build(CONTAINERD, "containerd", show).parent
+
+
+def _build(folder: Path, name: str, path: Path, show: Callable[[str], None], module: str) -> Path:
     show(f"Building {name}: downloading modules")
-    packages = _go(folder, "list", "-deps", "-e", _target(folder)).split()
+    own, target = f"-modfile={module}", _target(folder, name)
+    packages = _go(folder, "list", own, "-deps", "-e", target).split()
     part = path.with_suffix(".part")
-    command = ["go", "build", "-v", "-buildvcs=false", "-ldflags", _flags(folder), "-o", str(part)]
-    with subprocess.Popen(
-        [*command, _target(folder)], cwd=folder, stderr=subprocess.PIPE, text=True
-    ) as process:
+    flags = ["-ldflags", _flags(folder / module)]
+    command = ["go", "build", own, "-v", "-buildvcs=false", *flags, "-o", str(part), target]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         last = ""
         for number, line in enumerate(process.stderr, start=1):
             last = line.strip() or last
@@ -77,23 +100,21 @@ def module_folder(folder: Path, module: str) -> Path:
     return Path(json.loads(_go(folder, "mod", "download", "-json", module))["Dir"])
 
 
-def _target(folder: Path) -> str:
-    """A main package of our own, or that of the module that go.mod names as a tool."""
-    return "." if any(path.suffix == ".go" for path in sources(folder)) else "tool"
+def _target(folder: Path, name: str) -> str:
+    """A main package of our own, or the tool of go.mod that is called like the program."""
+    if any(path.suffix == ".go" for path in folder.iterdir()):
+        return "."
+    (target,) = (t for t in _go(folder, "list", "tool").split() if t.endswith(f"/{name}"))
+    return target
 
 
-def _flags(folder: Path) -> str:
-    """What a release build tells Kubernetes of its version; go.mod knows it."""
-    modules = dict(
-        line.split()[:2]
-        for line in (folder / "go.mod").read_text().splitlines()
-        if line.startswith("\tk8s.io/kubernetes ")
-    )
-    version = modules.get("k8s.io/kubernetes")
-    if not version:
+def _flags(module: Path) -> str:
+    """What a release build tells Kubernetes of its version; go.mod knows it: v0.34.4 of kubectl is v1.34.4."""
+    found = re.search(r"^\tk8s\.io/(?:kubernetes|kubectl) v\d\.(\S+)$", module.read_text(), re.M)
+    if not found:
         return "-s -w"
-    major, minor, _ = version.removeprefix("v").split(".")
-    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    minor = found[1].split(".")[0]
+    values = {"gitVersion": f"v1.{found[1]}", "gitMajor": "1", "gitMinor": minor}
     return "-s -w " + " ".join(
         f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items()
     )

@@ -1,6 +1,6 @@
 """A real node: a control plane with a kubelet and containerd, in namespaces of its own.
 
-with Node(build(HERE, "control-plane", show=print)) as node:
+with Node(build_control_plane(NEWEST, show=print)) as node:
     ...  # in this process and its children, KUBECONFIG=node.kubeconfig kubectl get pods -A
 """
 
@@ -56,8 +56,10 @@ class Node(ControlPlane):
     Nobody else reaches it: this process, and those that it starts from now on, get its network.
     """
 
-    def __init__(self, program: Path, tool: Path | None = None) -> None:
-        """`tool`: packages for an image of the tool, see image.py."""
+    def __init__(
+        self, program: Path, tool: Path | None = None, containerd: Path | None = None
+    ) -> None:
+        """`tool`: packages for an image of the tool, see image.py; `containerd`: a folder, if not that of the PATH."""
         require()
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(CLONE_NEWNET):
@@ -68,11 +70,12 @@ class Node(ControlPlane):
         if tool:
             image.build(tool, own / "images")
         inside = [sys.executable, "-m", "clusters.control_plane.inside", str(own), str(program)]
-        path = str(Path(__file__).parents[2])  # tests/
+        path, programs = str(Path(__file__).parents[2]), os.environ["PATH"]  # tests/
         super().__init__(
             *("sh", "-c", KEEPER, "sh", *inside),
             FOLDER=str(own),
             PYTHONPATH=path,
+            PATH=f"{containerd}:{programs}" if containerd else programs,
             PYTHONSAFEPATH="1",
         )
         self._wait_until_ready()

@@ -37,9 +37,10 @@ def create_nodes(api: Api, count: int = 3) -> None:
 
     The last one, whose kubelet ignores images of native sidecars, is cordoned: only Pods that name it run there.
     """
+    newest = api.ask("GET", "/version")["gitVersion"]
     for number in range(1, count + 1):
         is_old = number == count
-        version = NO_NATIVE_SIDECARS if is_old else "v1.37.2"
+        version = NO_NATIVE_SIDECARS if is_old else newest
         room = {"cpu": "1000", "memory": "10Ti", "pods": "10000"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         name = f"node-{number}"

@@ -227,7 +227,7 @@ def let_viewer_read(api: Api) -> None:
 
 
 def main(names: list[str]) -> None:
-    program = control_plane.build(control_plane.HERE, "control-plane", print)
+    program = control_plane.build_control_plane(control_plane.NEWEST, print)
     with contextlib.ExitStack() as stack:
         started = stack.enter_context(control_plane.ControlPlane(program))
         api = Api(started.folder)
