@@ -5,58 +5,22 @@ from __future__ import annotations
 import json
 
 import pytest
-from clusters.embedded.manifests import container, native, pod, pod_spec
+from clusters.embedded.manifests import container, pod, pod_spec
+from clusters.recorded.states import (
+    CHANGES,
+    DELETED,
+    NEW,
+    RESTORED,
+    RUNNING,
+    new_image,
+    pod_with,
+    state_of,
+)
 from support import RECORDED
 
 STATES = json.loads((RECORDED / "node" / "states.json").read_text())
-READINESS = {"readinessProbe": {"httpGet": {"path": "/ready", "port": 15021}}}
-STARTUP = {"startupProbe": {"httpGet": {"path": "/ready", "port": 15021}}}
-BOTH = {**READINESS, **STARTUP}
-RUNNING = "Running Ready: running, ready, started, restarts 0, container 1"
 # Until a container is created, and while its probe of readiness says what that of startup has not
 LEFT_OUT = ("ContainerCreating", "waiting PodInitializing", "ready, restarts")
-
-# What is done: a new image for a running Pod (a second one puts the old image back), or a new Pod
-CHANGES = {
-    "a readiness probe": (container, READINESS, "1.27.0"),
-    "a startup probe": (container, STARTUP, "1.27.0"),
-    "probes of both kinds, native": (native, BOTH, "1.27.0"),
-    "a slow pull": (container, READINESS, "1.27.0-pull1"),
-    "no such image": (container, READINESS, "9.9.9-broken"),
-    "no such image, native": (native, BOTH, "9.9.9-broken"),
-    "never ready, native": (native, BOTH, "1.27.0-neverready"),
-    "ends after some seconds": (container, READINESS, "1.27.0-neverready-exits1"),
-    "ends after some seconds without probes, native": (native, {}, "1.27.0-exits1"),
-}
-RESTORED = ("no such image", "no such image, native")
-NEW = {
-    "a new Pod that crashes": (container, READINESS, "1.27.0-crashing"),
-    "a new Pod without its image": (container, READINESS, "9.9.9-broken"),
-    "a new Pod without the image of its native sidecar": (native, BOTH, "9.9.9-broken"),
-    "a new Pod without its program, native": (native, BOTH, "1.27.0-noprogram"),
-}
-
-
-def state_of(pod: dict, ids: list[str], name: str) -> str:
-    """A status as the recordings have it."""
-    status, conditions = pod["status"], pod["status"]["conditions"]
-    both = status.get("initContainerStatuses", []) + status["containerStatuses"]
-    found = next(each for each in both if each["name"] == name)
-    ((kind, inner),) = found["state"].items()
-    text = " ".join(filter(None, (kind, inner.get("reason"), str(inner.get("exitCode", "")))))
-    if last := found["lastState"].get("terminated"):
-        text += f", last {last['reason']} {last['exitCode']}"
-    number = "none"
-    if identity := found.get("containerID"):
-        if identity not in ids:
-            ids.append(identity)
-        number = str(ids.index(identity) + 1)
-    text += ", ready" * found["ready"] + ", started" * found["started"]
-    is_ready = any((c["type"], c["status"]) == ("Ready", "True") for c in conditions)
-    is_deleted = "deletionTimestamp" in pod["metadata"]
-    words = [status["phase"], "Ready" * is_ready, "deleted" * is_deleted]
-    number = f"restarts {found['restartCount']}, container {number}"
-    return f"{' '.join(filter(None, words))}: {text}, {number}"
 
 
 @pytest.fixture
@@ -90,17 +54,12 @@ def left(states: list[str]) -> list[str]:
 
 
 def create(cluster, make, probes: dict, tag: str) -> None:
-    sidecar = make("istio-proxy", f"docker.io/istio/proxyv2:{tag}", **probes)
-    own = container("app", "docker.io/example/app:1")
-    spec = pod_spec(own, init=(sidecar,)) if make is native else pod_spec(own, sidecar)
     cluster.namespace("plain")
-    cluster.create("plain", pod("web", {**spec, "nodeName": "node-1"}))
+    cluster.create("plain", pod_with("web", make, probes, tag))
 
 
 def set_image(cluster, make, tag: str) -> None:
-    key = "initContainers" if make is native else "containers"
-    change = {"name": "istio-proxy", "image": f"docker.io/istio/proxyv2:{tag}"}
-    cluster.change("Pod", "plain", "web", {"spec": {key: [change]}})
+    cluster.change("Pod", "plain", "web", new_image(make, tag))
 
 
 @pytest.mark.parametrize("situation", CHANGES)
@@ -140,10 +99,7 @@ def test_a_new_pod(web, situation):
     assert watched.known()[: len(expected)] == expected
 
 
-@pytest.mark.parametrize(
-    ("situation", "image"),
-    [("deleted", "app:1"), ("deleted, ignores SIGTERM", "ignoresterm:1")],
-)
+@pytest.mark.parametrize(("situation", "image"), DELETED.items())
 def test_a_pod_that_is_deleted(web, situation, image):
     """It stays as ready as it was, for its grace period."""
     watched = Watched(web, "app")
