@@ -78,8 +78,7 @@ KUBELET = {
     "kind": "KubeletConfiguration",
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
-    "cgroupDriver": "cgroupfs",
-    "failCgroupV1": False,
+    "cgroupDriver": "cgroupfs",  # systemd's socket is in the machine's /run
     "failSwapOn": False,
     "containerRuntimeEndpoint": f"unix://{SOCKET}",
     "clusterDomain": "cluster.local",
@@ -96,6 +95,12 @@ KUBELET = {
     "resolvConf": "",
     "makeIPTablesUtilChains": False,
 }
+
+
+def settings_of_cgroups() -> dict:
+    """Return what the kubelet needs of this machine's version of cgroups: it refuses version 1, unless told otherwise."""
+    is_unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")  # version 2
+    return {} if is_unified else {"failCgroupV1": False}
 
 
 def write(path: Path, text: str) -> None:
@@ -121,7 +126,7 @@ def prepare(folder: Path) -> None:
     write(folder / "registries" / "_default" / "hosts.toml", HOSTS)
     write(folder / "cni" / "10-pods.conflist", json.dumps(PODS))
     own = {"podLogsDir": f"{folder}/logs", "volumePluginDir": f"{folder}/plugins"}
-    write(folder / "kubelet.json", json.dumps({**KUBELET, **own}))
+    write(folder / "kubelet.json", json.dumps({**KUBELET, **settings_of_cgroups(), **own}))
 
 
 def main(folder: Path, program: str) -> None:
