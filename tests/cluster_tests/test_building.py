@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from clusters import control_plane
+from clusters.control_plane import inside
 
 
 def test_of_two_that_build_one_waits(tmp_path, monkeypatch):
@@ -50,6 +51,7 @@ def test_each_version_has_a_program_of_its_own(monkeypatch):
     ("folder", "module", "version"),
     [
         (control_plane.HERE, "kubernetes-1.34.mod", "v1.34.4"),
+        (control_plane.HERE.parent / "kubectl", "kubectl-1.28.mod", "v1.28.15"),
     ],
 )
 def test_a_program_knows_its_version(folder, module, version):
@@ -71,3 +73,11 @@ def test_containerd_is_built_without_a_version():
 )
 def test_which_version_is_older(version, other, expected):
     assert control_plane.is_older(version, other) is expected
+
+
+@pytest.mark.parametrize(("is_unified", "expected"), [(True, {}), (False, {"failCgroupV1": False})])
+def test_the_kubelet_is_told_to_accept_version_1_of_cgroups_only_there(
+    monkeypatch, is_unified, expected
+):
+    monkeypatch.setattr(inside.os.path, "exists", lambda path: is_unified)
+    assert inside.settings_of_cgroups() == expected

@@ -1,0 +1,1 @@
+"""Older versions of kubectl, built from their Go modules."""
