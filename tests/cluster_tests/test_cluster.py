@@ -186,6 +186,29 @@ def test_discovery(client):
                 assert set(found["verbs"]) == set(wanted["verbs"])
 
 
+def test_discovery_as_kubectl_reads_it_before_1_30(client):
+    versions, groups, *lists = exchanges("discovery-older")
+    status, _, body = client(versions["request"])
+    assert (status, body["kind"], body["versions"]) == (200, "APIVersions", ["v1"])
+    known = {group["name"]: group for group in groups["response"]["body"]["groups"]}
+    _, headers, body = client(groups["request"])
+    assert headers["Content-Type"] == groups["response"]["headers"]["Content-Type"]
+    found = {group["name"]: group for group in body["groups"]}
+    assert {"apps", "batch", "policy", "authorization.k8s.io"} <= set(found)
+    assert all(group == known[name] for name, group in found.items() if name in known)
+    for exchange in lists:
+        wanted = exchange["response"]["body"]
+        by_name = {resource["name"]: resource for resource in wanted.pop("resources")}
+        _, _, body = client(exchange["request"])
+        served = body.pop("resources")
+        assert body == wanted
+        assert served
+        for resource in served:
+            expected = by_name[resource["name"]]
+            assert set(resource.pop("verbs")) == set(expected["verbs"])
+            assert resource.items() <= expected.items()
+
+
 def test_a_rollout_as_a_watch_sees_it(recorded_cluster, client):
     wanted = exchanges("watch-one-rollout")
     found = client.events_of_a_rollout(recorded_cluster, "admin-token")
@@ -266,11 +289,19 @@ def test_a_rollout_can_be_undone(cluster):
     assert found["spec"]["containers"][0]["image"] == "app:1"
 
 
+def kubectl_minor() -> int:
+    words = [KUBECTL, "version", "--client", "--output=json"]
+    shown = subprocess.run(words, capture_output=True, check=True).stdout
+    return int(json.loads(shown)["clientVersion"]["minor"])
+
+
 @pytest.mark.parametrize(
     "as_stream", ["true", "false"]
 )  # kubectl 1.37's way to watch, and that of older ones
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
 def test_kubectl_waits_for_a_rollout_in_both_ways_to_watch(cluster, kind, as_stream):
+    if as_stream == "true" and kubectl_minor() < 30:
+        pytest.skip("needs kubectl 1.30: streams of lists")
     cluster.create("shop", workload(kind, "web"))
     cluster.settle()
     cluster.kubelet.ready_after = 600
@@ -374,11 +405,11 @@ def test_a_generated_name_that_is_taken_is_made_again(cluster, monkeypatch):
 
 
 def test_an_unexpected_request_is_remembered(recorded_cluster, client):
-    status, _, _ = client(
-        {"method": "GET", "path": "/apis/nobody/v1/things", "accept": "application/json"}
-    )
-    assert status == 404
-    assert recorded_cluster.server.unexpected == ["GET /apis/nobody/v1/things"]
+    paths = ["/apis/nobody/v1/things", "/apis/nobody/v1"]
+    for path in paths:
+        status, _, _ = client({"method": "GET", "path": path, "accept": "application/json"})
+        assert status == 404
+    assert recorded_cluster.server.unexpected == [f"GET {path}" for path in paths]
 
 
 def test_namespaces_on_a_shared_cluster_are_as_long_as_those_of_the_tests():

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import jsonpatch
 
-from . import admission, eviction, kubelet, openapi, selectors
+from . import admission, discovery, eviction, kubelet, openapi, selectors
 from .admission import Refused
 from .controllers import Controllers
 from .store import RESOURCES, Entry, Key, Resource, Store, now, whole
@@ -47,7 +47,6 @@ VERSION = {
     "compiler": "gc",
     "platform": "linux/amd64",
 }
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 GZIP_FROM = 128 * 1024  # bytes of an answer; smaller ones are not worth it
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
@@ -328,12 +327,8 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 
     def _type_of(self, request: Request) -> dict[str, str]:
-        if request.path in ("/api", "/apis") and "apidiscovery.k8s.io" in request.headers.get(
-            "accept", ""
-        ):
-            return {
-                "Content-Type": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-            }
+        if discovery.is_aggregated(request.path, request.headers.get("accept", "")):
+            return {"Content-Type": discovery.AGGREGATED}
         return {}
 
     def _cut(self) -> None:
@@ -367,10 +362,9 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, request: Request) -> tuple[int, bytes] | None:
         if request.path == "/version":
             return 200, json.dumps(VERSION).encode()
-        if request.path in ("/api", "/apis") and request.method == "GET":
-            return 200, json.dumps(
-                discovery(request.path, request.headers.get("accept", ""))
-            ).encode()
+        found = discovery.answer(request.path, request.headers.get("accept", ""))
+        if found and request.method == "GET":
+            return 200, json.dumps(found).encode()
         is_anonymous = request.user == "system:anonymous"  # who has no role system:basic-user
         if request.path in (REVIEWS, OWN_REVIEWS) and is_anonymous:
             _, _, group, _, resource = request.path.split("/")
@@ -731,82 +725,6 @@ def metadata_only(obj: dict) -> bytes:
         "metadata": obj["metadata"],
     }
     return json.dumps(partial, separators=(",", ":")).encode()
-
-
-def discovery(path: str, accept: str) -> dict:
-    aggregated = "apidiscovery.k8s.io" in accept
-    groups: dict[str, list[Resource]] = {}
-    for resource in RESOURCES.values():
-        if (resource.group == "") == (path == "/api"):
-            groups.setdefault(resource.group, []).append(resource)
-    if path == "/apis":
-        review = Resource(
-            "authorization.k8s.io",
-            "selfsubjectaccessreviews",
-            "SelfSubjectAccessReview",
-            False,
-            (),
-            (),
-        )
-        groups[review.group] = [review]
-    if not aggregated:
-        raise Refused(406, "NotAcceptable", "only the aggregated discovery is served here", {})
-    items = [
-        {
-            "metadata": {"name": group} if group else {},
-            "versions": [
-                {
-                    "version": found[0].version,
-                    "resources": list(map(discovered, found)),
-                    "freshness": "Current",
-                }
-            ],
-        }
-        for group, found in groups.items()
-    ]
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    }
-
-
-def verbs_of(resource: Resource) -> list[str]:
-    if resource.group == "authorization.k8s.io":
-        return ["create"]
-    return [verb for verb in VERBS if (resource.plural, verb) != ("namespaces", "deletecollection")]
-
-
-def discovered(resource: Resource) -> dict:
-    def kind(name: str) -> dict:
-        return {"group": "", "version": "", "kind": name}
-
-    found: dict = {
-        "resource": resource.plural,
-        "responseKind": kind(resource.kind),
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": resource.kind.lower(),
-        "verbs": verbs_of(resource),
-    }
-    if resource.short:
-        found["shortNames"] = list(resource.short)
-    if resource.subresources:
-        found["subresources"] = [
-            {
-                "subresource": name,
-                "responseKind": kind(resource.kind),
-                "verbs": ["get", "patch", "update"],
-            }
-            if name != "eviction"
-            else {
-                "subresource": name,
-                "responseKind": {"group": "policy", "version": "v1", "kind": "Eviction"},
-                "verbs": ["create"],
-            }
-            for name in resource.subresources
-        ]
-    return found
 
 
 # Objects on their way in and out

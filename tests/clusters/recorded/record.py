@@ -202,6 +202,7 @@ def changed(obj: object, **fields: object) -> Iterator[None]:
 
 RECORDED: dict[str, Callable[[Recorder, list[dict]], list[dict]]] = {
     "discovery": Recorder.plain,
+    "discovery-older": Recorder.plain,
     "auth": Recorder.auth,
     "get-workloads": Recorder.plain,
     "list-replicasets": Recorder.plain,
