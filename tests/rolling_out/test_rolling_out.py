@@ -192,6 +192,9 @@ def test_kubernetes_own_reason_is_in_the_message(cluster, run):
 
 
 def test_a_workload_that_was_failing_before_is_marked_and_fails(cluster, run):
+    cluster.kubelet.back_off = (
+        60  # it does not try to pull again, which is ErrImagePull for a moment
+    )
     cluster.create("shop", workload("Deployment", "web", broken(), progressDeadlineSeconds=1))
     cluster.settle()
     planned = run(cluster)
