@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             action="store_const",
             const=version,
             dest="control_plane",
-            help=f"run the tests that a real control plane can serve on that of Kubernetes {version}, which is built from Go modules",
+            help=f"run the tests that a real control plane can serve on one of Kubernetes {version}, which is built from Go modules",
         )
     parser.addoption(
         "--node",
@@ -136,13 +136,17 @@ def late(wait: Callable, seconds: float) -> Callable:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Build what --control-plane, --node and --injectors need, and start the control plane, once."""
     config = session.config
+    if config.getoption("--containerd") and not config.getoption("--node"):
+        raise pytest.UsageError("--containerd needs --node")
     injectors, node = config.getoption("--injectors"), config.getoption("--node")
     is_wanted = injectors or node or config.getoption("--control-plane")
     if hasattr(config, "workerinput") or not is_wanted:
         return
     show = config.get_terminal_writer().line
+    version = config.getoption("control_plane") or control_plane.NEWEST
+    if version != control_plane.NEWEST and (injectors or node):
+        raise pytest.UsageError(f"--node and --injectors need Kubernetes {control_plane.NEWEST}")
     try:
-        version = config.getoption("control_plane") or control_plane.NEWEST
         program = control_plane.build_control_plane(version, show)
         for injector in INJECTORS if injectors else ():
             control_plane.build(injector.folder, injector.program, show)

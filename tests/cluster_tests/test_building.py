@@ -75,9 +75,7 @@ def test_which_version_is_older(version, other, expected):
     assert control_plane.is_older(version, other) is expected
 
 
-@pytest.mark.parametrize(("is_unified", "expected"), [(True, {}), (False, {"failCgroupV1": False})])
-def test_the_kubelet_is_told_to_accept_version_1_of_cgroups_only_there(
-    monkeypatch, is_unified, expected
-):
-    monkeypatch.setattr(inside.os.path, "exists", lambda path: is_unified)
+@pytest.mark.parametrize(("is_v2", "expected"), [(True, {}), (False, {"failCgroupV1": False})])
+def test_the_kubelet_accepts_cgroup_v1_only_where_there_is_no_v2(monkeypatch, is_v2, expected):
+    monkeypatch.setattr(inside.os.path, "exists", lambda path: is_v2)
     assert inside.settings_of_cgroups() == expected

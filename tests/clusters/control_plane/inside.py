@@ -98,9 +98,9 @@ KUBELET = {
 
 
 def settings_of_cgroups() -> dict:
-    """Return what the kubelet needs of this machine's version of cgroups: it refuses version 1, unless told otherwise."""
-    is_unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")  # version 2
-    return {} if is_unified else {"failCgroupV1": False}
+    """Return what the kubelet needs for cgroup v1, which it refuses otherwise; for cgroup v2, nothing."""
+    is_v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    return {} if is_v2 else {"failCgroupV1": False}
 
 
 def write(path: Path, text: str) -> None:

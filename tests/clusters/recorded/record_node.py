@@ -12,13 +12,14 @@ import argparse
 import contextlib
 import difflib
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..control_plane import NEWEST, build_containerd, build_control_plane
+from ..control_plane import NEWEST, Unavailable, build_containerd, build_control_plane
 from ..control_plane.api import path_of
 from ..control_plane.node import NAME, Node, NodeCluster
 from ..control_plane.remote import Shared
@@ -88,7 +89,7 @@ def record(pods: Pods, number: int, situation: str, count: int) -> list[str]:
         pods.wait(name, lambda states: RUNNING in states)
         cluster.delete("Pod", NAMESPACE, name)
     pods.wait(name, lambda states: len(states) >= count)
-    states = pods.states[name][:count]
+    states = pods.states.get(name, [])[:count]
     cluster.delete("Pod", NAMESPACE, name)
     return states
 
@@ -102,8 +103,11 @@ def main() -> None:
     parser.add_argument("--containerd", choices=["2"])
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
-    program = build_control_plane(NEWEST, print)
-    containerd = build_containerd(print) if options.containerd else None
+    try:
+        program = build_control_plane(NEWEST, print)
+        containerd = build_containerd(print) if options.containerd else None
+    except Unavailable as missing:
+        sys.exit(f"error: {missing}")
     recorded = json.loads(STATES.read_text())
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(Node(program, containerd=containerd))
@@ -122,9 +126,11 @@ def main() -> None:
     print("kubelet", info["kubeletVersion"], info["containerRuntimeVersion"])
     for situation, before in recorded.items():
         now = states[situation]
-        lines = list(difflib.ndiff(before["states"][: len(now)], now))
-        is_equal = all(line.startswith(" ") for line in lines)
-        print(f"{situation}:", *["as before"] if is_equal else lines, sep="\n  ")
+        count = len(now)
+        if now == before["states"][:count]:
+            print(f"{situation}: as before, {count} of {len(before['states'])} states")
+        else:
+            print(f"{situation}:", *difflib.ndiff(before["states"], now), sep="\n  ")
     text = {name: {**recorded[name], "states": states[name]} for name in recorded}
     options.file.write_text(json.dumps(text, indent=1) + "\n")
 
