@@ -529,6 +529,13 @@ def exchanges(name: str) -> list[dict]:
 MESH = ("mesh-proxy",)
 
 
+def kubectl_minor() -> int:
+    """Return the minor version of the kubectl that tests use, 28 for example."""
+    words = [KUBECTL, "version", "--client", "--output=json"]
+    shown = subprocess.run(words, capture_output=True, check=True).stdout
+    return int(json.loads(shown)["clientVersion"]["minor"].rstrip("+"))  # 28+ of some vendors
+
+
 def recorded(name: str) -> list[dict]:
     """The Pods of a dry run: the one that it created, and a live one."""
     bodies = [exchange["response"]["body"] for exchange in exchanges(f"dry-run-pod-{name}")]

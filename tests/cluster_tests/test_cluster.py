@@ -15,7 +15,7 @@ from clusters.control_plane.api import Names
 from clusters.embedded import EmbeddedCluster, admission
 from clusters.embedded.manifests import container, pod_spec, workload
 from clusters.recorded.record import READS_APPS, Client, fill
-from support import KUBECTL, RECORDED, exchanges, let_ready
+from support import KUBECTL, RECORDED, exchanges, kubectl_minor, let_ready
 
 
 @pytest.fixture(scope="module")
@@ -287,12 +287,6 @@ def test_a_rollout_can_be_undone(cluster):
     cluster.settle()
     (found,) = cluster.pods("shop", "web")
     assert found["spec"]["containers"][0]["image"] == "app:1"
-
-
-def kubectl_minor() -> int:
-    words = [KUBECTL, "version", "--client", "--output=json"]
-    shown = subprocess.run(words, capture_output=True, check=True).stdout
-    return int(json.loads(shown)["clientVersion"]["minor"].rstrip("+"))  # 28+ of some vendors
 
 
 @pytest.mark.parametrize(
