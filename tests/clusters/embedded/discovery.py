@@ -12,6 +12,10 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 REVIEW = Resource(
     "authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, (), ()
 )
+KNOWN = (*RESOURCES.values(), REVIEW)
+PATHS = {"/api", "/apis"} | {
+    f"/{'apis' if resource.group else 'api'}/{resource.api_version}" for resource in KNOWN
+}
 
 
 def is_aggregated(path: str, accept: str) -> bool:
@@ -19,8 +23,8 @@ def is_aggregated(path: str, accept: str) -> bool:
     return path in ("/api", "/apis") and "g=apidiscovery.k8s.io;v=v2;" in accept
 
 
-def answer(path: str, accept: str) -> dict | None:
-    """Return what the API server has, of a group version if the path is that of one; None, if it is another path."""
+def answer(path: str, accept: str) -> dict:
+    """Return what one of PATHS is answered with."""
     if is_aggregated(path, accept):
         return aggregated(path)
     if path == "/api":
@@ -29,10 +33,7 @@ def answer(path: str, accept: str) -> dict | None:
         found = [group(name, resources[0]) for name, resources in groups(path).items()]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
     name = path.removeprefix("/apis/").removeprefix("/api/")
-    known = (*RESOURCES.values(), REVIEW)
-    found = [listed(resource) for resource in known if resource.api_version == name]
-    if not found:
-        return None
+    found = [listed(resource) for resource in KNOWN if resource.api_version == name]
     # The core group's has no apiVersion
     kind = {"kind": "APIResourceList", **({} if name == "v1" else {"apiVersion": "v1"})}
     return {**kind, "groupVersion": name, "resources": found}
@@ -41,7 +42,7 @@ def answer(path: str, accept: str) -> dict | None:
 def groups(path: str) -> dict[str, list[Resource]]:
     """The resources below /api or /apis, by group."""
     found: dict[str, list[Resource]] = {}
-    for resource in (*RESOURCES.values(), REVIEW):
+    for resource in KNOWN:
         if (resource.group == "") == (path == "/api"):
             found.setdefault(resource.group, []).append(resource)
     return found

@@ -362,8 +362,8 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, request: Request) -> tuple[int, bytes] | None:
         if request.path == "/version":
             return 200, json.dumps(VERSION).encode()
-        found = discovery.answer(request.path, request.headers.get("accept", ""))
-        if found and request.method == "GET":
+        if request.path in discovery.PATHS and request.method == "GET":
+            found = discovery.answer(request.path, request.headers.get("accept", ""))
             return 200, json.dumps(found).encode()
         is_anonymous = request.user == "system:anonymous"  # who has no role system:basic-user
         if request.path in (REVIEWS, OWN_REVIEWS) and is_anonymous:

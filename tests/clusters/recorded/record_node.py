@@ -49,9 +49,10 @@ class Pods:
                 self._add(found["metadata"]["name"], "gone")
             elif "containerStatuses" in found.get("status", {}):
                 name = found["metadata"]["name"]
-                which = "app" if len(found["spec"]["containers"]) == 1 else "istio-proxy"
-                if "initContainers" in found["spec"]:
-                    which = "istio-proxy"
+                spec = found["spec"]
+                both = [*spec.get("initContainers", []), *spec["containers"]]
+                has_sidecar = any(each["name"] == "istio-proxy" for each in both)
+                which = "istio-proxy" if has_sidecar else "app"
                 self._add(name, state_of(found, self._ids.setdefault(name, []), which))
 
     def _add(self, name: str, state: str) -> None:

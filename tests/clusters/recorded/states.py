@@ -5,9 +5,7 @@ from __future__ import annotations
 from ..embedded.manifests import container, native, pod, pod_spec
 
 READINESS = {"readinessProbe": {"httpGet": {"path": "/ready", "port": 15021}, "periodSeconds": 1}}
-STARTUP = {
-    "startupProbe": {**READINESS["readinessProbe"], "failureThreshold": 600},
-}
+STARTUP = {"startupProbe": {**READINESS["readinessProbe"], "failureThreshold": 600}}
 BOTH = {**READINESS, **STARTUP}
 RUNNING = "Running Ready: running, ready, started, restarts 0, container 1"
 
