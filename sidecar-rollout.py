@@ -58,8 +58,8 @@ Exit codes:
   1         something failed: a rollout; one of an earlier run was never
             complete; new Pods have no sidecar; a row of --plan was not applied;
             the API server became unavailable; with --fail-on-drift, selected
-            Pods are not up to date; with --retire, Pods have such an image, or
-            that is not known
+            Pods are not up to date, or none was checked; with --expect-image or
+            --expect-annotation, the answer is no
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl, or a name does
             not exist; nothing was changed
@@ -261,7 +261,8 @@ class Options:
     allow_removal: bool
     show_values: bool
     fail_on_drift: bool
-    retire: list[str]  # images, with shell wildcards
+    expect_image: list[str]  # with shell wildcards
+    expect_annotation: list[AnnotationFilter]
     confirm: bool
     confirm_each: bool
     evict: bool
@@ -283,6 +284,11 @@ class Options:
     label_columns: list[str]
     log_level: str
     log_format: str
+
+    @property
+    def is_question(self) -> bool:
+        """Return whether the run answers a question about all Pods, see expectation_of."""
+        return bool(self.expect_image or self.expect_annotation)
 
     def row_of(self, ref: ObjectRef) -> PlanRow | None:
         """Return what was approved of a workload; None if it does not stand in --plan."""
@@ -367,12 +373,12 @@ class LivePod(NamedTuple):
     problem: str = ""  # for example CrashLoopBackOff
     stuck: frozenset[str] = frozenset()  # its named sidecars that do not start
     view: bytes = b""  # its sidecars, see view_of; with --only-drifted, or if it is stuck
-    resized: tuple[str, ...] = ()  # containers whose resources were changed in place
+    resized: tuple[Path, ...] = ()  # see resized_fields
     may_end: bool = False  # whether its restartPolicy is not Always
     lost_sidecars: frozenset[str] = frozenset()  # see lost_sidecars
     why_managed: str = ""  # why its images are not to be changed in place; see why_images_managed
     uid: str = ""
-    uses_image: bool = False  # one of --retire
+    unexpected: tuple[str, str] = ("", "")  # see unexpected_in
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
@@ -605,6 +611,14 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return name in patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
+    for key, pattern in wanted:
+        for labels in annotations:
+            if key in labels and fnmatch.fnmatchcase(labels[key], pattern):
+                return True
+    return False
+
+
 # 3. Reading objects of the API --------------------------------------------------------------------
 
 
@@ -731,39 +745,7 @@ def container_names(pod: Json) -> list[str]:
 
 def images_of(pod: Json) -> dict[str, str]:
     """Return the image of each container, by name."""
-    return {container["name"]: container["image"] for _, container in containers_of(pod)}
-
-
-def uses_image(pod: Json, names: Names, images: Names) -> bool:
-    """Return whether a named container has one of the images, or runs with it.
-
-    Not an init container that has completed. A container that was changed in place runs with the
-    image of its status until it is restarted.
-    """
-    if not images:
-        return False
-    statuses = {status["name"]: status for status in container_statuses(pod)}
-    for kind, container in named_containers(pod, names):
-        status = statuses.get(container["name"], {})
-        if kind == INIT and nested(status, "state.terminated.reason") == "Completed":
-            continue
-        used = (container.get("image", ""), status.get("image", ""))
-        if any(is_image(image, images) for image in used):
-            return True
-    return False
-
-
-def is_image(image: str, patterns: Names) -> bool:
-    """Return whether an image matches a pattern: whole, without its registry, or by its tag.
-
-    A part of a version is enough: 1.26 matches 1.26.2, which matches 1.26.2-distroless.
-    """
-    names = (image, image.partition("@")[0])
-    for pattern in patterns:
-        for form in (pattern, f"*/{pattern}", f"*:{pattern}"):
-            if fnmatch.filter(names, form) or fnmatch.filter(names, f"{form}[.-]*"):
-                return True
-    return False
+    return {container["name"]: container.get("image", "") for _, container in containers_of(pod)}
 
 
 def as_sidecar(kind: str, container: Json) -> Sidecar:
@@ -1250,25 +1232,30 @@ def containers_in(managed: Any) -> set[str]:
     return set(re.findall(r'k:\{"name":"([^"]+)"\}', str(managed)))  # at any depth
 
 
-def resized_containers(pod: Json) -> tuple[str, ...]:
-    """Return the containers whose resources were changed in place, by a person or autoscaler.
+def resized_fields(pod: Json) -> tuple[Path, ...]:
+    """Return the resources that were changed in place, by a person or autoscaler: paths such as
+    `("istio-proxy", "resources", "requests", "cpu")`.
 
-    managedFields tell, by entries of the subresource `resize`.
+    managedFields tell: an entry of the subresource `resize` owns just these.
     """
-    entries = nested(pod, "metadata.managedFields")
-    resizes = [entry for entry in entries if entry.get("subresource") == "resize"]
-    return tuple(sorted(containers_in(resizes)))
+    paths = set()
+    for entry in nested(pod, "metadata.managedFields"):
+        if entry.get("subresource") != "resize":
+            continue
+        for containers in nested(entry, "fieldsV1.f:spec").values():
+            for key, owned in containers.items():
+                for section, names in nested(owned, "f:resources").items():
+                    for name, container in itertools.product(names, containers_in(key)):
+                        paths.add((container, "resources", section[2:], name[2:]))  # without f:
+    return tuple(sorted(paths))
 
 
 def image_changed_at(pod: Json) -> str:
-    """Return when this command changed an image of a ready Pod that was not restarted since.
+    """Return when this command changed an image of a Pod that was not restarted since.
 
-    Empty if it was, or is not ready. Such a Pod looks ready, with the new image in its spec, while
-    the old one still runs: managedFields tell when it was changed, and the status since when a
-    container runs.
+    Empty if it was. Such a Pod may look ready, with the new image in its spec, while the old one
+    still runs: managedFields tell when it was changed, and the status since when a container runs.
     """
-    if not is_ready(pod):
-        return ""
     for entry in nested(pod, "metadata.managedFields"):
         if entry.get("manager") != FIELD_MANAGER:
             continue
@@ -1387,6 +1374,7 @@ class Today:
     other_changes: Names = ()  # of these
     configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
     config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
+    unexpected: str = ""  # see unexpected_part
     ignored: Ignored = frozenset()
     error: ApiError | None = None
 
@@ -1464,13 +1452,13 @@ class Decision(Draft):
 
 
 class LeftPod(NamedTuple):
-    """A Pod that is not up to date, or that options leave out."""
+    """A Pod that is not up to date."""
 
     subject: ObjectRef
     workload: ObjectRef
     code: str  # see why_left
     sidecars: frozenset[Sidecar]
-    uses_image: bool  # one of --retire
+    found: str = ""  # what is not as expected
 
 
 @dataclass
@@ -1483,7 +1471,7 @@ class Scan:
     began: datetime = NO_CUTOFF  # by the API server's clock
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
     in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
-    others: list[LeftPod] = field(default_factory=list)  # with a sidecar, but left out
+    workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
 
 
 class Skip(NamedTuple):
@@ -1501,6 +1489,7 @@ class Plan:
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
     never_completed: int = 0  # rollouts of earlier runs that were never complete
     injector: str = ""  # what is wrong with it; empty: nothing
+    is_injector_down: bool = False  # then nothing may start
     skips: Sequence[Skip] = ()
     compared: Sequence[Decision] = ()  # with --only-drifted
     decisions: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
@@ -1669,6 +1658,13 @@ def annotation_filter(text: str) -> AnnotationFilter:
     return key, value if equals else "*"
 
 
+def expected_annotation(text: str) -> AnnotationFilter:
+    """Return the key and the value's pattern of KEY=VALUE."""
+    if "=" not in text:
+        raise invalid(text, "KEY=VALUE, such as istio.io/rev=1-27-0")
+    return annotation_filter(text)
+
+
 def file_path(text: str) -> str:
     return os.path.expanduser(non_empty(text))
 
@@ -1787,6 +1783,7 @@ class Option(NamedTuple):
     repeatable: bool = False
     required: bool = False
     requires: str = ""  # an option without which it has no meaning; then, the default is false
+    narrows: bool = False  # leaves something out, or changes it: not for a question about all Pods
 
 
 DEFAULT_REASON = "Update sidecars"
@@ -1798,6 +1795,7 @@ OPTIONS = {
             their kinds need no --include-... option""",
             str,
             repeatable=True,
+            narrows=True,
         ),
         Option(
             "--sidecar-container-name NAME",
@@ -1810,7 +1808,11 @@ OPTIONS = {
             "--only-drifted",
             "Only workloads whose Pods would get a different sidecar if they were created now",
         ),
-        Option("--confirm", "Apply the changes (default: false, a dry run)"),
+        Option(
+            "--confirm",
+            "Apply the changes (default: false, a dry run)",
+            narrows=True,
+        ),
         Option(
             "--include-namespace -n --namespace NAME",
             "Only these namespaces",
@@ -1831,6 +1833,7 @@ OPTIONS = {
             canary""",
             amount,
             "100%",
+            narrows=True,
         ),
         Option(
             "--max-failures N|N%",
@@ -1854,23 +1857,27 @@ OPTIONS = {
             "Skip these namespaces (takes precedence over --include-namespace)",
             name_pattern,
             repeatable=True,
+            narrows=True,
         ),
         Option(
             "--selector -l SELECTOR",
             "Only Pods that match this label selector (supports =, ==, !=, in, notin)",
             non_empty,
+            narrows=True,
         ),
         Option(
             "--include-annotation KEY[=VALUE]",
             "Only workloads with this annotation, on the workload or its Pod template",
             annotation_filter,
             repeatable=True,
+            narrows=True,
         ),
         Option(
             "--exclude-annotation KEY[=VALUE]",
             "Skip workloads and namespaces with this annotation (takes precedence)",
             annotation_filter,
             repeatable=True,
+            narrows=True,
         ),
         Option(
             "--only-started-before TIME",
@@ -1878,16 +1885,30 @@ OPTIONS = {
             has a time zone (default: now)""",
             point_in_time,
             NO_CUTOFF,
+            narrows=True,
         ),
         Option(
             "--plan FILE",
             """Only the workloads of a plan, in its order: the output of a dry run with
             --log-format=json, from which lines may have been deleted""",
             plan_file,
+            narrows=True,
         ),
-        Option("--exclude-deployment --exclude-deployments", "Skip Deployments"),
-        Option("--skip-unhealthy", "Skip workloads that are unhealthy before the rollout"),
-        Option("--skip-downtime", "Skip workloads whose rollout is downtime, as the plan says"),
+        Option(
+            "--exclude-deployment --exclude-deployments",
+            "Skip Deployments",
+            narrows=True,
+        ),
+        Option(
+            "--skip-unhealthy",
+            "Skip workloads that are unhealthy before the rollout",
+            narrows=True,
+        ),
+        Option(
+            "--skip-downtime",
+            "Skip workloads whose rollout is downtime, as the plan says",
+            narrows=True,
+        ),
     ),
     "Drift detection": (
         Option(
@@ -1911,6 +1932,7 @@ OPTIONS = {
             "--allow-removal",
             "Also restart workloads whose sidecar would be removed",
             requires="--only-drifted",
+            narrows=True,
         ),
         Option(
             "--show-values",
@@ -1919,21 +1941,34 @@ OPTIONS = {
         ),
         Option(
             "--fail-on-drift",
-            "Exit with 1 if selected Pods are not up to date; with --confirm, after the run",
+            "Exit with 1 unless Pods were checked and all are up to date; not with --confirm",
             requires="--only-drifted",
+            narrows=True,
         ),
         Option(
-            "--retire IMAGE",
-            """Exit with 1 while any Pod, selected or not, has a sidecar with this image, such as
-            '*:1.26.*'""",
+            "--expect-image IMAGE",
+            """Exit with 0 only if all Pods with the sidecar, and new ones, have this image, such as
+            '*:1.27.*'""",
             non_empty,
+            repeatable=True,
+        ),
+        Option(
+            "--expect-annotation KEY=VALUE",
+            "The same of an annotation of these Pods, such as istio.io/rev=1-27-0",
+            expected_annotation,
             repeatable=True,
         ),
     ),
     "Rollout": (
-        Option("--confirm-each", "Apply the changes, but ask before each workload"),
         Option(
-            "--evict", "Also evict Pods that a restart does not replace, one at a time per workload"
+            "--confirm-each",
+            "Apply the changes, but ask before each workload",
+            narrows=True,
+        ),
+        Option(
+            "--evict",
+            "Also evict Pods that a restart does not replace, one at a time per workload",
+            narrows=True,
         ),
         Option(
             "--max-unavailable N|N%",
@@ -1946,6 +1981,7 @@ OPTIONS = {
             "--in-place",
             "If only images differ, change them in running Pods, one at a time per workload",
             requires="--only-drifted",
+            narrows=True,
         ),
         Option(
             "--max-duration DURATION",
@@ -2078,6 +2114,9 @@ def parse_args(argv: Sequence[str]) -> Options:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     given.kinds = selected_kinds(given)
+    if given.expect_image or given.expect_annotation:
+        given.only_drifted = given.include_missing = True
+        given.kinds = frozenset(WORKLOADS)
     contradiction = find_contradiction(given)  # reads the kinds, and --confirm as it was given
     if contradiction:
         parser.error(contradiction)
@@ -2101,6 +2140,9 @@ def types_of(workloads: Names) -> set[str]:
     return {pattern.partition("/")[0] for pattern in workloads}
 
 
+UNSET: tuple[Any, ...] = (None, False, [], NO_CUTOFF, Amount(100, is_percentage=True))
+
+
 def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
     types = types_of(given.workloads)
@@ -2111,6 +2153,9 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if not given.kinds and not given.evict:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
+    if given.fail_on_drift and (given.confirm or given.confirm_each):
+        hint = "run the audit afterwards, as a command of its own"
+        return f"--fail-on-drift cannot be used with --confirm; {hint}"
     if given.confirm_each and given.confirm is False:
         return "--confirm-each cannot be used with --confirm=false"
     if given.confirm_each and not sys.stdin.isatty():
@@ -2119,8 +2164,13 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if are_compared and all(are_compared) != given.only_drifted:
         return "--plan was made with other options: --only-drifted belongs to both or to neither"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
+    values["workloads"] = given.workloads
+    question = [flag for flag in ("--expect-image", "--expect-annotation") if values[flag]]
     for option in ALL_OPTIONS:
         flag, needed = option.usage.split()[0], option.requires
+        if question and option.narrows and values[flag] not in UNSET:
+            text = f"{flag} cannot be used with {question[0]}, which asks about all Pods"
+            return text.replace("workloads", "TYPE/NAME")
         if option.required and not values[flag]:  # argparse tells it before unknown options
             return f"the following arguments are required: {flag}"
         if needed and values[flag] and not values[needed]:
@@ -2143,7 +2193,10 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
 
     It is what was typed, and more: of an option that is given twice, the last one counts.
     """
-    words = [*program_words(argv), *(redact_text(word) for word in argv if word != "--")]
+    words = program_words(argv)
+    for word in argv:
+        if word.partition("=")[0] not in ("--", "--fail-on-drift"):  # which is of a dry run alone
+            words.append(redact_text(word))
     if not options.confirm:
         words.append("--confirm=true")
     words += more
@@ -3153,33 +3206,17 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
 
 
 def read_all_pods(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
-    """Read all Pods, also those that options leave out; see read_pods."""
-    namespaces = namespaces_to_list(options)
+    """Read all Pods; see read_pods."""
     began = cluster.now()
-    selected = None
-    if options.selector:
-        selected = set(map(uid_of, cluster.items(CORE, "pods", namespaces, options.selector)))
-    owners, scan = read_pods(cluster.items(CORE, "pods", namespaces), selected, options)
+    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+    owners, scan = read_pods(pods, options)
     scan.began = began
     return owners, scan
 
 
-def left_out_pod(pod: Json, code: str, options: Options) -> LeftPod:
-    """Return a Pod that no rule is asked about, with the workload that its owner implies."""
-    names = options.sidecars
-    ref = ObjectRef("Pod", pod["metadata"]["namespace"], name_of(pod))
-    owner = controller_of(pod) or ref
-    workload = ref if owner.kind == "Node" else implied_workload(owner, pod)
-    in_use = uses_image(pod, names, options.retire)
-    return LeftPod(ref, workload, code, sidecars_in(pod, names), in_use)
-
-
-def read_pods(
-    pods: Iterable[Json], selected: Collection[str] | None, options: Options
-) -> tuple[list[Found], Scan]:
+def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan]:
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
-    `selected` has the UIDs of those that match --selector; None: all.
     Pods without a sidecar count if others of their workload have it, or if they are replaceable.
     ApiError for an odd Pod.
     """
@@ -3190,21 +3227,11 @@ def read_pods(
     for pod in pods:
         try:
             namespace = pod["metadata"]["namespace"]
-            is_selected = selected is None or uid_of(pod) in selected
-            if is_selected:
-                scan.pods += 1
-                scan.namespaces.add(namespace)
-                scan.containers.update(container_names(pod))
-            if is_ending(pod) or not matches(namespace, options.include_namespace or ["*"]):
-                continue
-            code = ""
-            if matches(namespace, options.exclude_namespace):
-                code = "excluded_namespace"
-            elif not is_selected:
-                code = "not_selected"
-            if code:
-                if any(named_containers(pod, options.sidecars)):
-                    scan.others.append(left_out_pod(pod, code, options))
+            scan.pods += 1
+            scan.namespaces.add(namespace)
+            scan.containers.update(container_names(pod))
+            is_over = has_ended(pod) if options.is_question else is_ending(pod)
+            if is_over or not is_included(namespace, options):
                 continue
             live = live_pod(pod, options)
             scan.containers |= live.lost_sidecars
@@ -3269,13 +3296,43 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         problem,
         stuck,
         view=interned(view_of(pod, names)) if is_compared else b"",
-        resized=resized_containers(pod) if is_compared else (),
+        resized=resized_fields(pod) if is_compared else (),
         may_end=nested(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
         lost_sidecars=interned(frozenset(lost_sidecars(pod, options))),
         why_managed=why_images_managed(pod),
         uid=uid_of(pod),
-        uses_image=uses_image(pod, names, options.retire),
+        unexpected=unexpected_in(pod, options) if options.is_question else ("", ""),
     )
+
+
+def unexpected_in(pod: Json, options: Options) -> tuple[str, str]:
+    """Return a code, and what a Pod has that is not as expected; empty texts: nothing."""
+    found, code = unexpected_part(pod, options), "unexpected"
+    if not found and image_changed_at(pod) and any(named_containers(pod, options.sidecars)):
+        found, code = "the old image", "not_restarted"
+    owner = controller_of(pod)
+    if found and is_ending(pod):
+        code = "terminating"
+    elif found and owner and owner.kind == "Job":
+        code = "running_to_completion"
+    return code if found else "", found
+
+
+def unexpected_part(pod: Json, options: Options) -> str:
+    """Return an image or annotation of a Pod with a sidecar that is not as expected.
+
+    Only its spec counts: a runtime may have another name for the same image.
+    """
+    annotations = annotations_of(pod)
+    for _, container in named_containers(pod, options.sidecars):
+        image = container.get("image") or "<none>"
+        if options.expect_image and not matches(image, options.expect_image):
+            return image
+        for key, _ in options.expect_annotation:
+            wanted = [pair for pair in options.expect_annotation if pair[0] == key]
+            if not has_any(wanted, annotations):
+                return f"{key}={annotations.get(key, '<none>')}"
+    return ""
 
 
 def lost_sidecars(pod: Json, options: Options) -> set[str]:
@@ -3463,47 +3520,19 @@ def without_values(difference: Difference) -> Difference:
     return Difference(path, *shown)
 
 
-WHAT_RUNS = ("image", "command", "args")  # in a container
+# The image of a container that an injector is to fill in: Istio's word for gateways and customized
+# sidecars. No registry has a public image of that name.
+STUB = re.compile(r"auto(-\w+)?")
 
 
-def injected_view(pod: Json, template: Json, filled: Collection[str], names: Names) -> bytes:
-    """Return the named sidecars of the answer to a dry run, see view_of, without stubs."""
-    stubs = stubs_of(pod, template, filled)
-    named = {container["name"] for _, container in named_containers(pod, names)}
-    return view_of(pod, sorted(named - stubs))
+def injected_names(pod: Json) -> list[str]:
+    """Return the containers of a Pod, without those whose image its injector has not replaced."""
+    return [name for name, image in images_of(pod).items() if not STUB.fullmatch(image)]
 
 
-def filled_in(template: Json, running: Iterable[Sidecar]) -> set[str]:
-    """Return the sidecars that no Pod runs with the image that the Pod template states.
-
-    Istio's gateways, and everybody who customizes injection, state a sidecar in the Pod template,
-    with the image `auto`, and the injector fills it in.
-    """
-    if "spec" not in template:  # of a custom resource
-        return set()
-    stated = images_of(template)
-    sidecars = {(sidecar.name, sidecar.image) for sidecar in running}
-    filled = set()
-    for name, _ in sidecars:
-        if name in stated and (name, stated[name]) not in sidecars:
-            filled.add(name)
-    return filled
-
-
-def stubs_of(pod: Json, template: Json, filled: Collection[str]) -> set[str]:
-    """Return the containers that the injector fills in, see filled_in, and has not: a Pod gets them
-    as its template states them. Other webhooks may add variables and volumes, even to that."""
-    if not filled or "spec" not in template:  # of a custom resource, or deleted
-        return set()
-    stated = {}
-    for _, container in containers_of(template):
-        stated[container["name"]] = with_keys(container, WHAT_RUNS)
-    stubs = set()
-    for _, container in containers_of(pod):
-        name = container["name"]
-        if name in filled and with_keys(container, WHAT_RUNS) == stated.get(name):
-            stubs.add(name)
-    return stubs
+def injected_view(pod: Json, names: Names) -> bytes:
+    """Return the named sidecars of the answer to a dry run; see view_of."""
+    return view_of(pod, [name for name in injected_names(pod) if matches(name, names)])
 
 
 def view_of_others(pod: Json, names: Names) -> bytes:
@@ -3543,7 +3572,7 @@ CONFIG_CHANGED = "changed after Pods were created"
 
 @functools.lru_cache(maxsize=4096)
 def sidecar_differences(
-    live: bytes, expected: bytes, resized: Names, ignored: Ignored, with_values: bool
+    live: bytes, expected: bytes, resized: Collection[Path], ignored: Ignored, with_values: bool
 ) -> dict[str, Difference]:
     """Return what differs between two views by its JSON, except what is different in each new Pod,
     and resources that were changed in place.
@@ -3554,8 +3583,7 @@ def sidecar_differences(
         return {}
     differences = {}
     for difference in find_differences(unpacked(live), unpacked(expected), ignored):
-        is_resized = difference.path[0] in resized and difference.path[1:2] == ("resources",)
-        if not is_resized:
+        if not any(difference.path[: len(path)] == path for path in resized):
             shown = difference if with_values else without_values(difference)
             differences[json.dumps(shown)] = shown
     return differences
@@ -3753,13 +3781,15 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
             configs = configs_of(pod, found.ref.namespace, options)
         others = view_of_others(pod, names)
         changes = other_changes(view_of_others(sample, names), others)
-        template = obj["spec"]["template"]
-        view = injected_view(pod, template, filled_in(template, found.sidecars), names)
-        return Today(view, others, changes, configs)
+        view = injected_view(pod, names)
+        return Today(view, others, changes, configs, unexpected=unexpected_part(pod, options))
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
         return Today(error=ApiError(200, f"unexpected response to the dry run: {error!r}"))
+
+
+NO_TEMPLATE = "NoTemplate"  # the cause of an error: nothing was asked
 
 
 def template_source(cluster: Cluster, found: Found) -> Json:
@@ -3769,11 +3799,13 @@ def template_source(cluster: Cluster, found: Found) -> Json:
     if is_workload(found.ref) and not is_paused(obj):
         return obj
     if others:
-        raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
+        text = f"its Pods belong to {len(others) + 1} {owner.kind}s"
+        raise ApiError(200, text, {} if is_workload(found.ref) else {NO_TEMPLATE: text})
     if found.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
     if "spec" not in nested(obj, "spec.template"):
-        raise ApiError(200, f"the Pod template of {owner.kind} ({owner.group}) cannot be read")
+        text = f"the Pod template of {owner.kind} ({owner.group}) cannot be read"
+        raise ApiError(200, text, {NO_TEMPLATE: text})
     return obj
 
 
@@ -3889,11 +3921,7 @@ def rule(
     return register
 
 
-LEFT_OUT = ("excluded_namespace", "not_selected")  # codes of Pods; no rule is asked about them
-TEXTS = {
-    "excluded_namespace": "in excluded namespaces",
-    "max_rollouts": "left by --max-rollouts",
-}
+TEXTS = {"max_rollouts": "left by --max-rollouts"}
 
 
 def why_left(code: str) -> str:
@@ -3905,9 +3933,7 @@ def why_left(code: str) -> str:
 
 def is_audited(code: str) -> bool:
     """Return whether --fail-on-drift counts Pods that are left for a reason."""
-    if code in RULES:
-        return RULES[code].is_audited
-    return code not in LEFT_OUT
+    return code not in RULES or RULES[code].is_audited
 
 
 def rank_of(code: str) -> int:
@@ -4178,6 +4204,18 @@ def unknown(draft: Decision, options: Options) -> str:
     return f"{what}: {short_reason(draft.comparison.message)}"
 
 
+@rule(Known.METHOD)
+def would_differ(draft: Decision, options: Options) -> str:
+    """New Pods would not be as `--expect-image` and `--expect-annotation` say."""
+    today = draft.comparison.today
+    if not (options.is_question and today.view):
+        return ""
+    missing = missing_sidecars(draft, unpacked_object(today.view), options)
+    if missing:
+        return f"new Pods would not have {join_words(missing)}"
+    return today.unexpected and f"new Pods would have {today.unexpected}"
+
+
 @rule(Known.WRITE, why_left="lost sidecar", rank=1)
 def lost_sidecar(draft: Decision, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
@@ -4216,6 +4254,34 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
             return ""  # it is rolled out, which also completes an earlier rollout
     if is_selected_kind(draft.ref, options):
         return why_never_completed(draft.found, options)
+    return ""
+
+
+@rule(Known.WRITE, why_left="drifted", rank=5)
+def losing_sidecar(draft: Decision, options: Options) -> str:
+    """New Pods would not have the sidecar."""
+    view = draft.comparison.today.view
+    if not (view and is_needed(draft, options)):  # that of a Pod without sidecars is not empty
+        return ""
+    if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
+        return ""  # nothing_to_replace says so
+    missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
+    if not missing:
+        return ""
+    if draft.planned:
+        return f"new Pods would not have the sidecar {join_words(missing)}; {CHECK_INJECTOR}"
+    text = f"would lose the sidecar {join_words(missing)}"
+    if draft.comparison.added:
+        text += f" and get {join_words(draft.comparison.added)}"
+    return f"{text}; {CHECK_INJECTOR}"
+
+
+@rule(Known.WRITE, why_left="drifted")
+def another_sidecar(draft: Decision, options: Options) -> str:
+    """New Pods would get another sidecar than in `--plan`."""
+    row = options.row_of(draft.ref)
+    if row and row.sidecar_hash not in ("", hash_of(draft.comparison.today)):
+        return "new Pods would get another sidecar than in the plan"
     return ""
 
 
@@ -4266,25 +4332,6 @@ def unhealthy(draft: Decision, options: Options) -> str:
     if options.skip_unhealthy and draft.problem and not draft.found.pods_that_lost:
         return f"unhealthy: {draft.problem}"
     return ""
-
-
-@rule(Known.WRITE, why_left="drifted", rank=5)
-def losing_sidecar(draft: Decision, options: Options) -> str:
-    """New Pods would not have the sidecar."""
-    view = draft.comparison.today.view
-    if not view:  # no answer; that of a Pod without sidecars is not empty
-        return ""
-    if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
-        return ""  # nothing_to_replace says so
-    missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
-    if not missing:
-        return ""
-    if draft.planned:
-        return f"new Pods would not have the sidecar {join_words(missing)}; {CHECK_INJECTOR}"
-    text = f"would lose the sidecar {join_words(missing)}"
-    if draft.comparison.added:
-        text += f" and get {join_words(draft.comparison.added)}"
-    return f"{text}; {CHECK_INJECTOR}"
 
 
 @rule(Known.WRITE, why_left="drifted", needs_nothing=True)
@@ -4345,15 +4392,6 @@ def pending_template(draft: Decision, options: Options) -> str:
         hint = "replace them manually, one at a time"
         return f"replacing its Pods may also roll out a change of its Pod template; {hint}"
     return ""  # the ReplicaSet of a paused Deployment, or of another controller, keeps its template
-
-
-@rule(Known.WRITE, why_left="drifted")
-def another_sidecar(draft: Decision, options: Options) -> str:
-    """New Pods would get another sidecar than in `--plan`."""
-    row = options.row_of(draft.ref)
-    if row and row.sidecar_hash not in ("", hash_of(draft.comparison.today)):
-        return "new Pods would get another sidecar than in the plan"
-    return ""
 
 
 @rule(Known.METHOD, why_left="drifted")
@@ -4531,14 +4569,6 @@ def evicted_at_once(method: Method, wanted: int, options: Options) -> int:
     return max(int(limit.of(wanted)), 1)
 
 
-def has_any(wanted: Iterable[AnnotationFilter], *annotations: Labels) -> bool:
-    for key, pattern in wanted:
-        for labels in annotations:
-            if key in labels and fnmatch.fnmatchcase(labels[key], pattern):
-                return True
-    return False
-
-
 # 12. The plan -------------------------------------------------------------------------------------
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a copy of the workload
@@ -4604,6 +4634,7 @@ def read_lists(
             for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if is_included(ref.namespace, options):
+                    scan.workloads.add(ref)
                     if options.workloads:
                         scan.listed.update(typed_names(ref))
                     scan.containers.update(container_names(obj["spec"]["template"]))
@@ -4753,6 +4784,8 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         is_examined = RULES[decision.code].known > Known.OBJECT or decision.code == "without_pods"
         if is_examined and is_selected_kind(decision.ref, options):
             never_completed += bool(why_never_completed(decision.found, options))
+    asked = [decided[ref] for ref in compared if was_asked(decided[ref])]
+    injector, is_injector_down = injector_problem(asked, options)
     to_roll_out = in_rollout_order(to_roll_out)
     # In the order of --plan; without it, all places are equal.
     places = {ref: place for place, ref in enumerate(options.plan or ())}
@@ -4762,7 +4795,8 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         selected_count=min(math.ceil(options.max_rollouts.of(len(to_roll_out))), len(to_roll_out)),
         needs_evict=needs_evict,
         never_completed=never_completed,
-        injector=silent_injector([decided[ref] for ref in compared], options),
+        injector=injector,
+        is_injector_down=is_injector_down,
         skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
         compared=in_rollout_order([decided[ref] for ref in compared]),
         decisions=[decision for decision in decided.values() if decision.found.pods],
@@ -4776,24 +4810,54 @@ def workers_for(plan: Plan, options: Options) -> int:
     return max(min(wanted, plan.selected_count), 1)
 
 
-def silent_injector(compared: Iterable[Decision], options: Options) -> str:
-    """Return that no dry run returned a named sidecar, of workloads that have one; empty: some did.
+SILENT = "the injector is down or not selected"
 
-    Of fewer than three, the teams themselves may have turned injection off. Where the Pod template
-    states one, nobody may have injected it.
+
+def was_asked(decision: Decision) -> bool:
+    """Return whether there was a dry run for a workload, whatever came of it."""
+    error = decision.comparison.today.error
+    if error and NO_TEMPLATE in error.causes:
+        return False
+    return decision.comparison.verdict is not Verdict.NOT_COMPARED
+
+
+def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, bool]:
+    """Return what is wrong with the injector, and whether nothing may start; empty: nothing is.
+
+    If only one of several names is missing, the workloads that have it are left alone.
     """
-    answers = []
-    for row in compared:
+    text = why_silent(asked, options.sidecars, options)
+    if text:
+        return text, True
+    texts = []
+    for name in options.sidecars:
+        having = [row for row in asked if any(matches(s.name, [name]) for s in row.found.sidecars)]
+        texts.append(why_silent(having, [name], options))
+    return join_texts("; ", *texts), False
+
+
+def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str:
+    """Return that no dry run returned a sidecar, and what most returned; empty: one did.
+
+    Of one or two answers, the teams themselves may have turned injection off. Where the Pod
+    template states the sidecar, with its image, nobody may have injected it.
+    """
+    rows = []
+    for row in asked:
         template, view = nested(row.found.obj, "spec.template"), row.comparison.today.view
-        is_stated = "spec" in template and any(named_containers(template, options.sidecars))
-        if row.found.sidecars and view and not is_stated:
-            answers.append(view)
-    if options.allow_removal or len(answers) < 3 or any(map(unpacked, set(answers))):
+        stated = injected_names(template) if "spec" in template else ()
+        if any(matches(name, names) for name in stated):
+            continue
+        is_removed = bool(view) and options.allow_removal
+        if is_removed or any(matches(name, names) for name in unpacked_object(view)):
+            return ""
+        rows.append(row)
+    verdicts = {row.comparison.verdict for row in rows}
+    if not rows or (len(rows) < 3 and verdicts != {Verdict.UNKNOWN}):
         return ""
-    names = join_words(options.sidecars, "or")
-    return (
-        f"no dry run returned {names} (0 of {len(answers)}): the injector is down or not selected"
-    )
+    texts = Counter(short_reason(row.comparison.message) or SILENT for row in rows)
+    most = max(texts, key=lambda text: texts[text])
+    return f"no dry run returned {join_words(names, 'or')} (0 of {len(rows)}): {most}"
 
 
 def skips_of(decision: Decision) -> Iterator[Skip]:
@@ -4915,11 +4979,13 @@ def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
         yield StatedName(pattern, scan.namespaces, text, meant=scan.namespaces)
 
 
-def check_names(options: Options, plan: Plan) -> None:
+def check_names(options: Options, plan: Plan) -> Names:
     """Check that the names exist that options state exactly. StartError if one does not.
 
-    Warn about patterns that match nothing, and about names of which that is not known.
+    Warn about patterns that match nothing, and about names of which that is not known. Return those
+    that were to be selected.
     """
+    unmatched = []
     if options.plan is not None and not options.plan:
         log.warning("--plan has no records of workloads to roll out: nothing is selected")
     if options.selector and not plan.scan.pods:
@@ -4928,9 +4994,11 @@ def check_names(options: Options, plan: Plan) -> None:
         if fnmatch.filter(stated.existing, stated.pattern):
             continue
         text = join_texts("; ", stated.text, did_you_mean(stated.pattern, stated.meant))
-        if stated.must_exist:
+        if stated.must_exist and not options.is_question:
             raise StartError(text)
         log.warning("%s", text)
+        if stated.pattern not in options.exclude_namespace:
+            unmatched.append(stated.pattern)
     for wanted in options.exclude_annotation:
         annotations: list[Labels] = []
         for row in plan.decisions:
@@ -4940,6 +5008,7 @@ def check_names(options: Options, plan: Plan) -> None:
             name = wanted[0] if wanted[1] == "*" else "=".join(wanted)
             text = "no workload with the sidecar, and none of their namespaces, matches"
             log.warning("%s --exclude-annotation=%s; check it", text, name)
+    return unmatched
 
 
 # 13. Rolling out: one workload, in a worker -------------------------------------------------------
@@ -5216,8 +5285,6 @@ class Work:
         self.today = self.decision.comparison.today  # what was answered last
         self.answer = b""  # the view of its own dry run
         self.asked_object: Json = {}  # the object of which it asked: without our own annotations
-        template = nested(planned.found.obj, "spec.template")
-        self.filled = filled_in(template, planned.found.sidecars)
         # UIDs of its Pods before the first write, without those that were changed since
         self.known_uids: set[str] = set()
         self.todo: set[str] = set()  # of those of them that are to be replaced or changed
@@ -5302,10 +5369,7 @@ class Work:
             if not is_inconclusive(error):
                 self.today = replace(self.today, error=error)
         else:
-            template, names = obj["spec"]["template"], self.options.sidecars
-            # Of a paused Deployment, it is that of a ReplicaSet.
-            filled = self.filled & filled_in(template, self.planned.found.sidecars)
-            self.answer = injected_view(expected, template, filled, names)
+            self.answer = injected_view(expected, self.options.sidecars)
             self.today = replace(self.today, view=self.answer, error=None)
 
     def reread_begun(self) -> None:
@@ -5413,14 +5477,12 @@ class Work:
 
     def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
         """Return the Pods without a sidecar that they should have, and the names of these."""
-        template = nested(self.obj, "spec.template")
         missing: dict[
             frozenset[str], list[str]
         ] = {}  # by names of containers, which most Pods share
         lacking = []
         for pod in self.unchecked(pods):
-            stubs = stubs_of(pod, template, self.filled)
-            names = frozenset(container_names(pod)) - stubs
+            names = frozenset(injected_names(pod))
             if names not in missing:
                 missing[names] = missing_sidecars(self.planned, names, self.options)
             if missing[names]:
@@ -5477,7 +5539,7 @@ class Work:
         """Ask what a new Pod would be like: an injector may copy its ReplicaSet's name."""
         obj = self.asked_object or template_source(self.cluster, self.found)
         expected = self.cluster.pod_today(self.ref, obj, pod)
-        view = view_of(expected, self.options.sidecars)
+        view = injected_view(expected, self.options.sidecars)
         self.today = replace(self.today, view=view, error=None)
 
     def read_progress(self) -> Progress:
@@ -5622,12 +5684,23 @@ class Restart(Work):
 
     def carry_out(self) -> Result:
         """Return kubectl's verdict on a rollout, and that of its Pods."""
-        self.patch()
+        try:
+            self.patch()
+        except SkipError as reason:
+            if reason.code == "restarted_meanwhile" and self.options.plan and self.is_applied():
+                raise SkipError("another run has applied the plan", UP_TO_DATE) from None
+            raise
         self.is_begun = True
         code, error = self.wait()
         if code == 0:
             return self.verify()
         return self.unfinished_result(error or f"kubectl exited with {code}")
+
+    def is_applied(self) -> bool:
+        """Wait for a rollout of another run, and return whether its Pods are right."""
+        self.stamp = ""
+        self.note_pods()
+        return self.wait()[0] == 0 and self.verify().outcome is Outcome.SUCCEEDED
 
     def check(self, obj: Json, *, is_asked: bool) -> None:
         """Decide again on a workload, by what is in the cluster now.
@@ -6344,7 +6417,7 @@ class ImageChange(PodByPod):
             return "waiting for the Pod before"
         since = self.cluster.now() - timedelta(seconds=self.options.timeout)
         for other in self.pods:
-            changed = image_changed_at(other)
+            changed = image_changed_at(other) if is_ready(other) else ""
             if uid_of(other) in self.known_uids and changed and parse_time(changed) > since:
                 return f"waiting for Pod {name_of(other)}, which another run has changed"
         return super().obstacle(pod)
@@ -6872,11 +6945,10 @@ class Totals:
         self.plan = Plan()
         self.outcomes: Counter[Outcome] = Counter()
         self.pods: Counter[str] = Counter()  # fields of PodCounts, and how many are not verified
-        self.leftovers: list[
-            LeftPod
-        ] = []  # Pods that are not up to date, or in the way of --retire
-        self.unread = ""  # why Pods may be missing in what was counted; empty: none is
+        self.leftovers: list[LeftPod] = []  # Pods that are not up to date
         self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
+        self.checked = 0  # Pods that --fail-on-drift has looked at
+        self.unmatched: Names = ()  # what options specify, and match nothing
 
     def count(self, result: Result) -> None:
         """Count a workload's result."""
@@ -6901,7 +6973,7 @@ class Totals:
         without any."""
         counts: Counter[str] = Counter()
         for pod in self.leftovers:
-            if self.plan.injector and pod.code == "losing_sidecar":
+            if self.plan.is_injector_down and pod.code == "losing_sidecar":
                 continue  # its dry run says nothing
             if is_audited(pod.code):
                 counts[DRIFTED if pod.code == IN_THE_PLAN else pod.code] += 1
@@ -6909,20 +6981,51 @@ class Totals:
         return +counts
 
     @property
-    def in_use(self) -> list[LeftPod]:
-        """Return the Pods that have an image of --retire."""
-        return [pod for pod in self.leftovers if pod.uses_image]
+    def not_asked(self) -> Counter[str]:
+        """Return what new Pods were not asked about, by noun; see noun_of."""
+        plan = self.plan
+        owners = {row.ref for row in plan.decisions}
+        counts = Counter({WITHOUT_PODS: len(plan.scan.workloads - owners)})
+        for row in itertools.filterfalse(was_asked, plan.decisions):
+            counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
+        return +counts
 
     @property
-    def retire(self) -> Json:
-        """Return what the JSON record of a summary says of --retire."""
-        pods = self.in_use
+    def expected(self) -> Json:
+        """Return the answer to --expect-image and --expect-annotation, as JSON has it."""
+        options = self.options
+        codes = Counter(row.code for row in self.plan.decisions if was_asked(row))
+        silent = codes["rejected"] + codes["unknown"]
+        created = {pod.workload for pod in self.leftovers if pod.code == "unknown"}  # since
+        pods = [pod for pod in self.leftovers if pod.code != "unknown"]
+        no_answer = silent + len(created)
+        unmatched = self.unmatched if self.checked else options.sidecars
+        reasons = []
+        for pattern in unmatched:
+            is_name = pattern in options.sidecars
+            what = "has a container named" if is_name else "was found in namespace"
+            reasons.append(f"no Pod {what} {pattern}")
+        if pods:
+            given = {"image": options.expect_image, "annotation": options.expect_annotation}
+            what = join_words([thing for thing in given if given[thing]], "or")
+            text = f"{count_of(len(pods), 'Pod')} {verb_of(len(pods), options)} another {what}"
+            reasons.append(f"{text} ({reason_counts(Counter(map(short_found, pods)))})")
+        if codes["would_differ"]:
+            workloads = count_of(codes["would_differ"], "workload")
+            reasons.append(f"new Pods of {workloads} would get another one")
+        if no_answer:
+            reasons.append(f"{count_of(no_answer, 'workload')} gave no answer")
         return {
-            "patterns": self.options.retire,
-            "pods": len(pods),
-            "by_code": Counter(pod.code for pod in pods),
-            "namespaces": len({pod.subject.namespace for pod in pods}),
-            "complete": not self.unread,
+            "patterns": options.expect_image + ["=".join(row) for row in options.expect_annotation],
+            "yes": not reasons,
+            "pods": self.checked,
+            "others": Counter(pod.found for pod in pods),
+            "terminating": sum(pod.code == "terminating" for pod in pods),
+            "asked": codes.total() - silent,
+            "would_differ": codes["would_differ"],
+            "no_answer": no_answer,
+            "not_asked": {snake_case(noun): count for noun, count in self.not_asked.items()},
+            "reasons": reasons,
         }
 
     @property
@@ -6939,15 +7042,39 @@ class Totals:
                     failures["not applied"] += 1
         if self.options.fail_on_drift:
             failures["not up to date"] += self.not_up_to_date().total()
-            failures["injector down"] = int(bool(self.plan.injector))
-        if self.options.retire:
-            failures["still in use"] = len(self.in_use)
-            failures["not answered"] = int(not self.in_use and bool(self.unread))
+            failures["injector down"] = int(self.plan.is_injector_down)
+            if not failures.total():
+                failures["nothing checked"] = int(not self.checked or bool(self.unmatched))
+        if self.options.is_question:
+            failures["not as expected"] = len(self.expected["reasons"])
         return +failures
 
     @property
     def exit_code(self) -> int:
         return int(bool(self.failures))
+
+
+def short_found(pod: LeftPod) -> str:
+    """Return what a Pod has that is not as expected, or its code, if that says more."""
+    if pod.code != "unexpected":
+        return why_left(pod.code)
+    return pod.found if "=" in pod.found else pod.found.rpartition("/")[2]
+
+
+def verb_of(pods: int, options: Options) -> str:
+    """Return the verb of a sentence about so many Pods and what is expected of them."""
+    if options.expect_image:
+        return "runs" if pods == 1 else "run"
+    return "has" if pods == 1 else "have"
+
+
+WITHOUT_PODS = "without Pods"
+
+
+def noun_of(owner: ObjectRef) -> str:
+    """Return what owns Pods, if it was not asked what new ones would be like."""
+    nouns = {"": "bare Pod", "Node": "static Pod", "Job": "Job"}
+    return nouns.get(owner.kind, "deleted workload" if has_template(owner) else "custom resource")
 
 
 def risks_of(workloads: Collection[Decision]) -> tuple[int, int, int]:
@@ -7148,7 +7275,7 @@ class Report:
         for subject, reason, code in plan.skips:
             self.record("skip", subject, code=code, reason=reason)
         self.print_differences()
-        self.take_census([decision.found for decision in plan.decisions], plan.scan)
+        self.take_census([decision.found for decision in plan.decisions])
         if plan.selected_count:
             lines = self.table(plan.workloads[: plan.selected_count])
             more = len(plan.workloads) - plan.selected_count
@@ -7162,6 +7289,47 @@ class Report:
         if plan.injector:
             self.print(f"Warning: {plan.injector}")
         self.print_totals()
+
+    def show_answer(self, plan: Plan, owners: Sequence[Found]) -> None:
+        """Show the Pods by sidecar, and by namespace what is not as expected."""
+        self.plan = self.totals.plan = plan
+        self.decided = {decision.ref: decision for decision in plan.decisions}
+        self.take_census(owners)
+        self.totals.checked = sum(codes.total() for codes in self.census.values())
+        self.print("")
+        self.print_census()
+        skips = set()
+        for pod in self.totals.leftovers:
+            reason = f"Pods with {pod.found}"
+            if pod.code != "unexpected":
+                reason = join_texts(": ", why_left(pod.code), pod.found)
+            skips.add(Skip(pod.workload, reason, pod.code))
+        for row in filter(was_asked, plan.decisions):
+            if row.code in ("rejected", "unknown", "would_differ"):
+                skips.add(Skip(row.ref, row.reason, row.code))
+                self.record("skip", row.ref, code=row.code, reason=row.reason)
+        for namespace, group in sorted(group_by(skips, lambda row: row.subject.namespace).items()):
+            self.print_groups(namespace, group)
+
+    def answer(self) -> str:
+        """Return the sentence that answers --expect-image and --expect-annotation."""
+        options, said = self.options, self.totals.expected
+        if not said["yes"]:
+            return f"No: {'; '.join(said['reasons'])}."
+        pods, asked = said["pods"], said["asked"]
+        subject = "the only Pod" if pods == 1 else f"all {pods:,} Pods"
+        subject += f" with {join_words(options.sidecars, 'or')}"
+        if options.include_namespace:
+            subject += f" in namespace {join_words(options.include_namespace, 'or')}"
+        others = []
+        for noun, count in self.totals.not_asked.items():
+            others.append(f"{count} {noun}" if noun == WITHOUT_PODS else count_of(count, noun))
+        texts = [f"{count_of(asked, 'workload')} {'was' if asked == 1 else 'were'} asked"]
+        if others:
+            texts.append(f"{join_words(others)} {'were' if len(others) > 1 else 'was'} not")
+        new = ", and so would new ones" if asked else ""
+        what = f"{verb_of(pods, options)} {join_words(said['patterns'], 'or')}"
+        return f"Yes: {subject} {what}{new} ({'; '.join(texts)})."
 
     def print_namespaces(self, workloads: Sequence[Decision]) -> None:
         """Print a long plan in short, by namespace, those with the most risk first."""
@@ -7289,7 +7457,8 @@ class Report:
             seconds = sum(each + min_ready_seconds(workload.found.obj) for workload in selected)
             duration = human_duration(seconds / workers_for(plan, self.options))
             texts.append(f"This takes about {duration} if each takes 1 minute.")
-        texts += self.skipped_text()
+        if plan.workloads or not self.options.confirm:  # else this is the end
+            texts += self.skipped_text()
         if self.gate.text is not None:
             texts.append(f"Gate {self.gate.text}.")
         self.print(*texts)
@@ -7385,8 +7554,8 @@ class Report:
 
     # The census
 
-    def take_census(self, workloads: Iterable[Found], scan: Scan) -> None:
-        """Count the Pods by sidecar, image, and why they are not up to date, and those left out."""
+    def take_census(self, workloads: Iterable[Found]) -> None:
+        """Count the Pods by sidecar, image, and why they are not up to date."""
         decisions = {}
         for decision in self.decided.values():
             for ref in (decision.ref, *decision.found.owners):
@@ -7394,60 +7563,41 @@ class Report:
         options = self.options
         self.census.clear()
         self.totals.leftovers = []
-        sidecars: set[Sidecar] = set()
+        self.totals.checked = 0
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
             known = decisions.get(found.owners[0]) or decisions.get(found.ref)
             owner = known.ref if known else found.ref
             codes = self.codes_of(found, known)
             for pod in found.pods:
-                sidecars |= pod.sidecars
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
                     self.census[shown_sidecar(pod.sidecars, containers)][code] += 1
-                is_listed = is_audited(code) or bool(options.plan and pod.sidecars)
-                if pod.uses_image or (code and options.only_drifted and is_listed):
+                self.totals.checked += is_audited(code) and bool(pod.sidecars or containers)
+                is_listed = is_audited(code) or bool(
+                    pod.sidecars and (options.plan or options.is_question)
+                )
+                if code and options.only_drifted and is_listed:
                     ref = ObjectRef("Pod", owner.namespace, pod.name)
                     workload = ref if owner.kind in ("", "Node") else owner
-                    code = code or (UP_TO_DATE if options.only_drifted else "after_cutoff")
-                    left = LeftPod(ref, workload, code, pod.sidecars, pod.uses_image)
+                    left = LeftPod(ref, workload, code, pod.sidecars, pod.unexpected[1])
                     self.totals.leftovers.append(left)
-        for other in scan.others:
-            sidecars |= other.sidecars
-            self.census[shown_sidecar(other.sidecars, ())][other.code] += 1
-            if other.uses_image:
-                self.totals.leftovers.append(other)
-        self.totals.unread = self.why_unread(sidecars)
-
-    def why_unread(self, sidecars: Iterable[Sidecar]) -> str:
-        """Return why Pods may have an image of --retire though none that was read has one."""
-        options = self.options
-        if options.include_namespace:
-            return "only the namespaces of --include-namespace were counted"
-        names = {sidecar.name for sidecar in sidecars}
-        for pattern in options.sidecars:
-            if not fnmatch.filter(names, pattern):
-                return f"no Pod has a container named {pattern}"
-        if self.totals.in_use:
-            return ""
-        by_digest = any("@" in pattern for pattern in options.retire)
-        for sidecar in sidecars:
-            if ":" not in sidecar.image.partition("@")[0].rpartition("/")[2] and not by_digest:
-                return f"{sidecar.image} has no tag"
-        for view in {row.comparison.today.view for row in self.plan.compared}:
-            for container in unpacked_object(view).values():
-                if is_image(container.get("image", ""), options.retire):
-                    return "new Pods would get it"
-        return ""
 
     def codes_of(
         self, found: Found, known: Decision | None
     ) -> Mapping[str, tuple[str, Collection[str]]]:
         """Return the Pods of an owner that are not up to date; see pod_codes."""
+        codes: dict[str, tuple[str, Collection[str]]] = {}
+        if self.options.is_question:
+            was_not_asked = not known and found.ref.kind not in ("", "Node", "Job")
+            for pod in found.pods:
+                code, part = pod.unexpected
+                differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
+                codes[pod.name] = code or ("unknown" if was_not_asked else ""), differing
+            return codes
         if known:
             return pod_codes(found.pods, known, self.options)
         # It was created, or scaled up from 0, since; or its Pods have lost their owner.
-        codes: dict[str, tuple[str, Collection[str]]] = {}
         for pod in found.pods:
             if pod.sidecars and pod.created < self.plan.scan.began:
                 codes[pod.name] = "unknown", ()
@@ -7466,18 +7616,15 @@ class Report:
                 left += f" ({reason_counts(reasons)})"
             version = image_version(image) if image else "<none>"
             rows.append([name, version, str(codes.total()), str(up_to_date), str(old), left])
-        if not self.options.only_drifted:  # nothing is known but how many there are
+        if (
+            not self.options.only_drifted or self.options.is_question
+        ):  # how many is all that is known
             rows = [row[:3] for row in rows]
         lines = []
         if self.census:
             lines = format_table(rows, self.width)
         if lines:
             self.print(*lines, "")
-        workloads = sorted({pod.workload for pod in self.totals.in_use})
-        by_namespace = group_by(workloads, lambda ref: ref.namespace)
-        lines = [f"  {name}: {self.names_of(by_namespace[name])}" for name in sorted(by_namespace)]
-        if lines:
-            self.print("Workloads with an image to retire:", *lines, "")
 
     def print_leftovers(self) -> None:
         """Print the Pods that are not up to date after a run, by workload, the worst first."""
@@ -7521,11 +7668,10 @@ class Report:
         return records
 
     def leftover_records(self) -> list[Json]:
-        """Return the Pods that are not up to date, without those that the plan replaces, and all
-        that have an image of --retire."""
+        """Return the Pods that are not up to date, without those that the plan replaces."""
         records = []
         for pod in sorted(self.totals.leftovers):
-            if pod.code == IN_THE_PLAN and not pod.uses_image:
+            if pod.code == IN_THE_PLAN:
                 continue
             sidecars = [{"name": s.name, "image": s.image} for s in sorted(pod.sidecars)]
             record = {
@@ -7535,21 +7681,10 @@ class Report:
                 "code": pod.code,
                 "reason": why_left(pod.code),
                 "sidecars": sidecars,
+                "found": pod.found,
             }
             records.append(record)
         return records
-
-    def answer(self) -> str:
-        """Return whether no Pod has an image of --retire."""
-        images = join_words(self.options.retire, "or")
-        retire = self.totals.retire
-        if retire["pods"]:
-            namespaces = count_of(retire["namespaces"], "namespace")
-            codes = reason_counts(by_text(retire["by_code"]))
-            return f"Still in use: {count_of(retire['pods'], 'Pod')} in {namespaces} ({codes})"
-        if self.totals.unread:
-            return f"Not known whether {images} may be retired: {self.totals.unread}."
-        return f"May be retired: no Pod has an image that matches {images}."
 
     # The summary
 
@@ -7562,12 +7697,13 @@ class Report:
             verb = "resume"
         if options.confirm:
             self.print_leftovers()
-        if options.confirm and plan.workloads:
+        if options.confirm:
             self.print("")
-            self.print_census()
+            if plan.workloads:  # else it stands above
+                self.print_census()
             self.print_unsuccessful()
             self.print_counts(seconds)
-        elif not options.confirm:
+        elif not (options.confirm or options.is_question):
             self.print("", "This was a dry run; nothing was changed.")
             if plan.workloads or self.needs_evict:
                 verb = "apply"
@@ -7580,10 +7716,10 @@ class Report:
             command = self.next_command()
             self.print(title)
             self.print_command(command)
-        if exit_code == 1:
-            self.print(f"Failed: {', '.join(self.failure_texts())}.")
-        if options.retire:
+        if options.is_question:
             self.print(self.answer())
+        elif exit_code == 1:
+            self.print(f"Failed: {', '.join(self.failure_texts())}.")
         self.record(
             "summary",
             version=VERSION,
@@ -7604,7 +7740,7 @@ class Report:
             gate=self.gate.text,
             namespaces=options.include_namespace or None,
             injector=plan.injector,
-            retire=self.totals.retire if options.retire else None,
+            expected=self.totals.expected if options.is_question else None,
             exit_code=exit_code,
             failed={snake_case(reason): count for reason, count in self.totals.failures.items()},
         )
@@ -7632,7 +7768,11 @@ class Report:
             details = ", ".join([*failed[:3], "..."] if len(failed) > 3 else failed)
             if reason == "not up to date":
                 details = reason_counts(by_text(self.totals.not_up_to_date()))
-            yield f"{count} {reason} ({details})" if details else f"{count} {reason}"
+            if reason == "nothing checked":
+                details = join_words(self.totals.unmatched)
+                yield f"no Pod was checked ({details})" if details else "no Pod was checked"
+            else:
+                yield f"{count} {reason} ({details})" if details else f"{count} {reason}"
 
     def command_after(self, result: Result) -> list[str]:
         """Return the words of the command that says more of a result; none, if it is no failure."""
@@ -7665,11 +7805,10 @@ class Report:
         more = len(self.plan.workloads) - self.plan.selected_count
         counts[Outcome.NOT_STARTED.value] -= more
         total = count_of(sum(counts.values()), "workload")
-        text = f"{total} in {human_duration(seconds)}: {count_words(counts)}"
+        text = f"{total} in {human_duration(seconds)}: {count_words(counts) or '0 succeeded'}"
         if more:
             text += f"; {more} left by --max-rollouts"
-        if any(counts.values()):
-            self.print(f"{text}.")
+        self.print(f"{text}.")
         for line in self.skipped_text():
             self.print(line)
         pods = self.totals.pods
@@ -7730,17 +7869,17 @@ def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, until a second signal comes: the API server may be away."""
     options = report.options
-    report.take_census((), Scan())  # what it says of the time before is not true any more
-    report.totals.unread = "Pods were not read again"
+    report.take_census(())  # what it says of the time before is not true any more
     with ThreadPool(1) as pool:
         reading = pool.apply_async(read_all_pods, [cluster, options])
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            report.take_census(*reading.get(0))
+            owners, _ = reading.get(0)
+            report.take_census(owners)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
-            if options.fail_on_drift or error.status in UNAVAILABLE:
+            if error.status in UNAVAILABLE:
                 report.totals.failed["list of Pods"] = 1
         except TimeoutError:  # the second signal
             pass
@@ -7814,19 +7953,23 @@ def main(argv: Sequence[str]) -> int:
         report = Report(connection, options, progress, gate, argv)
         report.print(str(connection))
         plan = make_plan(cluster, options, progress)
-        check_names(options, plan)
-        if not options.confirm:
-            gate.is_open()  # to show whether it is
-        report.show_plan(plan)
-        if options.confirm and plan.injector:
+        report.totals.unmatched = check_names(options, plan)
+        if options.is_question:
+            owners, _ = read_all_pods(cluster, options)  # the dry runs may have taken long
+            report.show_answer(plan, owners)
+        else:
+            if not options.confirm:
+                gate.is_open()  # to show whether it is
+            report.show_plan(plan)
+        if options.confirm and plan.is_injector_down:
             raise StartError(plan.injector)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
             rollouts = Rollouts(cluster, command, signals, gate, options)
             has_begun = True
             roll_out(plan, rollouts, report)
-        if (options.confirm and plan.workloads) or (options.retire and options.only_drifted):
-            count_again(cluster, report, signals)  # the dry runs may have taken long
+        if options.confirm and plan.workloads:
+            count_again(cluster, report, signals)
         exit_code = signals.exit_code or report.totals.exit_code
         report.show_summary(exit_code)
         return exit_code or report.totals.exit_code  # 1 if the summary could not be written

@@ -101,6 +101,7 @@ REASONS = {
     "up_to_date": "needs no rollout( anymore)?",
     "without_controller": "not managed by a controller; delete and recreate it manually",
     "without_pods": rf"{NEVER_HEALTHY}.+",
+    "would_differ": "new Pods would (not )?have .+",
     "wrong_method": (
         "paused; run `kubectl rollout resume` first, or use --evict"
         "|updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time"

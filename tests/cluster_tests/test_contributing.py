@@ -33,7 +33,7 @@ def test_each_name_in_the_table_exists(name):
 # What a contributor writes, each before a line of the script: the places are those of the table
 ADDED = {
     "an option": (
-        '        Option("--skip-downtime"',
+        '        Option(\n            "--skip-downtime"',
         '        Option("--skip-single", "Skip workloads with one Pod"),\n',
     ),
     "an option's field": ("    skip_downtime: bool\n", "    skip_single: bool\n"),

@@ -283,12 +283,24 @@ def test_resources_changed_in_place_are_no_drift(tool):
     )
     views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
     found = {
-        name: [
-            d.path[1] for d in tool.sidecar_differences(*views, (name,), frozenset(), True).values()
+        (name, section): [
+            d.path[1]
+            for d in tool.sidecar_differences(
+                *views, ((name, "resources", section, "cpu"),), frozenset(), True
+            ).values()
         ]
-        for name in ("app", "mesh-proxy")
+        for name, section in (
+            ("app", "requests"),
+            ("mesh-proxy", "requests"),
+            ("mesh-proxy", "limits"),
+        )
     }
-    assert found == {"app": ["image", "resources"], "mesh-proxy": ["image"]}
+    both = ["image", "resources"]
+    assert found == {
+        ("app", "requests"): both,
+        ("mesh-proxy", "requests"): ["image"],
+        ("mesh-proxy", "limits"): both,
+    }
 
 
 @pytest.mark.parametrize("position", ["f:containers", "f:initContainers"])
@@ -306,4 +318,6 @@ def test_which_containers_were_changed_in_place(tool, position):
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
     }
-    assert tool.live_pod(live, options_of(tool, DRIFTED)).resized == ("mesh-proxy",)
+    assert tool.live_pod(live, options_of(tool, DRIFTED)).resized == (
+        ("mesh-proxy", "resources", "requests", "cpu"),
+    )

@@ -159,7 +159,11 @@ def test_the_volume_of_a_claim_is_no_difference_between_pods(every_kind, run):
 @pytest.mark.embedded("managedFields cannot be written by hand")
 def test_resources_of_another_container_changed_in_place_excuse_nothing(every_kind, run):
     (found, *_) = every_kind.pods("shop", "web")
-    resized = {"f:spec": {"f:containers": {'k:{"name":"app"}': {"f:resources": {}}}}}
+    resized = {
+        "f:spec": {
+            "f:containers": {'k:{"name":"app"}': {"f:resources": {"f:requests": {"f:cpu": {}}}}}
+        }
+    }
     entry = {"manager": "vpa", "operation": "Update", "subresource": "resize", "fieldsV1": resized}
     managers = [*found["metadata"].get("managedFields", []), entry]
     every_kind.store.change(

@@ -94,7 +94,11 @@ def test_an_injector_in_trouble(every_kind, run, state, verdict, message):
     dry, done = run(every_kind, DRIFTED), run(every_kind, DRIFTED, CONFIRM)
     assert verdicts(dry) == verdicts(done) == dict.fromkeys(COMPANY, verdict)
     assert message in dry.of("drift")[0]["message"]
-    assert (dry.code, done.code) == (0, 0)
+    assert (dry.code, done.code) == (0, 3)
+    headline = dry.summary["injector"]
+    assert headline.startswith("no dry run returned istio-proxy (0 of 4): ")
+    assert message in headline
+    assert done.records[-1]["error"] == headline
     assert patched(every_kind) == []
     assert done.planned == []
     assert len(every_kind.injector.seen) == 8  # a webhook in trouble is not asked again
@@ -120,7 +124,7 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
     assert f"\nNot rolled out: {count} workloads.\n" in text
     assert "\n  not compared: 500 Internal error occurred: failed calling webhook " in text
     assert " deadline exceeded:\n    Deployment shop/web-0, shop/web-1, " in text
-    assert text.count("deadline exceeded") == 1  # grouped by reason
+    assert text.count("deadline exceeded") == 2  # grouped by reason, and the headline
 
 
 def test_a_page_of_html_in_a_reason_is_cut(tool):

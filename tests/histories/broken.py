@@ -34,8 +34,8 @@ SEEN = (
     Seen(
         2,
         "the last count is that of the plan",
-        "            report.take_census(*reading.get(0))\n",
-        "            report.take_census([d.found for d in report.plan.decisions], report.plan.scan)\n",
+        "            report.take_census(owners)\n",
+        "            report.take_census([d.found for d in report.plan.decisions])\n",
     ),
     Seen(
         3,
@@ -82,8 +82,8 @@ SEEN = (
     Seen(
         6,
         "the printed command has no --evict",
-        'for word in argv if word != "--")]\n',
-        'for word in argv if word not in ("--", "--evict"))]\n',
+        'not in ("--", "--fail-on-drift"):',
+        'not in ("--", "--fail-on-drift", "--evict"):',
     ),
     Seen(
         6,

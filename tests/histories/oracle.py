@@ -257,7 +257,7 @@ class Oracle:
             self.say(5, f"unexpected error: {logged[-3000:]}")
         if run.left_behind and run.summary:  # else its threads end with the process
             self.say(5, f"left behind: {run.left_behind}")
-        timeout = float(self.options.values("--timeout")[0].rstrip("s"))
+        timeout = float((self.options.values("--timeout") or ["300s"])[0].rstrip("s"))
         limit = 20 + (len(run.of("plan")) + 1) * (2 * timeout + 8)
         if run.seconds > limit:
             self.say(5, f"took {run.seconds:.0f} s")
@@ -409,7 +409,7 @@ class Oracle:
         limit = int(text.rstrip("%"))
         if text.endswith("%"):
             limit = max(limit * len(run.of("plan")) // 100, 1)
-        timeout = float(self.options.values("--timeout")[0].rstrip("s"))
+        timeout = float((self.options.values("--timeout") or ["300s"])[0].rstrip("s"))
         running: dict[str, float] = {}
         writes = {id(entry): app for entry, _, app, _ in self.writes(run) if app}
         for entry in self.entries(run):
@@ -515,12 +515,22 @@ class Oracle:
         planned = sum(r["pods"]["old"] for r in run.of("plan") if not run.confirm)
         audited = [p for p in summary["leftovers"] if p["code"] not in NOT_AUDITED]
         left = planned or audited or "without_pods" in codes
-        if options.has("--fail-on-drift") and left:
+        if options.has("--fail-on-drift") and (left or not self.is_checked(run)):
             reasons.append("drift")
         if run.confirm and possible and set(summary["failed"]) == {"of_an_earlier_run"}:
             return
         if code != bool(reasons):
             self.say(3, f"exit code {code}, expected {bool(reasons):d}: {reasons} {summary}")
+
+    def is_checked(self, run: Run) -> bool:
+        """Whether an audit has looked at a Pod, and each name and pattern has matched something."""
+        if "no Pods" in run.finished.stderr:
+            return False
+        counts = Counter()
+        for row in run.summary["sidecars"]:
+            counts["checked"] += row["up_to_date"] + row["old"]
+            counts.update(row["left"])
+        return any(counts[code] for code in counts.keys() - set(NOT_AUDITED))
 
     def unfinished(self, run: Run) -> tuple[list[str], list[str]]:
         """Rollouts of the tool that were never complete, and that this run leaves; and those that may be some.
@@ -702,7 +712,11 @@ class Oracle:
         entry, items = last
         names = self.options.names
         pods = [
-            p for p in items if is_counted(p) and self.options.reads(p["metadata"]["namespace"])
+            p
+            for p in items
+            if is_counted(p)
+            and self.options.includes(p["metadata"]["namespace"])
+            and self.options.selects(p["metadata"].get("labels", {}))
         ]
         census: Counter[tuple[str, str]] = Counter()
         for pod in pods:
@@ -727,13 +741,7 @@ class Oracle:
         version = self.version_at(run, last[0])
         if version is None or not first:
             return
-        selected = [
-            p
-            for p in pods
-            if self.options.includes(p["metadata"]["namespace"])
-            and self.options.selects(p["metadata"].get("labels", {}))
-        ]
-        self.check_leftovers(run, entry, selected, version)
+        self.check_leftovers(run, entry, pods, version)
 
     def check_leftovers(self, run: Run, entry: Entry, pods: list[dict], version) -> None:
         """Which Pods are not up to date, one by one, where nobody interfered."""

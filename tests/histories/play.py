@@ -666,11 +666,12 @@ class World:
 
     def run(self, tool: ModuleType, options: list[str], events: tuple[Event, ...] = ()) -> Run:
         """One run of the tool to its end; the events happen in it."""
+        is_confirmed = "--confirm=true" in options or "--confirm-each" in options
+        if is_confirmed:  # an audit is a command of its own
+            options = [word for word in options if word != "--fail-on-drift"]
         real = self.words(options)
         words = [self.restore(word) for word in real]
-        run = Run(
-            words[2:], "--confirm=true" in options or "--confirm-each" in options, len(self.log)
-        )
+        run = Run(words[2:], is_confirmed, len(self.log))
         environment = {**os.environ, "KUBECONFIG": self.cluster.kubeconfig, "GOGC": "off"}
         chosen = [w.partition("=")[2] for w in words if w.startswith("--include-namespace=")]
         is_exact = chosen and not any("*" in name for name in chosen)

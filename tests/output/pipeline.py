@@ -1,6 +1,6 @@
 """A nightly pipeline, on JSON records and exit codes alone: audit, plan, two waves, and may the old control plane go?
 
-pipeline.py IMAGE PLAN-FILE COMMAND...: prints one line of JSON. IMAGE is a pattern, such as '*:1.26.*', of what is to go.
+pipeline.py IMAGE PLAN-FILE COMMAND...: prints one line of JSON. IMAGE is a pattern, such as '*:1.27.*', of what is to stay.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def main(image: str, path: str, *words: str) -> int:
                 return answer("interrupted: repeat it", summary)
             if code:
                 return answer("repair, then repeat it", summary, *summary.get("failed", ["error"]))
-    # Reads all Pods once more: some may have been created since.
-    code, _, last = run(command, f"--retire={image}")
-    if "error" in last or not last["retire"]["complete"]:
-        return answer("could not check", last, last.get("error", "not all Pods are known"))
+    # About all Pods, whatever the options of the waves leave out
+    names = [word for word in words if not word.startswith(("--exclude", "--timeout"))]
+    code, _, last = run([*names, "--log-format=json"], f"--expect-image={image}")
+    if "error" in last or last["namespaces"]:
+        return answer("could not check", last, last.get("error", "not all namespaces were read"))
     if code:
-        return answer("keep the old control plane", last, *last["retire"]["by_code"])
+        return answer("keep the old control plane", last, *last["expected"]["reasons"])
     return answer(GO, last)
 
 

@@ -96,7 +96,7 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     [
         ("", "--confirm=true"),
         ("--confirm=no --only-drifted", "--confirm=no --only-drifted --confirm=true"),
-        ("--only-drifted --fail-on-drift", "--only-drifted --fail-on-drift --confirm=true"),
+        ("--only-drifted --fail-on-drift", "--only-drifted --confirm=true"),
         ("--confirm=true --max-rollouts=2", "--confirm=true --max-rollouts=2"),
         ("--confirm-each", "--confirm-each"),
         ("--confirm-each=false", "--confirm-each=false --confirm=true"),
@@ -276,7 +276,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "gate": None,
         "namespaces": None,
         "injector": "",
-        "retire": None,
+        "expected": None,
         "exit_code": 0,
         "failed": {},
     }

@@ -78,7 +78,9 @@ def test_a_run_with_nothing_to_do_says_so_once(web_and_api, run):
     assert run(web_and_api, DRIFTED, CONFIRM).planned == []
     text = run(web_and_api, DRIFTED, CONFIRM, TEXT, "--exclude-annotation=a=b").stdout
     assert text.count("SIDECAR") == 1
-    assert text.endswith("\nNothing to roll out; scanned 2 Pods.\n")
+    assert re.search(
+        r"\nNothing to roll out; scanned 2 Pods.\n\n0 workloads in \ds: 0 succeeded.\n$", text
+    )
     web_and_api.change("Deployment", "shop", "api", {"spec": {"paused": True}})
     upgrade(web_and_api)
     assert run(web_and_api, DRIFTED, CONFIRM).code == 0

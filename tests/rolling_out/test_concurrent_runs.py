@@ -338,3 +338,74 @@ def test_whose_rollout_is_not_complete(tool, stamp, manager, is_ours):
     }
     found = a_workload(tool, obj=obj, pods=pods).found
     assert bool(tool.why_never_completed(found, options_of(tool))) == is_ours
+
+
+# Two people who apply the same plan
+
+
+@pytest.fixture
+def plan(cluster, run, tmp_path):
+    """--plan with the dry run of three drifted Deployments."""
+    for name in "abc":
+        cluster.create("shop", workload("Deployment", name, replicas=2))
+    make_old(cluster)
+    cluster.injector.container["image"] = NEW
+    path = tmp_path / "plan.jsonl"
+    path.write_text(run(cluster, DRIFTED).stdout)
+    return f"--plan={path}"
+
+
+@pytest.mark.both
+def test_both_end_well(cluster, start, plan):
+    """What the other one has restarted is waited for, and its Pods are looked at."""
+    one, other = (start(cluster, DRIFTED, CONFIRM, plan) for _ in "12")
+    ended = [one.finish(), other.finish()]
+    assert [run.code for run in ended] == [0, 0]
+    assert sorted(patched(cluster)) == ["a", "b", "c"]
+    for run in ended:
+        assert set(run.outcomes.values()) <= {"succeeded", "skipped"}
+        for result in run.of("result"):
+            is_skipped = result["outcome"] == "skipped"
+            assert result["code"] in (("up_to_date", "nothing_to_replace") if is_skipped else ("",))
+
+
+@pytest.mark.embedded("whose kubelet decides when a Pod is ready")
+def test_a_row_whose_other_rollout_does_not_complete_is_not_applied(cluster, start, plan):
+    held = cluster.fault(
+        method="GET", path="deployments/a$", user_agent="sidecar", release=threading.Event()
+    )
+    running = start(cluster, DRIFTED, CONFIRM, plan, "deployment/a", "--timeout=1s")
+    assert held.reached.wait(20)
+    cluster.kubelet.ready_after = 60
+    stamp = {"other.rollout.timestamp": datetime.now(timezone.utc).isoformat()}
+    cluster.change(
+        "Deployment", "shop", "a", {"spec": {"template": {"metadata": {"annotations": stamp}}}}
+    )
+    held.release.set()
+    ended = running.finish()
+    assert (ended.outcomes, ended.summary["failed"]) == ({"shop/a": "skipped"}, {"not_applied": 1})
+    assert ended.of("result")[0]["code"] == "restarted_meanwhile"
+
+
+@pytest.mark.embedded("whose injector changes during the test")
+@pytest.mark.parametrize("state", ["rolled back", "down"])
+def test_a_plan_for_another_sidecar_than_today_is_not_applied(cluster, run, plan, state):
+    """Before it is asked whether the Pods are up to date: they are, with the old sidecar."""
+    more = ["deployment/[ab]"]  # of more, an injector that is down is said once
+    if state == "down":
+        cluster.injector.state = "ignored"
+        for found in cluster.pods("shop"):
+            cluster.delete("Pod", "shop", found["metadata"]["name"])
+        cluster.settle()
+        more += ["--include-missing", "--sidecar-container-name=istio-*"]  # no Pod has it
+    else:
+        cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.26.2"
+    for confirm in ((), (CONFIRM,)):
+        ended = run(cluster, DRIFTED, plan, *more, *confirm)
+        names = [f"Deployment shop/{name}" for name in "abc"]
+        assert ended.skipped == {
+            **dict.fromkeys(names[:2], "another_sidecar"),
+            names[2]: "not_selected",
+        }
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 2})
+    assert patched(cluster) == []

@@ -83,8 +83,9 @@ def test_they_are_rolled_out_and_a_second_run_finds_nothing(late, run, options):
 
 def test_they_count_for_fail_on_drift(late, run):
     assert run(late, *MISSING, "--fail-on-drift").code == 1
-    pattern = "--sidecar-container-name=istio-prox?"  # it need not exist
-    assert run(late, *MISSING, "--fail-on-drift", "-n=plain", pattern).code == 0
+    pattern = "--sidecar-container-name=istio-prox?"  # it need not exist, but then nothing is known
+    audit = run(late, *MISSING, "--fail-on-drift", "-n=plain", pattern)
+    assert (audit.code, audit.summary["failed"]) == (1, {"nothing_checked": 1})
     assert run(late, *MISSING, "-n=plain", CONFIRM, pattern).code == 0
     assert run(late, *MISSING, "-n=plain").code == 3
 
@@ -177,8 +178,8 @@ def test_rejected_and_unknown_as_for_drift(late, run):
     late.injector.state = "fails"
     ended = run(late, *MISSING, CONFIRM)
     assert verdicts(ended) == dict.fromkeys(names, "unknown") | others
-    assert ended.code == 0
-    assert run(late, *MISSING, CONFIRM, "--fail-on-drift").code == 1
+    assert ended.code == 3
+    assert run(late, *MISSING, "--fail-on-drift").code == 1
 
 
 def test_the_sidecar_must_be_there_afterwards(late, run):
@@ -238,7 +239,7 @@ def test_one_dry_run_for_each_workload(late, run):
 def test_pods_of_one_owner_keep_one_sample(tool, late):
     options = options_of(tool, *MISSING, sidecars=["istio-proxy"])
     options = dataclasses.replace(options, cutoff=tool.NO_CUTOFF)
-    owners, _ = tool.read_pods(late.pods("late"), None, options)
+    owners, _ = tool.read_pods(late.pods("late"), options)
     assert sorted(len(found.pods) for found in owners) == [2, 3, 3]
     assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in owners)
 
@@ -249,4 +250,5 @@ def test_pods_of_custom_resources_are_no_candidates(late, run):
     late.settle()
     pattern = "--sidecar-container-name=istio-prox?"
     ended = run(late, *MISSING, "--evict", "--fail-on-drift", "-n=plain", pattern)
-    assert (ended.code, ended.summary["verdicts"]) == (0, {"not_injected": 1})
+    assert (ended.code, ended.summary["verdicts"]) == (1, {"not_injected": 1})
+    assert ended.summary["failed"] == {"nothing_checked": 1}

@@ -118,7 +118,7 @@ def places_in(value, path=()):
 
 def test_a_real_pod_is_read(tool):
     filters = options_of(tool, sidecars=[REAL_NAME], only_drifted=True)
-    owners, census = tool.read_pods([REAL_POD], None, filters)
+    owners, census = tool.read_pods([REAL_POD], filters)
     assert len(owners) == 1
     assert census.pods == 1
 
@@ -132,7 +132,7 @@ def test_no_real_pod_with_something_else_in_one_place_makes_the_reading_crash(
     inner[path[-1]] = value
     filters = options_of(tool, sidecars=[REAL_NAME], only_drifted=only_drifted)
     try:
-        tool.read_pods([pod], None, filters)
+        tool.read_pods([pod], filters)
     except tool.ApiError as error:
         assert str(error).startswith(NOT_A_POD)
 
@@ -150,9 +150,7 @@ def test_no_pod_makes_the_reading_crash(tool, value):
     spec = {"containers": [{"name": "istio-proxy", "image": "x"}], "initContainers": value}
     for status in ({"phase": "Running"}, value):
         try:
-            tool.read_pods(
-                [{"metadata": metadata, "spec": spec, "status": status}, value], None, filters
-            )
+            tool.read_pods([{"metadata": metadata, "spec": spec, "status": status}, value], filters)
         except tool.ApiError as error:
             assert str(error).startswith(NOT_A_POD)
 

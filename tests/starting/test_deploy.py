@@ -151,8 +151,17 @@ def test_the_cron_jobs_pods_pass_pod_security_restricted(name):
 def test_the_audit_is_the_same_without_confirm():
     rollout, audit = set(arguments("cronjob.yaml")), set(arguments("audit.yaml"))
     assert {"--only-drifted", CONFIRM, "--max-failures=3", "--log-format=json"} <= rollout
-    assert audit - rollout == {"--fail-on-drift"}
+    assert audit - rollout == {"--fail-on-drift", "--include-missing"}
     assert CONFIRM not in audit
+
+
+def test_the_audit_has_the_options_of_the_readmes():
+    """Besides what it checks, and how it prints; these leave out only what the annotation says."""
+    (words,) = re.findall(r"`(--[^`]* --fail-on-drift)`", (TOP / "README.md").read_text())
+    names = {word.partition("=")[0] for word in set(arguments("audit.yaml")) - set(words.split())}
+    assert set(words.split()) <= set(arguments("audit.yaml"))
+    checked = {"--sidecar-container-name", "--include-statefulset", "--include-daemonset"}
+    assert names == checked | {"--exclude-annotation", "--log-format"}
 
 
 @pytest.mark.parametrize(("name", "code"), [("cronjob.yaml", 0), ("audit.yaml", 1)])

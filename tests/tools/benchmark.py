@@ -638,21 +638,6 @@ def reading(size: int, rounds: int) -> Iterator[Row]:
         yield Row("dry-run", what, ours, kubectl, unit, target, ours_far / kubectl_far)
 
 
-def retiring(size: int, rounds: int) -> Iterator[Row]:
-    """A dry run that answers --retire, for a version that is in use, and for one that is not."""
-    with served(size) as near:
-        costs = in_turns(
-            rounds,
-            plain=lambda: cost_of(tool(), near),
-            gone=lambda: cost_of(tool("--retire=*:1.25.*"), near),
-            in_use=lambda: cost_of(tool("--retire=*:1.26.*"), near, (1,)),
-        )
-    plain, gone, in_use = (cost.cpu for cost in costs.values())
-    what = f"dry run with --retire, {size:,} Pods, none in use: processor time, against without it"
-    yield Row("retire", what, gone, plain, "s", 1.03)
-    yield Row("retire", "the same, with a version that is in use", in_use, plain, "s", 1.03)
-
-
 def growth(size: int, rounds: int) -> Iterator[Row]:
     """The dry run on five times as many Pods."""
     with (
@@ -872,7 +857,6 @@ def changing_in_place(owners: int, rounds: int) -> Iterator[Row]:
 
 MEASURES = {
     "dry-run": reading,
-    "retire": retiring,
     "growth": growth,
     "namespaces": namespaces,
     "asking": asking,

@@ -1,0 +1,469 @@
+"""--expect-image and --expect-annotation: a yes only if every Pod with the sidecar, and every new one, is as expected."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from clusters.embedded.manifests import container, native, pod, pod_spec, replicated, workload
+from support import CONFIRM, DRIFTED, NEW, TEXT, patched, upgrade
+
+OLD = "docker.io/istio/proxyv2:1.26.2"
+EXPECT = "--expect-image=*:1.27.*"
+PROXY, NEW_PROXY = container("istio-proxy", OLD), container("istio-proxy", NEW)
+SPEC = pod_spec(container("app"), PROXY)
+NEW_SPEC = pod_spec(container("app"), NEW_PROXY)
+JOB, NODE = ("batch/v1", "Job", "backup"), ("v1", "Node", "node-1")
+MACHINE = ("kubevirt.io/v1", "VirtualMachineInstance", "vm")
+ALL_OF_IT = "there, each run is limited to the namespaces of its test"
+
+pytestmark = pytest.mark.embedded(ALL_OF_IT)
+
+
+def answer(ended) -> tuple[int, str]:
+    return ended.code, ended.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def fleet(cluster):
+    """One workload that is up to date."""
+    cluster.namespace("legacy", inject=True)
+    upgrade(cluster)
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    return cluster
+
+
+def outdated(cluster, namespace: str, manifest: dict) -> None:
+    cluster.injector.container["image"], image = OLD, cluster.injector.container["image"]
+    cluster.create(namespace, manifest)
+    cluster.settle()
+    cluster.injector.container["image"] = image
+
+
+def in_legacy(cluster) -> None:
+    outdated(cluster, "legacy", workload("Deployment", "fax", replicas=2))
+
+
+def of_a_kind(kind: str):
+    return lambda cluster: outdated(cluster, "shop", workload(kind, "x"))
+
+
+def paused(cluster) -> None:
+    in_legacy(cluster)
+    cluster.change("Deployment", "legacy", "fax", {"spec": {"paused": True}})
+
+
+def of_a_job(cluster) -> None:
+    cluster.create("shop", pod("backup", SPEC, JOB))
+
+
+def static(cluster) -> None:
+    cluster.create("shop", pod("static", SPEC, NODE))
+
+
+def debug(cluster) -> None:
+    cluster.create("shop", pod("debug", SPEC))
+
+
+def machine(cluster) -> None:
+    cluster.create("shop", pod("vm", {**SPEC, "restartPolicy": "Never"}, MACHINE))
+
+
+def gateway(cluster) -> None:
+    """Its template states the sidecar, which no restart changes."""
+    cluster.create("shop", workload("Deployment", "gateway", SPEC, replicas=2))
+
+
+def labeled(cluster) -> None:
+    """New Pods of this one, too, would get the old version."""
+    gateway(cluster)
+
+
+def terminating(cluster, spec: dict = SPEC) -> None:
+    """A proxy that drains its connections for hours."""
+    cluster.create("shop", pod("last", spec))
+    cluster.settle()
+    cluster.kubelet.gone_after = 3600
+    cluster.delete("Pod", "shop", "last")
+
+
+WAYS = {
+    "namespace": (in_legacy, {"unexpected": 2}, "2 Pods run another image (2 proxyv2:1.26.2)"),
+    "StatefulSet": (
+        of_a_kind("StatefulSet"),
+        {"unexpected": 1},
+        "1 Pod runs another image (1 proxyv2:1.26.2)",
+    ),
+    "DaemonSet": (
+        of_a_kind("DaemonSet"),
+        {"unexpected": 3},
+        "3 Pods run another image (3 proxyv2:1.26.2)",
+    ),
+    "paused": (paused, {"unexpected": 2}, "2 Pods run another image (2 proxyv2:1.26.2)"),
+    "gateway": (
+        gateway,
+        {"unexpected": 2},
+        "2 Pods run another image (2 proxyv2:1.26.2); new Pods of 1 workload would get another one",
+    ),
+    "Job": (of_a_job, {"running_to_completion": 1}, "1 Pod runs another image (1 of Jobs)"),
+    "static Pod": (static, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
+    "debug Pod": (debug, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
+    "virtual machine": (machine, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
+    "terminating": (terminating, {"terminating": 1}, "1 Pod runs another image (1 terminating)"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_pod_counts_whatever_owns_it(fleet, run, way):
+    create, codes, text = WAYS[way]
+    assert run(fleet, EXPECT).code == 0
+    create(fleet)
+    fleet.settle()
+    ended = run(fleet, EXPECT)
+    said = ended.summary["expected"]
+    assert (ended.code, said["yes"], said["reasons"]) == (1, False, text.split("; "))
+    assert ended.summary["failed"] == {"not_as_expected": len(said["reasons"])}
+    assert said["others"] == {OLD: sum(codes.values())}
+    assert said["terminating"] == codes.get("terminating", 0)
+    assert said["pods"] == 2 + sum(codes.values())
+    assert [left["code"] for left in ended.summary["leftovers"]] == [*codes] * sum(codes.values())
+    assert {left["found"] for left in ended.summary["leftovers"]} == {OLD}
+    assert answer(run(fleet, EXPECT, TEXT)) == (1, f"No: {text}.")
+    assert patched(fleet) == []
+
+
+def test_the_answer_is_the_last_line_with_the_reasons_above(fleet, run):
+    in_legacy(fleet)
+    gateway(fleet)
+    of_a_job(fleet)
+    fleet.settle()
+    ended = run(fleet, EXPECT, TEXT)
+    text = (
+        "No: 5 Pods run another image (4 proxyv2:1.26.2, 1 of Jobs); "
+        "new Pods of 1 workload would get another one."
+    )
+    assert ended.stdout.partition("\n\n")[2].splitlines() == [
+        "SIDECAR      VERSION  PODS",
+        "istio-proxy  1.26.2   5",
+        "istio-proxy  1.27.0   2",
+        "",
+        "legacy:",
+        f"  Pods with {OLD}:",
+        "    Deployment legacy/fax",
+        "",
+        "shop:",
+        f"  Pods with {OLD}:",
+        "    Deployment shop/gateway",
+        f"  new Pods would have {OLD}:",
+        "    Deployment shop/gateway",
+        f"  of Jobs: {OLD}:",
+        "    Job shop/backup",
+        "",
+        text,
+    ]
+
+
+def test_a_yes_says_what_was_asked_and_what_was_not(fleet, run):
+    fleet.create("shop", workload("Deployment", "zero", replicas=0))
+    fleet.create("shop", workload("DaemonSet", "agent"))
+    fleet.create("shop", replicated("ReplicaSet", "lone"))
+    fleet.create("shop", pod("backup", NEW_SPEC, JOB))
+    for name in ("static-1", "static-2"):
+        fleet.create("shop", pod(name, NEW_SPEC, NODE))
+    fleet.create("shop", pod("debug", NEW_SPEC))
+    fleet.create("shop", pod("vm", {**NEW_SPEC, "restartPolicy": "Never"}, MACHINE))
+    fleet.settle()
+    asked = (
+        "3 workloads were asked; 1 without Pods, 1 custom resource, 1 Job, 2 static Pods and "
+        "1 bare Pod were not"
+    )
+    ended = run(fleet, EXPECT, TEXT)
+    code, text = answer(ended)
+    assert code == 0
+    assert text.startswith("Yes: all 11 Pods with istio-proxy run *:1.27.*, and so would new ones ")
+    words = text.partition("; ")[2].removesuffix(" were not).").replace(" and ", ", ").split(", ")
+    assert sorted(words) == [
+        "1 Job",
+        "1 bare Pod",
+        "1 custom resource",
+        "1 without Pods",
+        "2 static Pods",
+    ]
+    assert asked.partition(";")[0] in text
+    said = run(fleet, EXPECT).summary["expected"]
+    assert said == {
+        "patterns": ["*:1.27.*"],
+        "yes": True,
+        "pods": 11,
+        "others": {},
+        "terminating": 0,
+        "asked": 3,
+        "would_differ": 0,
+        "no_answer": 0,
+        "not_asked": {
+            "without_pods": 1,
+            "job": 1,
+            "bare_pod": 1,
+            "static_pod": 2,
+            "custom_resource": 1,
+        },
+        "reasons": [],
+    }
+
+
+def test_of_one_pod_and_no_workload(cluster, run):
+    cluster.create("shop", pod("debug", NEW_SPEC))
+    cluster.settle()
+    text = "Yes: the only Pod with istio-proxy runs *:1.27.* (0 workloads were asked; 1 bare Pod was not)."
+    assert answer(run(cluster, EXPECT, TEXT)) == (0, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*:1.62.*",
+        "*:1.27.0,*:1.27.1",
+        "1.27.0",
+        "*:1.27",
+        "proxyv2:1.27.0",
+        "*@sha256:0a1b*",
+        "quay.io/istio/proxyv2:1.27.0",
+        "docker.io/istio/proxyv2",
+    ],
+)
+def test_a_mistake_in_the_pattern_is_a_no(fleet, run, pattern):
+    ended = run(fleet, f"--expect-image={pattern}", TEXT)
+    assert answer(ended)[1].startswith("No: 2 Pods run another image (2 ")
+    assert ended.code == 1
+
+
+def test_a_pattern_is_of_the_whole_image(fleet, run):
+    digest = f"docker.io/istio/proxyv2@sha256:{64 * '0'}"
+    for pattern in (NEW, "*:1.27.*", "*/proxyv2:1.27.[0-9]", "docker.io/istio/proxyv2:*"):
+        assert run(fleet, f"--expect-image={pattern}").code == 0
+    pinned = pod_spec(container("app"), container("istio-proxy", digest))
+    fleet.create("shop", pod("pinned", pinned))
+    fleet.settle()
+    assert run(fleet, EXPECT).summary["expected"]["others"] == {digest: 1}
+    assert run(fleet, EXPECT, "--expect-image=*@sha256:0000*").code == 0
+
+
+def test_what_terminates_and_is_as_expected_is_no_reason_for_a_no(fleet, run):
+    terminating(fleet, NEW_SPEC)
+    ended = run(fleet, EXPECT)
+    assert (ended.code, ended.summary["expected"]["pods"]) == (0, 3)
+
+
+def test_a_workload_whose_pods_all_terminate_is_asked(fleet, run):
+    """New Pods would get the old version."""
+    fleet.create("shop", workload("Deployment", "api", NEW_SPEC, replicas=2))
+    fleet.settle()
+    fleet.kubelet.gone_after = 3600
+    fleet.change("Deployment", "shop", "api", {"spec": {"replicas": 0}})
+    fleet.wait_for(
+        lambda: all(p["metadata"].get("deletionTimestamp") for p in fleet.pods("shop", "api"))
+    )
+    template = {"spec": {"containers": [container("app"), container("istio-proxy", OLD)]}}
+    fleet.change("Deployment", "shop", "api", {"spec": {"template": template}})
+    ended = run(fleet, EXPECT)
+    assert ended.summary["expected"]["reasons"] == ["new Pods of 1 workload would get another one"]
+    assert ended.skipped == {"Deployment shop/api": "would_differ"}
+
+
+def test_what_new_pods_would_get_counts(fleet, run):
+    fleet.injector.container["image"] = OLD
+    ended = run(fleet, EXPECT, TEXT)
+    assert answer(ended) == (1, "No: new Pods of 1 workload would get another one.")
+    assert f"shop:\n  new Pods would have {OLD}:\n    Deployment shop/web\n" in ended.stdout
+    ended = run(fleet, EXPECT)
+    assert ended.skipped == {"Deployment shop/web": "would_differ"}
+    assert ended.summary["expected"]["would_differ"] == 1
+
+
+def test_to_lose_the_sidecar_is_a_no(fleet, run):
+    fleet.injector.state = "ignored"
+    ended = run(fleet, EXPECT)
+    assert ended.reasons == {"Deployment shop/web": "new Pods would not have istio-proxy"}
+    assert ended.code == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("denies", "rejected"), ("fails", "unknown"), ("no-dry-run", "unknown")]
+)
+def test_no_answer_is_a_no(fleet, run, state, code):
+    fleet.injector.state = state
+    ended = run(fleet, EXPECT, TEXT)
+    assert answer(ended) == (1, "No: 1 workload gave no answer.")
+    assert run(fleet, EXPECT).skipped == {"Deployment shop/web": code}
+
+
+def test_the_answer_fits_a_terminal(fleet, run, tool, monkeypatch):
+    monkeypatch.setattr(tool.Report, "width", 80)
+    in_legacy(fleet)
+    gateway(fleet)
+    fleet.settle()
+    lines = run(fleet, EXPECT, TEXT).stdout.splitlines()
+    assert lines[-2:] == [
+        "No: 4 Pods run another image (4 proxyv2:1.26.2); new Pods of 1 workload would",
+        "get another one.",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_name_that_no_pod_has_is_a_no(fleet, run):
+    name = "--sidecar-container-name={}"
+    for typed in ("isto-proxy", "linkerd-*"):
+        ended = run(fleet, EXPECT, name.format(typed), TEXT)
+        assert answer(ended) == (1, f"No: no Pod has a container named {typed}.")
+        both = run(fleet, EXPECT, name.format(typed), name.format("istio-proxy"), TEXT)
+        assert answer(both) == (1, f"No: no Pod has a container named {typed}.")
+    fleet.delete("Deployment", "shop", "web")
+    fleet.create("shop", workload("Deployment", "zero", NEW_SPEC, replicas=0))
+    fleet.wait_for(lambda: not fleet.pods("shop"))
+    ended = run(fleet, EXPECT, TEXT)
+    assert answer(ended) == (1, "No: no Pod has a container named istio-proxy.")
+
+
+def test_the_namespaces_that_were_read_stand_in_the_answer(fleet, run):
+    in_legacy(fleet)
+    ended = run(fleet, EXPECT, "-n=shop", TEXT)
+    text = "Yes: all 2 Pods with istio-proxy in namespace shop run *:1.27.*, and so would new ones "
+    assert answer(ended) == (0, f"{text}(1 workload was asked).")
+    ended = run(fleet, EXPECT, "-n=shop", "-n=pay*", TEXT)
+    assert answer(ended) == (1, "No: no Pod was found in namespace pay*.")
+
+
+def test_each_named_container_must_match(fleet, run):
+    spec = {"containers": [container("app"), NEW_PROXY], "initContainers": [native("istio-a", OLD)]}
+    fleet.create("shop", pod("two", spec))
+    fleet.settle()
+    ended = run(fleet, EXPECT, "--sidecar-container-name=istio-*")
+    assert ended.summary["expected"]["others"] == {OLD: 1}
+    assert run(fleet, EXPECT).code == 0
+
+
+def test_an_image_that_was_changed_in_place_counts_once_it_runs(cluster, run):
+    """Until the restart, the spec has the new image, and the old one runs."""
+    spec = pod_spec(container("app"), NEW_PROXY)
+    cluster.create("shop", workload("Deployment", "web", spec))
+    cluster.settle()
+    (found,) = cluster.pods("shop", "web")
+    entry = {
+        "manager": "sidecar-rollout",
+        "operation": "Update",
+        "time": "2100-01-01T00:00:00Z",
+        "fieldsV1": {"f:spec": {"f:containers": {'k:{"name":"istio-proxy"}': {"f:image": {}}}}},
+    }
+    metadata = {**found["metadata"], "managedFields": [entry]}
+    cluster.store.change("pods", found, metadata=metadata)
+    ended = run(cluster, EXPECT, TEXT)
+    assert answer(ended) == (1, "No: 1 Pod runs another image (1 not restarted).")
+    conditions = [{**c, "status": "False"} for c in found["status"]["conditions"]]
+    cluster.store.change("pods", found, status={**found["status"], "conditions": conditions})
+    assert answer(run(cluster, EXPECT, TEXT)) == answer(ended)  # nor is one that is not ready
+    entry["time"] = "2000-01-01T00:00:00Z"
+    cluster.store.change("pods", found, metadata=metadata)
+    assert run(cluster, EXPECT).code == 0
+
+
+REVISION = "--expect-annotation=istio.io/rev=1-27-*"
+
+
+def test_an_annotation_of_pods_and_of_answers(cluster, run):
+    """Two revisions of Istio may have the same image."""
+    inject = cluster.injector.inject
+
+    def with_revision(found: dict) -> None:
+        inject(found)
+        found["metadata"].setdefault("annotations", {})["istio.io/rev"] = cluster.revision
+
+    cluster.injector.inject = with_revision
+    upgrade(cluster)
+    cluster.revision = "1-27-0"
+    cluster.namespace("plain")
+    cluster.create("plain", workload("Deployment", "plain"))  # without the sidecar
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    text = "Yes: all 2 Pods with istio-proxy have istio.io/rev=1-27-*, and so would new ones"
+    assert answer(run(cluster, REVISION, TEXT)) == (0, f"{text} (2 workloads were asked).")
+    both = run(cluster, EXPECT, REVISION)
+    assert (both.code, both.summary["expected"]["patterns"]) == (
+        0,
+        ["*:1.27.*", "istio.io/rev=1-27-*"],
+    )
+    cluster.revision = "1-28-0"
+    said = run(cluster, REVISION).summary["expected"]
+    assert said["reasons"] == ["new Pods of 1 workload would get another one"]
+    cluster.create("shop", workload("Deployment", "api"))
+    cluster.settle()
+    text = "No: 1 Pod has another annotation (1 istio.io/rev=1-28-0); new Pods of 2 workloads would get another one."
+    assert answer(run(cluster, REVISION, TEXT)) == (1, text)
+    assert run(cluster, REVISION, "--expect-annotation=istio.io/rev=1-28-0").code == 0
+    assert run(cluster, "--expect-annotation=istio.io/rew=*").summary["expected"]["others"] == {
+        "istio.io/rew=<none>": 3
+    }
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "deployment/web",
+        CONFIRM,
+        "--exclude-namespace=x",
+        "--selector=a=b",
+        "-lapp=web",
+        "--include-annotation=x",
+        "--exclude-annotation=x",
+        "--only-started-before=2026-05-01",
+        "--plan=/dev/null",
+        "--exclude-deployment",
+        "--max-rollouts=1",
+        "--skip-unhealthy",
+        "--skip-downtime",
+        "--allow-removal",
+        "--fail-on-drift",
+        "--evict",
+        "--in-place",
+    ],
+)
+def test_with_an_option_that_leaves_something_out_it_is_bad_usage(run, option):
+    for question in (EXPECT, REVISION):
+        ended = run(None, question, DRIFTED, option, TEXT)
+        name = question.partition("=")[0]
+        flag = {"deployment/web": "TYPE/NAME", "-lapp=web": "--selector"}.get(option)
+        flag = flag or option.partition("=")[0]
+        text = f"{flag} cannot be used with {name}, which asks about all Pods\n"
+        assert (ended.code, ended.stderr.partition("See")[0]) == (2, f"error: {text}")
+
+
+def test_what_leaves_nothing_out_may_stand_beside_it(fleet, run):
+    options = (DRIFTED, "--include-missing", "--confirm=false", "--max-rollouts=100%", "-A")
+    ended = run(fleet, EXPECT, *options, "--include-statefulset", "--parallel-rollouts=5")
+    assert ended.code == 0
+
+
+def test_an_annotation_needs_a_value(run):
+    ended = run(None, "--expect-annotation=istio.io/rev", TEXT)
+    text = 'invalid value "istio.io/rev": must be KEY=VALUE, such as istio.io/rev=1-27-0'
+    assert f"argument --expect-annotation: {text}\n" in ended.stderr
+
+
+@pytest.mark.parametrize("spec", [SPEC, NEW_SPEC], ids=["old", "new"])
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_pod_that_appears_during_the_dry_runs_is_seen(fleet, start, spec, is_owned):
+    """New Pods of a workload that was created meanwhile were not asked about."""
+    held = fleet.fault(method="POST", path="dryRun", release=threading.Event())
+    running = start(fleet, EXPECT)
+    assert held.reached.wait(30)
+    if is_owned:
+        fleet.create("shop", replicated("ReplicaSet", "late", spec))
+        fleet.settle()
+    else:
+        fleet.create("shop", pod("late", spec))
+    held.release.set()
+    ended = running.finish()
+    reasons = [] if spec is NEW_SPEC else ["1 Pod runs another image (1 proxyv2:1.26.2)"]
+    if is_owned and spec is NEW_SPEC:
+        reasons.append("1 workload gave no answer")
+    assert (ended.code, ended.summary["expected"]["reasons"]) == (int(bool(reasons)), reasons)
