@@ -378,7 +378,7 @@ class LivePod(NamedTuple):
     lost_sidecars: frozenset[str] = frozenset()  # see lost_sidecars
     why_managed: str = ""  # why its images are not to be changed in place; see why_images_managed
     uid: str = ""
-    unexpected: tuple[str, str] = ("", "")  # see unexpected_in
+    unexpected: tuple[str, str] = ("", "")  # a code, and what is not as expected
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
@@ -1255,16 +1255,20 @@ def image_changed_at(pod: Json) -> str:
 
     Empty if it was. Such a Pod may look ready, with the new image in its spec, while the old one
     still runs: managedFields tell when it was changed, and the status since when a container runs.
+    Of several that this command ever changed, only the last time is known: those that run with the
+    image of the spec were restarted.
     """
+    images = images_of(pod)
     for entry in nested(pod, "metadata.managedFields"):
         if entry.get("manager") != FIELD_MANAGER:
             continue
-        last = ""  # when one of those that this command ever changed was started
+        changed = containers_in(entry)
         for status in container_statuses(pod):
-            if status["name"] in containers_in(entry):
-                last = max(last, nested(status, "state.running").get("startedAt", ""))
-        if last < entry.get("time", ""):
-            return str(entry["time"])
+            name, started = status["name"], nested(status, "state.running").get("startedAt", "")
+            if name not in changed or started >= entry.get("time", ""):
+                continue
+            if len(changed) == 1 or status.get("image") != images[name]:
+                return str(entry["time"])
     return ""
 
 
@@ -3301,21 +3305,21 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         lost_sidecars=interned(frozenset(lost_sidecars(pod, options))),
         why_managed=why_images_managed(pod),
         uid=uid_of(pod),
-        unexpected=unexpected_in(pod, options) if options.is_question else ("", ""),
+        unexpected=unexpected_in(pod, options) if options.only_drifted else ("", ""),
     )
 
 
 def unexpected_in(pod: Json, options: Options) -> tuple[str, str]:
-    """Return a code, and what a Pod has that is not as expected; empty texts: nothing."""
+    """Return a code, and what a Pod has that is not as expected; an empty text: nothing."""
     found, code = unexpected_part(pod, options), "unexpected"
     if not found and image_changed_at(pod) and any(named_containers(pod, options.sidecars)):
         found, code = "the old image", "not_restarted"
     owner = controller_of(pod)
-    if found and is_ending(pod):
+    if is_ending(pod):
         code = "terminating"
-    elif found and owner and owner.kind == "Job":
+    elif owner and owner.kind == "Job":
         code = "running_to_completion"
-    return code if found else "", found
+    return code, found
 
 
 def unexpected_part(pod: Json, options: Options) -> str:
@@ -3762,7 +3766,10 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     ignored_in_others, _ = ignored_paths(unpacked(first.others), unpacked(second.others))
     live = view_of_others(unpacked(found.sample), options.sidecars)
     return replace(
-        first, ignored=ignored, other_changes=other_changes(live, first.others, ignored_in_others)
+        first,
+        ignored=ignored,
+        other_changes=other_changes(live, first.others, ignored_in_others),
+        unexpected=first.unexpected or second.unexpected,
     )
 
 
@@ -3789,9 +3796,6 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
         return Today(error=ApiError(200, f"unexpected response to the dry run: {error!r}"))
 
 
-NO_TEMPLATE = "NoTemplate"  # the cause of an error: nothing was asked
-
-
 def template_source(cluster: Cluster, found: Found) -> Json:
     """Return the object whose template a workload's Pods come back from. ApiError if unknown."""
     obj = found.obj
@@ -3799,13 +3803,11 @@ def template_source(cluster: Cluster, found: Found) -> Json:
     if is_workload(found.ref) and not is_paused(obj):
         return obj
     if others:
-        text = f"its Pods belong to {len(others) + 1} {owner.kind}s"
-        raise ApiError(200, text, {} if is_workload(found.ref) else {NO_TEMPLATE: text})
+        raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
     if found.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
     if "spec" not in nested(obj, "spec.template"):
-        text = f"the Pod template of {owner.kind} ({owner.group}) cannot be read"
-        raise ApiError(200, text, {NO_TEMPLATE: text})
+        raise ApiError(200, f"the Pod template of {owner.kind} ({owner.group}) cannot be read")
     return obj
 
 
@@ -4125,7 +4127,7 @@ def without_controller(draft: Draft, options: Options) -> str:
 def kind_not_selected(draft: Draft, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
     ref = draft.ref
-    if is_selected_kind(ref, options):
+    if is_selected_kind(ref, options) or options.is_question:
         return ""
     if options.only_drifted and not draft.comparison.is_drifted:
         return ""  # not compared yet, or up to date
@@ -4784,7 +4786,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         is_examined = RULES[decision.code].known > Known.OBJECT or decision.code == "without_pods"
         if is_examined and is_selected_kind(decision.ref, options):
             never_completed += bool(why_never_completed(decision.found, options))
-    asked = [decided[ref] for ref in compared if was_asked(decided[ref])]
+    asked = [decided[ref] for ref in compared if answer_of(decided[ref]) != "not_asked"]
     injector, is_injector_down = injector_problem(asked, options)
     to_roll_out = in_rollout_order(to_roll_out)
     # In the order of --plan; without it, all places are equal.
@@ -4813,12 +4815,17 @@ def workers_for(plan: Plan, options: Options) -> int:
 SILENT = "the injector is down or not selected"
 
 
-def was_asked(decision: Decision) -> bool:
-    """Return whether there was a dry run for a workload, whatever came of it."""
-    error = decision.comparison.today.error
-    if error and NO_TEMPLATE in error.causes:
-        return False
-    return decision.comparison.verdict is not Verdict.NOT_COMPARED
+def answer_of(decision: Decision) -> str:
+    """Return what is known of new Pods of an owner: `not_asked`, as it has no Pod template that
+    could be read, `no_answer`, `would_differ`, or nothing: they would be as expected, if anything
+    is."""
+    ref, owners = decision.ref, decision.found.owners
+    has_one = is_workload(ref) or (len(owners) == 1 and has_template(owners[0]))
+    if not has_one or decision.code in ("gone", "being_deleted"):
+        return "not_asked"
+    if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
+        return "no_answer"
+    return decision.code if decision.code == "would_differ" else ""
 
 
 def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, bool]:
@@ -4839,19 +4846,20 @@ def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, 
 def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str:
     """Return that no dry run returned a sidecar, and what most returned; empty: one did.
 
-    Of one or two answers, the teams themselves may have turned injection off. Where the Pod
-    template states the sidecar, with its image, nobody may have injected it.
+    Of one or two answers, the teams themselves may have turned injection off. A container that the
+    Pod template states, with its image, nobody may have injected.
     """
     rows = []
     for row in asked:
         template, view = nested(row.found.obj, "spec.template"), row.comparison.today.view
-        stated = injected_names(template) if "spec" in template else ()
-        if any(matches(name, names) for name in stated):
-            continue
-        is_removed = bool(view) and options.allow_removal
-        if is_removed or any(matches(name, names) for name in unpacked_object(view)):
+        stated = set(injected_names(template) if "spec" in template else ())
+        if any(matches(name, names) for name in unpacked_object(view).keys() - stated):
             return ""
-        rows.append(row)
+        if view and options.allow_removal:
+            return ""
+        running = {sidecar.name for sidecar in row.found.sidecars} - stated
+        if any(matches(name, names) for name in running) or not stated:
+            rows.append(row)
     verdicts = {row.comparison.verdict for row in rows}
     if not rows or (len(rows) < 3 and verdicts != {Verdict.UNKNOWN}):
         return ""
@@ -4913,7 +4921,10 @@ def pod_codes(
         return {pod.name: (code, ()) for pod in pods if code != UP_TO_DATE}
     if code == UP_TO_DATE:
         code = DRIFTED
-    codes = {}
+    codes: dict[str, tuple[str, Collection[str]]] = {}
+    for pod in pods:
+        if pod.unexpected[0] == "not_restarted":
+            codes[pod.name] = "not_restarted", ()
     for name, containers in compare_pods(pods, decision.comparison.today, options)[0].items():
         own = code
         if is_below_partition(decision.found.obj, name):
@@ -4944,6 +4955,7 @@ class StatedName(NamedTuple):
     text: str  # what is wrong if nothing matches
     must_exist: bool = False
     meant: Collection[str] = ()  # among what there may be a similar name
+    is_selected: bool = True  # else it is excluded
 
 
 def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
@@ -4964,26 +4976,34 @@ def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
         text = f"no Pods of {pattern} have {join_words(options.sidecars, 'or')}"
         yield StatedName(pattern, having, text)
     containers = scan.containers.union(*(row.comparison.added for row in plan.compared))
+    checked = {sidecar.name for row in plan.decisions for sidecar in row.found.sidecars}
+    if options.fail_on_drift:
+        checked |= containers - scan.containers
+    is_yes = options.is_question or options.fail_on_drift
     is_known = bool(scan.pods) and not options.allow_removal
     for row in plan.compared:
         if row.comparison.verdict is Verdict.UNKNOWN:
             is_known = False
     for name in options.sidecars:
-        text = f"no Pods have a container named {name} ({scan.pods} checked)"
-        yield StatedName(name, containers, text, is_known and not is_pattern(name), containers)
+        text = f"no Pod has a container named {name}"
+        if not is_yes:
+            text += f" ({scan.pods} checked)"
+        must_exist = is_known and not is_pattern(name) and name not in containers
+        yield StatedName(name, checked if is_yes else containers, text, must_exist, containers)
     # Excluded namespaces are seen only if all are read.
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
     matching = " that match the selector" if options.selector else ""
     for pattern in (*options.include_namespace, *filter(is_pattern, excluded)):
         text = f"no Pods{matching} in namespace {pattern}"
-        yield StatedName(pattern, scan.namespaces, text, meant=scan.namespaces)
+        is_selected = pattern in options.include_namespace
+        yield StatedName(pattern, scan.namespaces, text, False, scan.namespaces, is_selected)
 
 
 def check_names(options: Options, plan: Plan) -> Names:
     """Check that the names exist that options state exactly. StartError if one does not.
 
-    Warn about patterns that match nothing, and about names of which that is not known. Return those
-    that were to be selected.
+    Warn about patterns that match nothing, and about names of which that is not known. Return the
+    texts about those that were to be selected.
     """
     unmatched = []
     if options.plan is not None and not options.plan:
@@ -4997,8 +5017,8 @@ def check_names(options: Options, plan: Plan) -> Names:
         if stated.must_exist and not options.is_question:
             raise StartError(text)
         log.warning("%s", text)
-        if stated.pattern not in options.exclude_namespace:
-            unmatched.append(stated.pattern)
+        if stated.is_selected:
+            unmatched.append(stated.text)
     for wanted in options.exclude_annotation:
         annotations: list[Labels] = []
         for row in plan.decisions:
@@ -6986,33 +7006,31 @@ class Totals:
         plan = self.plan
         owners = {row.ref for row in plan.decisions}
         counts = Counter({WITHOUT_PODS: len(plan.scan.workloads - owners)})
-        for row in itertools.filterfalse(was_asked, plan.decisions):
-            counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
+        for row in plan.decisions:
+            if answer_of(row) == "not_asked":
+                counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
         return +counts
 
     @property
     def expected(self) -> Json:
         """Return the answer to --expect-image and --expect-annotation, as JSON has it."""
         options = self.options
-        codes = Counter(row.code for row in self.plan.decisions if was_asked(row))
-        silent = codes["rejected"] + codes["unknown"]
+        answers = Counter(map(answer_of, self.plan.decisions))
+        differing = answers["would_differ"]
         created = {pod.workload for pod in self.leftovers if pod.code == "unknown"}  # since
         pods = [pod for pod in self.leftovers if pod.code != "unknown"]
-        no_answer = silent + len(created)
-        unmatched = self.unmatched if self.checked else options.sidecars
-        reasons = []
-        for pattern in unmatched:
-            is_name = pattern in options.sidecars
-            what = "has a container named" if is_name else "was found in namespace"
-            reasons.append(f"no Pod {what} {pattern}")
+        no_answer = answers["no_answer"] + len(created)
+        reasons = list(self.unmatched)
+        if not (reasons or self.checked):
+            reasons.append(f"no Pod has a container named {join_words(options.sidecars, 'or')}")
+        given = {"image": options.expect_image, "annotation": options.expect_annotation}
+        another = f"another {join_words([thing for thing in given if given[thing]], 'or')}"
         if pods:
-            given = {"image": options.expect_image, "annotation": options.expect_annotation}
-            what = join_words([thing for thing in given if given[thing]], "or")
-            text = f"{count_of(len(pods), 'Pod')} {verb_of(len(pods), options)} another {what}"
+            text = f"{count_of(len(pods), 'Pod')} {verb_of(len(pods), options)} {another}"
             reasons.append(f"{text} ({reason_counts(Counter(map(short_found, pods)))})")
-        if codes["would_differ"]:
-            workloads = count_of(codes["would_differ"], "workload")
-            reasons.append(f"new Pods of {workloads} would get another one")
+            another = "another one"
+        if differing:
+            reasons.append(f"new Pods of {count_of(differing, 'workload')} would get {another}")
         if no_answer:
             reasons.append(f"{count_of(no_answer, 'workload')} gave no answer")
         return {
@@ -7021,8 +7039,8 @@ class Totals:
             "pods": self.checked,
             "others": Counter(pod.found for pod in pods),
             "terminating": sum(pod.code == "terminating" for pod in pods),
-            "asked": codes.total() - silent,
-            "would_differ": codes["would_differ"],
+            "asked": answers[""] + differing,
+            "would_differ": differing,
             "no_answer": no_answer,
             "not_asked": {snake_case(noun): count for noun, count in self.not_asked.items()},
             "reasons": reasons,
@@ -7304,8 +7322,8 @@ class Report:
             if pod.code != "unexpected":
                 reason = join_texts(": ", why_left(pod.code), pod.found)
             skips.add(Skip(pod.workload, reason, pod.code))
-        for row in filter(was_asked, plan.decisions):
-            if row.code in ("rejected", "unknown", "would_differ"):
+        for row in plan.decisions:
+            if answer_of(row) in ("no_answer", "would_differ"):
                 skips.add(Skip(row.ref, row.reason, row.code))
                 self.record("skip", row.ref, code=row.code, reason=row.reason)
         for namespace, group in sorted(group_by(skips, lambda row: row.subject.namespace).items()):
@@ -7326,10 +7344,14 @@ class Report:
             others.append(f"{count} {noun}" if noun == WITHOUT_PODS else count_of(count, noun))
         texts = [f"{count_of(asked, 'workload')} {'was' if asked == 1 else 'were'} asked"]
         if others:
-            texts.append(f"{join_words(others)} {'were' if len(others) > 1 else 'was'} not")
+            is_one = self.totals.not_asked.total() == 1
+            texts.append(f"{join_words(others)} {'was' if is_one else 'were'} not")
         new = ", and so would new ones" if asked else ""
-        what = f"{verb_of(pods, options)} {join_words(said['patterns'], 'or')}"
-        return f"Yes: {subject} {what}{new} ({'; '.join(texts)})."
+        wanted = [options.expect_image] if options.expect_image else []
+        by_key = group_by(options.expect_annotation, lambda row: row[0])
+        wanted += [list(map("=".join, rows)) for rows in by_key.values()]
+        what = join_words([join_words(patterns, "or") for patterns in wanted])
+        return f"Yes: {subject} {verb_of(pods, options)} {what}{new} ({'; '.join(texts)})."
 
     def print_namespaces(self, workloads: Sequence[Decision]) -> None:
         """Print a long plan in short, by namespace, those with the most risk first."""
@@ -7589,11 +7611,15 @@ class Report:
         """Return the Pods of an owner that are not up to date; see pod_codes."""
         codes: dict[str, tuple[str, Collection[str]]] = {}
         if self.options.is_question:
-            was_not_asked = not known and found.ref.kind not in ("", "Node", "Job")
+            is_known = known and known.code != "gone"  # which is there again, or cannot be read
+            is_known = is_known or found.ref.kind in ("", "Node", "Job")
             for pod in found.pods:
                 code, part = pod.unexpected
+                if not part:
+                    is_new = pod.sidecars and code != "terminating" and not is_known
+                    code = "unknown" if is_new else ""
                 differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
-                codes[pod.name] = code or ("unknown" if was_not_asked else ""), differing
+                codes[pod.name] = code, differing
             return codes
         if known:
             return pod_codes(found.pods, known, self.options)
@@ -7769,7 +7795,7 @@ class Report:
             if reason == "not up to date":
                 details = reason_counts(by_text(self.totals.not_up_to_date()))
             if reason == "nothing checked":
-                details = join_words(self.totals.unmatched)
+                details = "; ".join(self.totals.unmatched)
                 yield f"no Pod was checked ({details})" if details else "no Pod was checked"
             else:
                 yield f"{count} {reason} ({details})" if details else f"{count} {reason}"

@@ -145,8 +145,15 @@ def test_an_audit_fails_for_whatever_is_not_up_to_date(company, run):
     [
         (["-n=monitoring"], "4 not up to date (3 drifted, 1 not checked)"),
         (["-n=monitoring", "--exclude-annotation=team/debug=true"], "3 not up to date (3 drifted)"),
-        (["-n=monitoring", "deploy/debu*"], "no Pod was checked (deployment/debu*)"),
-        (["-n=monitoring", "-l=app=none"], "no Pod was checked (istio-proxy and monitoring)"),
+        (
+            ["-n=monitoring", "deploy/debu*"],
+            "no Pod was checked (no Pods of deployment/debu* have istio-proxy)",
+        ),
+        (
+            ["-n=monitoring", "-l=app=none"],
+            "no Pod was checked (no Pod has a container named istio-proxy; "
+            "no Pods that match the selector in namespace monitoring)",
+        ),
     ],
 )
 def test_an_audit_fails_closed(cluster, run, options, said):

@@ -271,7 +271,7 @@ class Oracle:
         """A run ends before its plan only for a name that does not exist, or the API server."""
         known = (
             "not found",
-            "no Pods have a container named",
+            "no Pod has a container named",
             "cannot",
             "Unauthorized",
             "50",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -267,14 +268,16 @@ def test_a_workload_whose_pods_all_terminate_is_asked(fleet, run):
     template = {"spec": {"containers": [container("app"), container("istio-proxy", OLD)]}}
     fleet.change("Deployment", "shop", "api", {"spec": {"template": template}})
     ended = run(fleet, EXPECT)
-    assert ended.summary["expected"]["reasons"] == ["new Pods of 1 workload would get another one"]
+    assert ended.summary["expected"]["reasons"] == [
+        "new Pods of 1 workload would get another image"
+    ]
     assert ended.skipped == {"Deployment shop/api": "would_differ"}
 
 
 def test_what_new_pods_would_get_counts(fleet, run):
     fleet.injector.container["image"] = OLD
     ended = run(fleet, EXPECT, TEXT)
-    assert answer(ended) == (1, "No: new Pods of 1 workload would get another one.")
+    assert answer(ended) == (1, "No: new Pods of 1 workload would get another image.")
     assert f"shop:\n  new Pods would have {OLD}:\n    Deployment shop/web\n" in ended.stdout
     ended = run(fleet, EXPECT)
     assert ended.skipped == {"Deployment shop/web": "would_differ"}
@@ -320,7 +323,7 @@ def test_a_name_that_no_pod_has_is_a_no(fleet, run):
         assert answer(both) == (1, f"No: no Pod has a container named {typed}.")
     fleet.delete("Deployment", "shop", "web")
     fleet.create("shop", workload("Deployment", "zero", NEW_SPEC, replicas=0))
-    fleet.wait_for(lambda: not fleet.pods("shop"))
+    fleet.wait_for(lambda: not fleet.store.list("pods", "shop"))
     ended = run(fleet, EXPECT, TEXT)
     assert answer(ended) == (1, "No: no Pod has a container named istio-proxy.")
 
@@ -331,7 +334,7 @@ def test_the_namespaces_that_were_read_stand_in_the_answer(fleet, run):
     text = "Yes: all 2 Pods with istio-proxy in namespace shop run *:1.27.*, and so would new ones "
     assert answer(ended) == (0, f"{text}(1 workload was asked).")
     ended = run(fleet, EXPECT, "-n=shop", "-n=pay*", TEXT)
-    assert answer(ended) == (1, "No: no Pod was found in namespace pay*.")
+    assert answer(ended) == (1, "No: no Pods in namespace pay*.")
 
 
 def test_each_named_container_must_match(fleet, run):
@@ -394,7 +397,7 @@ def test_an_annotation_of_pods_and_of_answers(cluster, run):
     )
     cluster.revision = "1-28-0"
     said = run(cluster, REVISION).summary["expected"]
-    assert said["reasons"] == ["new Pods of 1 workload would get another one"]
+    assert said["reasons"] == ["new Pods of 1 workload would get another annotation"]
     cluster.create("shop", workload("Deployment", "api"))
     cluster.settle()
     text = "No: 1 Pod has another annotation (1 istio.io/rev=1-28-0); new Pods of 2 workloads would get another one."
@@ -467,3 +470,140 @@ def test_a_pod_that_appears_during_the_dry_runs_is_seen(fleet, start, spec, is_o
     if is_owned and spec is NEW_SPEC:
         reasons.append("1 workload gave no answer")
     assert (ended.code, ended.summary["expected"]["reasons"]) == (int(bool(reasons)), reasons)
+
+
+# What looks like a yes
+
+
+def old_for(cluster, name: str) -> None:
+    """New Pods whose name begins like this get the old image."""
+    inject = cluster.injector.inject
+
+    def by_name(found: dict) -> None:
+        of = found["metadata"].get("generateName") or found["metadata"]["name"]
+        cluster.injector.container["image"] = OLD if of.startswith(name) else NEW
+        inject(found)
+
+    cluster.injector.inject = by_name
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "ReplicationController"])
+def test_new_pods_of_an_owner_without_rollouts_count(fleet, run, kind):
+    fleet.create("shop", replicated(kind, "lone"))
+    fleet.settle()
+    old_for(fleet, "lone")
+    ended = run(fleet, EXPECT)
+    assert (ended.code, ended.skipped) == (1, {f"{kind} shop/lone": "would_differ"})
+
+
+def test_a_second_name_must_be_in_a_pod_that_counts(fleet, run):
+    names = [f"--sidecar-container-name={name}" for name in ("istio-proxy", "linkerd-proxy")]
+    ended = {**pod_spec(container("app", "once"), container("linkerd-proxy", "l:1"))}
+    fleet.create("shop", pod("done", {**ended, "restartPolicy": "Never"}, JOB))
+    fleet.create("shop", workload("Deployment", "zero", ended, replicas=0))
+    fleet.create("legacy", pod("elsewhere", ended))
+    fleet.settle()
+    said = "no Pod has a container named linkerd-proxy"
+    found = run(fleet, EXPECT, *names, "-n=sho*", TEXT)
+    assert answer(found) == (1, f"No: {said}.")
+    audit = (DRIFTED, "--fail-on-drift", *names, "-n=sho*", TEXT)
+    assert answer(run(fleet, *audit)) == (1, f"Failed: no Pod was checked ({said}).")
+
+
+def test_a_pattern_that_is_excluded_elsewhere_is_a_pattern(fleet, run):
+    names = ("--sidecar-container-name=istio-proxy", "--sidecar-container-name=linkerd-*")
+    audit = (DRIFTED, "--fail-on-drift", *names, "--exclude-namespace=linkerd-*")
+    assert run(fleet, *audit).code == 1
+
+
+@pytest.mark.parametrize("status", [403, 404])
+@pytest.mark.parametrize("name", ["web", "lone"])
+def test_a_template_that_cannot_be_read_is_no_answer(fleet, run, name, status):
+    """Its Pods are there: either it may not be read, or is there again."""
+    fleet.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    fleet.create("shop", replicated("ReplicaSet", "lone"))
+    fleet.settle()
+    body = {"kind": "Status", "message": "no", "code": status}
+    fleet.fault(method="GET", path=f"replicasets/{name}", status=status, times=9, body=body)
+    assert answer(run(fleet, EXPECT, TEXT)) == (1, "No: 1 workload gave no answer.")
+
+
+def test_pods_that_are_gone_in_the_end_are_no_yes(fleet, start):
+    held = fleet.fault(method="POST", path="dryRun", release=threading.Event())
+    running = start(fleet, EXPECT)
+    assert held.reached.wait(30)
+    fleet.delete("Deployment", "shop", "web")
+    fleet.wait_for(lambda: not fleet.store.list("pods", "shop"))
+    held.release.set()
+    said = running.finish().summary["expected"]
+    assert (said["yes"], said["pods"]) == (False, 0)
+    assert said["reasons"] == ["no Pod has a container named istio-proxy"]
+
+
+def test_both_answers_count(cluster, run):
+    inject, calls = cluster.injector.inject, []
+
+    def changing(found: dict) -> None:
+        inject(found)
+        calls.append("1-26-2" if len(calls) == 2 else "1-27-0")
+        found["metadata"].setdefault("annotations", {})["istio.io/rev"] = calls[-1]
+
+    cluster.injector.inject = changing
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.container["env"] = [{"name": "X", "value": "1"}]  # it is asked twice
+    assert run(cluster, REVISION).code == 1
+    assert calls == ["1-27-0", "1-27-0", "1-26-2"]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_each_container_that_was_changed_must_have_been_restarted(cluster, run, both):
+    spec = pod_spec(NEW_PROXY, container("vault-agent", NEW))
+    cluster.create("shop", workload("Deployment", "web", spec))
+    cluster.settle()
+    (found,) = cluster.pods("shop", "web")
+    status, names = copy.deepcopy(found["status"]), ("istio-proxy", "vault-agent")
+    for row in status["containerStatuses"]:
+        is_restarted = both or row["name"] == "vault-agent"
+        row["state"]["running"]["startedAt"] = f"2026-01-01T12:00:0{9 * is_restarted}Z"
+        row["image"] = NEW if is_restarted else OLD
+    containers = {f'k:{{"name":"{name}"}}': {"f:image": {}} for name in names}
+    entry = {
+        "manager": "sidecar-rollout",
+        "operation": "Update",
+        "time": "2026-01-01T12:00:05Z",
+        "fieldsV1": {"f:spec": {"f:containers": containers}},
+    }
+    metadata = {**found["metadata"], "managedFields": [entry]}
+    cluster.store.change("pods", found, status=status, metadata=metadata)
+    options = [f"--sidecar-container-name={name}" for name in names]
+    assert run(cluster, EXPECT, *options).code == (not both)
+    audit = run(cluster, DRIFTED, "--fail-on-drift", *options)
+    assert audit.summary["not_up_to_date"] == ({} if both else {"not_restarted": 1})
+    assert audit.code == (not both)
+
+
+def test_a_deployment_without_the_sidecar_that_is_created_meanwhile_is_no_matter(fleet, start):
+    fleet.namespace("plain")
+    held = fleet.fault(method="POST", path="dryRun", release=threading.Event())
+    running = start(fleet, EXPECT)
+    assert held.reached.wait(30)
+    fleet.create("plain", workload("Deployment", "late"))
+    fleet.settle()
+    held.release.set()
+    assert running.finish().code == 0
+
+
+def test_an_image_and_an_annotation_are_both_expected(fleet, run):
+    for name in "ab":
+        found = pod(name, NEW_SPEC)
+        found["metadata"]["annotations"] = {"team": "a", "rev": "2"}
+        fleet.create("legacy", found)
+    fleet.settle()
+    more = ("--expect-image=x", "--expect-annotation=team=*", "--expect-annotation=rev=2")
+    ended = run(fleet, EXPECT, *more, "-n=legacy", TEXT)
+    assert answer(ended) == (
+        0,
+        "Yes: all 2 Pods with istio-proxy in namespace legacy run *:1.27.* or x, team=* and "
+        "rev=2 (0 workloads were asked; 2 bare Pods were not).",
+    )

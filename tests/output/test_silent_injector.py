@@ -184,3 +184,16 @@ def test_two_workloads_may_have_turned_it_off(three, run):
     assert ended.summary["injector"] == ""
     assert ended.summary["not_up_to_date"] == {"losing_sidecar": 2}
     assert run(three, DRIFTED, CONFIRM).code == 0
+
+
+@pytest.mark.parametrize("state", ["ignored", "fails", "denies"])
+def test_a_container_that_templates_state_is_no_sign_of_an_injector(cluster, run, state):
+    """A wildcard matches both."""
+    for name in "abc":
+        spec = pod_spec(container("app"), container("sql-proxy", "sql:1"))
+        cluster.create("shop", workload("Deployment", name, spec))
+    cluster.settle()
+    cluster.injector.state = state
+    ended = run(cluster, DRIFTED, CONFIRM, "--sidecar-container-name=*-proxy")
+    assert ended.code == 3
+    assert "no dry run returned *-proxy (0 of 3)" in ended.summary["error"]

@@ -351,7 +351,7 @@ def plan(cluster, run, tmp_path):
     make_old(cluster)
     cluster.injector.container["image"] = NEW
     path = tmp_path / "plan.jsonl"
-    path.write_text(run(cluster, DRIFTED).stdout)
+    path.write_text(cluster.translate(run(cluster, DRIFTED).stdout))
     return f"--plan={path}"
 
 
