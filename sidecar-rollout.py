@@ -105,7 +105,6 @@ import os
 import queue
 import random
 import re
-import select
 import shlex
 import shutil
 import signal
@@ -264,7 +263,6 @@ class Options:
     expect_image: list[str]  # with shell wildcards
     expect_annotation: list[AnnotationFilter]
     confirm: bool
-    confirm_each: bool
     evict: bool
     in_place: bool
     max_unavailable: Amount | None
@@ -277,7 +275,6 @@ class Options:
     soak: float | None  # seconds
     annotation_prefix: str
     rollout_reason: str  # see reason_for
-    record_events: bool
     kubeconfig: str | None
     context: str | None
     kubectl: str
@@ -1509,7 +1506,6 @@ class Outcome(Word):
     INCOMPLETE = "incomplete"
     STILL_DRIFTED = "still drifted"
     SKIPPED = "skipped"
-    DECLINED = "declined"
     INTERRUPTED = "interrupted"  # no longer waited for
     NOT_STARTED = "not started"
 
@@ -1965,11 +1961,6 @@ OPTIONS = {
     ),
     "Rollout": (
         Option(
-            "--confirm-each",
-            "Apply the changes, but ask before each workload",
-            narrows=True,
-        ),
-        Option(
             "--evict",
             "Also evict Pods that a restart does not replace, one at a time per workload",
             narrows=True,
@@ -2048,10 +2039,6 @@ OPTIONS = {
             DEFAULT_REASON,
         ),
         Option(
-            "--record-events",
-            "Record an Event on each workload that was restarted, evicted or changed",
-        ),
-        Option(
             "--kubectl PATH", "Path to kubectl (default: the one on the PATH)", file_path, "kubectl"
         ),
     ),
@@ -2075,7 +2062,6 @@ def build_parser() -> ArgumentParser:
         group = parser.add_argument_group(title)
         for option in options:
             add_option(group, option)
-    parser.set_defaults(confirm=None)  # not given, which does not contradict --confirm-each
     version = f"{PROGRAM} {VERSION}"  # in the last group
     group.add_argument("--version", action="version", version=version, help="Show the version")
     group.add_argument("--help", "-h", action="help", help="Show this help")
@@ -2121,14 +2107,13 @@ def parse_args(argv: Sequence[str]) -> Options:
     if given.expect_image or given.expect_annotation:
         given.only_drifted = given.include_missing = True
         given.kinds = frozenset(WORKLOADS)
-    contradiction = find_contradiction(given)  # reads the kinds, and --confirm as it was given
+    contradiction = find_contradiction(given)  # reads the kinds
     if contradiction:
         parser.error(contradiction)
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before
     if given.plan and given.cutoff is not NO_CUTOFF:
         given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
-    given.confirm = bool(given.confirm or given.confirm_each)
     return Options(**with_keys(vars(given), Options.__dataclass_fields__))
 
 
@@ -2157,13 +2142,9 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if not given.kinds and not given.evict:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
-    if given.fail_on_drift and (given.confirm or given.confirm_each):
+    if given.fail_on_drift and given.confirm:
         hint = "run the audit afterwards, as a command of its own"
         return f"--fail-on-drift cannot be used with --confirm; {hint}"
-    if given.confirm_each and given.confirm is False:
-        return "--confirm-each cannot be used with --confirm=false"
-    if given.confirm_each and not sys.stdin.isatty():
-        return "--confirm-each requires a terminal on standard input"
     are_compared = [bool(row.sidecar_hash) for row in (given.plan or {}).values()]
     if are_compared and all(are_compared) != given.only_drifted:
         return "--plan was made with other options: --only-drifted belongs to both or to neither"
@@ -2765,28 +2746,6 @@ class Cluster:
         }
         query = {"fieldManager": FIELD_MANAGER}
         decode_object(self.request("PATCH", path_of(ref), query=query, body=body, retries=0))
-
-    def record_event(self, found: Found, message: str, is_failure: bool) -> None:
-        """Record an Event on a workload, for `kubectl describe`; without permission, nothing."""
-        ref = found.ref
-        subject = {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
-        now = format_time(self.now())
-        body = {
-            "metadata": {"generateName": f"{ref.name}.", "namespace": ref.namespace},
-            "involvedObject": subject | {"uid": nested(found.obj, "metadata.uid") or ""},
-            "type": "Warning" if is_failure else "Normal",
-            "reason": "SidecarRolloutFailed" if is_failure else "SidecarRollout",
-            "message": shorten(message, 1000),
-            "source": {"component": FIELD_MANAGER},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            path = f"{CORE}/namespaces/{ref.namespace}/events"
-            self.request("POST", path, body=body, retries=0)
-        except ApiError as error:
-            log.debug("cannot record an Event: %s", error, extra={"workload": str(ref)})
 
     def user(self) -> str:
         """Return this user's name; empty if the API server does not tell (before 1.28)."""
@@ -5408,16 +5367,12 @@ class Work:
         if nested(self.obj, "metadata.uid") != uid:
             raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
 
-    def write(self, send: Callable[..., Answer], *parts: Any, is_undo: bool = False) -> Answer:
+    def write(self, send: Callable[..., Answer], *parts: Any) -> Answer:
         """Send a write once, unless something speaks against it by now.
 
-        The only way to write. UnsuccessfulError if nothing else may be begun, StoppedWaiting after
-        the second signal.
+        The only way to write. UnsuccessfulError if nothing else may be begun.
         """
-        if self.signals.is_second():
-            raise StoppedWaiting
-        if not is_undo:
-            self.require_running()
+        self.require_running()
         return send(*parts)
 
     def require_running(self) -> None:
@@ -5895,7 +5850,7 @@ NOUNS = {  # of each method, for the log
     Method.EVICT: "eviction",
     Method.IN_PLACE: "image change",
 }
-LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED, Outcome.DECLINED)
+LISTED_BY_REASON = (Outcome.NOT_STARTED, Outcome.SKIPPED)
 
 
 def described(result: Result) -> str:
@@ -6486,7 +6441,7 @@ class ImageChange(PodByPod):
         self.prefix = f"Pod {problem or name_of(now)}: has the new image, but {yet} yet; "
         stuck = why_not_started(pod, now, images)
         if stuck:
-            self.put_back(pod, str(stuck))
+            self.fail(str(stuck))
         return f"waiting for Pod {problem or f'{name_of(now)} {awaited}'}"
 
     def is_up(self, before: Json, pod: Json, names: Collection[str]) -> bool:
@@ -6501,38 +6456,25 @@ class ImageChange(PodByPod):
         return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
 
     def give_up(self, problem: str) -> None:
-        """Put the old image back, unless the Pod is ready by now, and only has to stay so."""
-        (pod,) = self.batch.values()
+        """Fail, unless the Pod is ready by now, and only has to stay so."""
         if not self.ready_ids:
-            seconds = self.options.timeout + self.min_ready
-            self.put_back(pod, f"still {problem} after {seconds:g}s")
+            self.fail(f"still {problem} after {self.options.timeout + self.min_ready:g}s")
 
-    def put_back(self, pod: Json, problem: str) -> NoReturn:
-        """Put the old images back, and raise UnsuccessfulError.
+    def fail(self, problem: str) -> NoReturn:
+        """Raise UnsuccessfulError for the Pod that was changed, with what to do.
 
-        That is not waited for. The kubelet ignores the image of a native sidecar whose startup
-        probe has not passed: then only a new Pod helps.
+        The next change of its image helps, too, but the kubelet ignores the image of a native
+        sidecar whose startup probe has not passed: then only a new Pod does.
         """
-        old = with_keys(images_of(pod), self.images_to_change(pod))
-        text = ""
-        for pause in itertools.islice(growing(0.5), RETRIES):
-            try:
-                self.write(self.cluster.change_images, pod, old, is_undo=True)
-                text = "the old image was put back"
-                break
-            except ApiError as error:
-                text = f"the old image was not put back: {first_line(error)}"
-                if error.status in (400, 404, 409, 422) or is_denied(error):
-                    break
-            self.signals.wait(pause)
+        (pod,) = self.batch.values()
         stop_reason = ""
         if not self.rollouts.proven.is_set():
             stop_reason = f"the new image does not start in {self.ref}"
         ref = ObjectRef("Pod", self.ref.namespace, name_of(pod))
         command = shlex.join(self.cluster.connection.kubectl_command(ref, "delete"))
         self.prefix = ""
-        hint = f"if the Pod does not become ready, run `{command}`"
-        message = f"Pod {name_of(pod)}: {problem}; {text}; {hint}"
+        hint = f"repair the injector and run this command again, or run `{command}`"
+        message = f"Pod {name_of(pod)}: {problem}; {hint}"
         raise UnsuccessfulError(Outcome.FAILED, message, stop_reason)
 
 
@@ -6584,11 +6526,6 @@ def why_not_started(before: Json, pod: Json, names: Collection[str]) -> Stuck | 
 # 15. Scheduler: the whole plan, by the main thread ------------------------------------------------
 
 
-VERBS = {  # for questions
-    Method.RESTART: "Roll out",
-    Method.EVICT: "Evict Pods of",
-    Method.IN_PLACE: "Change images of",
-}
 METHODS: Mapping[Method, type[Work]] = {
     Method.RESTART: Restart,
     Method.EVICT: Eviction,
@@ -6629,17 +6566,7 @@ class Rollouts:
         seconds = seconds_since(started)
         comparison = replace(work.decision.comparison, today=work.today)
         latest = replace(work.decision, comparison=comparison)
-        result = replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
-        if self.options.record_events and work.is_begun and (earlier or not result.may_complete):
-            self.record_event(result, work)
-        return result
-
-    def record_event(self, result: Result, work: Work) -> None:
-        """Record what became of a workload, unless nothing may be written anymore."""
-        if not self.signals.is_second():
-            reason = reason_for(work.decision, self.options)
-            message = join_texts("; ", described(result), result.message, reason)
-            self.cluster.record_event(work.found, message, result.outcome in FAILURES)
+        return replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
 
 
 @dataclass(eq=False)
@@ -6648,7 +6575,6 @@ class Task:
 
     planned: Decision
     earlier: Result | None = None  # timed out, or beyond its progress deadline
-    answer: str = ""  # of a person
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
 
@@ -6667,7 +6593,6 @@ class Scheduler:
         self.signals = rollouts.signals
         self.report = report
         self.workers = workers
-        self.asks = rollouts.options.confirm_each  # until the answer is "all"
         self.in_progress: dict[ObjectRef, Task] = {}
         self.waiting: deque[Task] = deque()
         self.rechecks: deque[Task] = deque()
@@ -6763,28 +6688,20 @@ class Scheduler:
             is_alone = not (task.earlier or self.rollouts.proven.is_set())
             if len(self.in_progress) >= (1 if is_alone else self.workers):
                 return
-            if not (task.earlier or self.prepare_start(task)):
+            if not (task.earlier or self.prepare_start()):
                 return
             waiting.popleft()
-            if task.answer == "no":
-                self.report.finish(Result(task.planned, Outcome.DECLINED))
-                continue
             task.started = time.monotonic()
             self.in_progress[task.planned.ref] = task
             self.tasks.put(task)
 
-    def prepare_start(self, task: Task) -> bool:
-        """Return whether a task may start now, or was declined. That may take a while."""
+    def prepare_start(self) -> bool:
+        """Return whether a rollout may start now. That may take a while."""
         if self.why_none_starts():
             return False
-        if self.asks and not task.answer:
-            task.answer = self.ask_person(task.planned)
-            self.asks = task.answer != "all"
-        is_open = task.answer == "no" or self.rollouts.gate.is_open()
+        is_open = self.rollouts.gate.is_open()
         while not self.events.empty():  # what ended meanwhile
             self.handle_event(POLL)
-        if task.answer == "quit":
-            self.signals.stop("quit", "interrupted")
         return is_open and not self.why_none_starts()
 
     def announce_stop(self) -> None:
@@ -6800,32 +6717,6 @@ class Scheduler:
         if self.in_progress and self.signals.received:
             more += " (interrupt again to stop waiting)"
         log.warning("%s: no new rollouts will start%s", reason, more)
-
-    def ask_person(self, planned: Decision) -> str:
-        """Return yes, no, all or quit; the end of input and a signal are quit."""
-        self.report.show_question(planned)
-        question = f"{VERBS[planned.method]} {planned.ref}? [y]es/[n]o/[a]ll/[q]uit: "
-        while True:
-            self.report.progress.write(printable(question))
-            line = self.read_line() or "quit"
-            answer = line.strip().lower()
-            for word in ("yes", "no", "all", "quit"):
-                if answer in (word, word[0]):
-                    return word
-            question = "Answer y, n, a or q: "
-
-    def read_line(self) -> str:
-        """Return what is typed; nothing at the end of input, on a signal, or without a terminal.
-
-        It polls: a read that a signal just missed would wait for the next key.
-        """
-        try:
-            while not self.signals.received:
-                if select.select([sys.stdin], [], [], POLL)[0]:
-                    return os.read(sys.stdin.fileno(), 1024).decode(errors="replace")
-        except OSError:  # the terminal was closed
-            pass
-        return ""
 
     def handle_event(self, seconds: float) -> None:
         """Wait for an event and record it."""
@@ -6942,7 +6833,6 @@ LEVELS = {  # of the log, for results; of others, a warning
     Outcome.COMPLETED_LATE: logging.INFO,
     Outcome.LOST_SIDECAR: logging.ERROR,
     Outcome.FAILED: logging.ERROR,
-    Outcome.DECLINED: logging.INFO,
     Outcome.NOT_STARTED: logging.DEBUG,  # there may be thousands
 }
 
@@ -7499,12 +7389,6 @@ class Report:
         return [f"Not rolled out: {join_words(texts)}."]
 
     # The rollouts
-
-    def show_question(self, workload: Decision) -> None:
-        """Show a workload's line of the plan, and its differences, above the question."""
-        lines = [*self.table([workload]), *difference_lines(workload)]
-        self.progress.show("")
-        self.progress.write("\n" + "\n".join(map(printable, lines)) + "\n")
 
     def show_progress(self, in_progress: Collection[Task], held: str) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""

@@ -112,9 +112,7 @@ def view_of(path: str) -> str:
     return json.dumps(config) if is_plain else ""
 
 
-def run_here(
-    tool: ModuleType, words: list[str], environment: dict[str, str], stdin: str = os.devnull
-) -> Finished:
+def run_here(tool: ModuleType, words: list[str], environment: dict[str, str]) -> Finished:
     """Run the tool's main() with a command line. A process of its own would cost 0.7 s more.
 
     Streams, signals and the settings of the log are those of a new process, and are put back.
@@ -127,7 +125,7 @@ def run_here(
     saved = root.handlers[:], root.filters[:], root.level, logging.raiseExceptions
     with (
         pytest.MonkeyPatch.context() as patch,
-        open(stdin) as typed,
+        open(os.devnull) as typed,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("default")

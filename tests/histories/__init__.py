@@ -70,11 +70,10 @@ def play_on(world: World, tool: ModuleType) -> Played:
         return found
 
     options = list(history.options)
-    dry = [o for o in options if o != "--confirm-each"]
-    first = run(dry)
+    first = run(options)
     commands = printed_commands(first.text)
-    confirmed = options if "--confirm-each" in options else [*options, "--confirm=true"]
-    if commands and history.seed % 2 and "--confirm-each" not in options:
+    confirmed = [*options, "--confirm=true"]
+    if commands and history.seed % 2:
         confirmed = without_program(commands[0])
     if history.plan:
         gone = history.dropped or "none"
@@ -92,7 +91,7 @@ def play_on(world: World, tool: ModuleType) -> Played:
         last = run(confirmed)
     if not oracle.found and last.finished.code != 2:
         same = commands[0] if commands else []
-        make_peace(world, oracle, run, last, without_program(same) if same else dry)
+        make_peace(world, oracle, run, last, without_program(same) if same else options)
     if cluster.server.unexpected:
         oracle.found.append(Violation(0, f"unexpected: {cluster.server.unexpected[0]}"))
     requests = [e.data["request"] for e in world.log if e.what == "request" and e.data["kind"]]
@@ -118,8 +117,6 @@ def without_program(words: list[str]) -> list[str]:
 
 def make_peace(world: World, oracle: Oracle, run, last: Run, same: list[str]) -> None:
     """Rerun what was printed, or the same command, until nothing changes; then all must be up to date."""
-    if "--confirm-each" in same or "--confirm-each" in last.options:
-        return
     if "--confirm=true" not in same:
         same = [*same, "--confirm=true"]
     if any(word.startswith(("--max-duration=1s", "--max-rollouts")) for word in same):

@@ -233,7 +233,6 @@ class History:
     change: str = "image"
     options: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
-    answers: str = ""  # to --confirm-each, such as `yynq`
     plan: str = ""  # one of PLANS: the run that applies gets the records of the dry run by --plan
     dropped: str = ""  # an option of the dry run that the run with --plan does not have
     rerun: str = ""  # the same command again, before any repair: `same`, or after an app `breaks`
@@ -245,7 +244,6 @@ class History:
             f"seed {self.seed}: sidecars: {self.setup}; change: {self.change}",
             *(f"  {app}" for app in self.apps),
             f"  options: {' '.join(self.options)}"
-            + (f" (answers {self.answers})" * bool(self.answers))
             + (f" (--plan: {self.plan}" * bool(self.plan))
             + (f", without {self.dropped}" * bool(self.dropped))
             + (")" * bool(self.plan))
@@ -358,7 +356,7 @@ def some_options(chance: random.Random, apps: tuple[App, ...], setup: str) -> tu
     )
     found += maybe(0.05, "--context=embedded")
     more = random.Random(str(apps))  # of the same history, so that older seeds stay what they were
-    found += [word for word in ("--record-events", "--skip-downtime") if more.random() < 0.1]
+    found += ["--skip-downtime"] * (more.random() < 0.1)
     return (*found, f"--timeout={chance.choice((4, 6))}s")
 
 
@@ -418,11 +416,7 @@ def a_history(seed: int) -> History:
     changes_images = change == "image" and "--in-place" in options
     events = some_events(chance, changes_images)
     found = History(seed, apps, setup, change, options, events)
-    if chance.random() < 0.07:
-        answers = "".join(chance.choices("yna", (50, 30, 5), k=12)) + "q"
-        found = replace(found, options=(*options, "--confirm-each"), answers=answers)
-        found = replace(found, events=without_kills(found.events))  # it needs a terminal
-    elif chance.random() < 0.2:
+    if chance.random() < 0.2:
         found = replace(found, plan=chance.choices(PLANS, (8, 6, 6, 1, 1))[0])
     found = with_more(found, random.Random(f"more of {seed}"))
     return with_rules(found, random.Random(f"rules of {seed}"))
@@ -430,7 +424,7 @@ def a_history(seed: int) -> History:
 
 def with_more(found: History, chance: random.Random) -> History:
     """Return a history with what came later; older seeds stay what they were otherwise."""
-    is_alone = not found.answers and all(event.what != "kill -9" for event in found.events)
+    is_alone = all(event.what != "kill -9" for event in found.events)
     if found.plan and chance.random() < 0.3:
         may_go = [w for w in found.options if w in ("--evict", "--in-place", "--include-missing")]
         found = replace(found, dropped=chance.choice([*may_go, "--include-statefulset"]))
@@ -452,7 +446,7 @@ def with_more(found: History, chance: random.Random) -> History:
 
 def with_rules(found: History, chance: random.Random) -> History:
     """Return a history with what each rule of evictions, writes and answers is about."""
-    if found.answers or any(event.what == "kill -9" for event in found.events):
+    if any(event.what == "kill -9" for event in found.events):
         return found
     target = chance.randrange(1000)
     number = chance.choice((0, 0, 0, 1, 2))

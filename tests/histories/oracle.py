@@ -304,9 +304,6 @@ class Oracle:
             if kind == "patch":
                 _, _, _, _, _, namespace, _, name = request.path.split("/")
                 yield entry, kind, self.world.apps.get(f"{namespace}/{name}"), None
-            elif kind == "Event":
-                if not (self.options.has("--record-events") and run.confirm):
-                    self.say(4, f"an Event that nobody asked for: {request.body}")
             elif kind in ("eviction", "image change"):
                 namespace, name = request.path.split("/")[4], request.path.split("/")[6]
                 pod = self.pod_before(entry, namespace, name)
@@ -341,7 +338,7 @@ class Oracle:
             is_new = app is not None and app.key not in begun
             if is_new:
                 begun[app.key] = entry.at
-            # Each try is a write of its own; what does not start with a new image is put back.
+            # Each try to change an image is a write of its own.
             is_other = is_new or kind in ("patch", "eviction")
             if is_other and signals and entry.at > signals[0] + LATE:
                 self.say(4, f"{what} {entry.at - signals[0]:.2f} s after the first signal")
@@ -919,7 +916,7 @@ class Oracle:
     def check_peace(self, run: Run, scene: Scene) -> None:
         """All that the options allow to replace, and whose application is well, is up to date."""
         options = self.options = Words(list(self.history.options))
-        if options.has("--confirm-each") or options.has("--max-rollouts") or not run.summary:
+        if options.has("--max-rollouts") or not run.summary:
             return
         if any(options.has(f) for f in ("--max-duration", "--skip-unhealthy", "--skip-downtime")):
             return

@@ -8,7 +8,6 @@ import fnmatch
 import hashlib
 import json
 import os
-import pty
 import random
 import re
 import shlex
@@ -666,7 +665,7 @@ class World:
 
     def run(self, tool: ModuleType, options: list[str], events: tuple[Event, ...] = ()) -> Run:
         """One run of the tool to its end; the events happen in it."""
-        is_confirmed = "--confirm=true" in options or "--confirm-each" in options
+        is_confirmed = "--confirm=true" in options
         if is_confirmed:  # an audit is a command of its own
             options = [word for word in options if word != "--fail-on-drift"]
         real = self.words(options)
@@ -769,16 +768,11 @@ class World:
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         self.is_catching = True
         saved = {name: getattr(tool, name) for name in ("Report", "Signals", *CONSTANTS)}
-        typed, keyboard = None, None
         threads, processes = {thread.ident for thread in threading.enumerate()}, children()
         try:
-            if "--confirm-each" in words:
-                keyboard, typed = pty.openpty()
-                os.write(keyboard, "".join(f"{a}\n" for a in self.history.answers).encode())
             for name, value in {"Report": Both, "Signals": Seen, **CONSTANTS}.items():
                 setattr(tool, name, value)
-            stdin = os.ttyname(typed) if typed else os.devnull
-            return run_here(tool, words, environment, stdin)
+            return run_here(tool, words, environment)
         finally:
             self.running.clear()
             for name, value in saved.items():
@@ -788,8 +782,6 @@ class World:
                 self.is_catching = False
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for number in filter(None, (keyboard, typed)):
-                os.close(number)
 
     def break_one(self) -> None:
         """The application of a workload becomes unready, long after any rollout."""

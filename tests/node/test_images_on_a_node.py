@@ -9,7 +9,7 @@ import pytest
 from clusters.embedded import is_ready
 from situations import (
     IN_PLACE,
-    OLD,
+    PROXY,
     create,
     image_of,
     images,
@@ -20,7 +20,7 @@ from situations import (
     startup_probe,
 )
 from support import KUBECTL
-from texts import PUT_BACK
+from texts import REPAIR_IMAGE
 
 pytestmark = [pytest.mark.both, pytest.mark.node, pytest.mark.timeout(400)]
 
@@ -45,7 +45,7 @@ def message_of(ended) -> str:
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_a_sidecar_that_ends_after_it_was_called_ready_is_put_back(slowly, run, native):
+def test_a_sidecar_that_ends_after_it_was_called_ready_fails(slowly, run, native):
     """Without probes, a container is ready from its start to its end, and so is its Pod."""
     inject(slowly, "1.26.2", native=native)
     create(slowly, "web", replicas=3)
@@ -53,12 +53,13 @@ def test_a_sidecar_that_ends_after_it_was_called_ready_is_put_back(slowly, run, 
     ended = run(slowly, *IN_PLACE, "--timeout=60s")
     assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
     assert "container istio-proxy: CrashLoopBackOff: Error (exit code 1)" in message_of(ended)
-    assert PUT_BACK in message_of(ended)
+    assert REPAIR_IMAGE in message_of(ended)
     assert message_of(ended).endswith(" (0 of 3 Pods changed)")
-    assert images(slowly) == ["1.26.2"] * 3
-    slowly.wait_for(lambda: all(map(is_ready, slowly.pods("shop"))), 60)
-    counts = sorted(sidecar_of(pod)["restartCount"] for pod in slowly.pods("shop"))
-    assert counts[:2] == [0, 0]  # only one was changed
+    assert sorted(images(slowly)) == ["1.26.2"] * 2 + ["1.27.0-crashing"]
+    inject(slowly, "1.27.0", native=native)
+    ended = run(slowly, *IN_PLACE, "--timeout=60s")
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"}), message_of(ended)
+    assert images(slowly) == ["1.27.0"] * 3
 
 
 @pytest.mark.parametrize("probes", [ready_probe, startup_probe])
@@ -84,28 +85,30 @@ def test_the_next_pod_is_changed_once_the_last_one_has_stayed_ready(
     assert ended.summary["pods"]["ready"] == 2
 
 
-def test_a_native_sidecar_whose_image_cannot_be_pulled_is_put_back_at_the_timeout(cluster, run):
+def test_a_native_sidecar_whose_image_cannot_be_pulled_fails_at_the_timeout(cluster, run):
     """Its status may stay `terminated`, with exit code 0: only an event says why."""
     inject(cluster, "1.26.2", native=True)
     create(cluster, "web")
     inject(cluster, "1.27.0-broken", native=True)
     ended = run(cluster, *IN_PLACE, "--timeout=10s")
     assert ended.outcomes == {"shop/web": "failed"}
-    assert PUT_BACK in message_of(ended)
+    assert REPAIR_IMAGE in message_of(ended)
     assert message_of(ended).endswith(" (0 of 2 Pods changed)")
-    cluster.wait_for(lambda: all(map(is_ready, cluster.pods("shop"))), 60)
+    inject(cluster, "1.27.0", native=True)
+    assert run(cluster, *IN_PLACE, "--timeout=60s").outcomes == {"shop/web": "succeeded"}
+    assert images(cluster) == ["1.27.0"] * 2
 
 
-def test_a_pod_whose_kubelet_ignores_the_old_image_is_to_be_deleted(cluster, run):
+def test_a_pod_whose_kubelet_ignores_the_next_image_is_to_be_deleted(cluster, run):
     """Until its startup probe has passed, no other image of a native sidecar counts."""
     inject(cluster, "1.26.2", native=True, **startup_probe())
     create(cluster, "web")
     inject(cluster, "1.27.0-neverready", native=True, **startup_probe())
     ended = run(cluster, *IN_PLACE, "--timeout=15s")
     assert ended.outcomes == {"shop/web": "failed"}
-    assert PUT_BACK in message_of(ended)
+    assert REPAIR_IMAGE in message_of(ended)
     (changed,) = (pod for pod in cluster.pods("shop") if not is_ready(pod))
-    assert image_of(changed) == OLD
+    assert image_of(changed) == f"{PROXY}1.27.0-neverready"
     command = message_of(ended).split("`")[1]
     name, context = changed["metadata"]["name"], cluster.name
     assert command == f"kubectl delete pod/{name} --namespace shop --context {context}"
@@ -129,6 +132,6 @@ def test_a_program_that_does_not_exist(cluster, run, native):
     assert "container istio-proxy: RunContainerError" in message_of(
         ended
     ) or "StartError" in message_of(ended)
-    assert PUT_BACK in message_of(ended)
+    assert REPAIR_IMAGE in message_of(ended)
     assert message_of(ended).endswith(" (0 of 2 Pods changed)")
-    assert images(cluster) == ["1.26.2"] * 2
+    assert sorted(images(cluster)) == ["1.26.2", "1.27.0-noprogram"]

@@ -98,8 +98,6 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
         ("--confirm=no --only-drifted", "--confirm=no --only-drifted --confirm=true"),
         ("--only-drifted --fail-on-drift", "--only-drifted --confirm=true"),
         ("--confirm=true --max-rollouts=2", "--confirm=true --max-rollouts=2"),
-        ("--confirm-each", "--confirm-each"),
-        ("--confirm-each=false", "--confirm-each=false --confirm=true"),
         ("-- deployment/web", "deployment/web --confirm=true"),
     ],
 )
@@ -108,7 +106,7 @@ def test_the_command_to_apply(tool, monkeypatch, given_options, applied):
     words = given_options.split()
     monkeypatch.setattr(tool.sys, "orig_argv", ["python3", "x.py", *words])
     cutoff = "--only-started-before=2026-05-01T13:00:00Z"
-    confirm = given_options.startswith("--confirm=true") or given_options == "--confirm-each"
+    confirm = given_options.startswith("--confirm=true")
     options = options_of(tool, cutoff=moment, confirm=confirm)
     found = tool.next_command(words, options, "test")
     assert " ".join(found) == f"python3 x.py {applied} {cutoff} --context=test"

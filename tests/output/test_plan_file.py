@@ -13,7 +13,7 @@ from clusters.embedded.manifests import replicated, workload
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CONFIRM, DRIFTED, TEXT, a_workload, command, options_of, upgrade
-from texts import NEEDS_TERMINAL, NO_RECORD
+from texts import NO_RECORD
 
 JSON = ("--log-format=json", DRIFTED)
 FIELDS = ("kind", "namespace", "name", "group", "uid", "sidecar_hash", "method", "started_before")
@@ -251,17 +251,6 @@ def test_whatever_a_file_has_it_is_a_plan_or_bad_usage(tool, tmp_path_factory, f
     else:
         assert all(isinstance(part, str) for ref in plan for part in ref)
         sorted(plan)  # as the report does
-
-
-def test_a_question_and_a_plan_cannot_both_come_from_standard_input(fleet, tmp_path):
-    (tmp_path / "plan.jsonl").write_text("")
-    words, environment = command(fleet.kubeconfig, TEXT, DRIFTED, "--plan=-", "--confirm-each")
-    with open(tmp_path / "plan.jsonl") as plan:
-        ended = subprocess.run(words, env=environment, stdin=plan, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr.partition("\n")[0]) == (
-        2,
-        f"error: {NEEDS_TERMINAL}",
-    )
 
 
 def test_a_plan_of_several_files_is_one(fleet, run, tmp_path):

@@ -9,7 +9,7 @@ import threading
 import pytest
 from clusters.embedded.manifests import workload
 from support import CONFIRM, TEXT, command, patched
-from texts import NEEDS_TERMINAL, NO_NEW_ROLLOUTS
+from texts import NO_NEW_ROLLOUTS
 
 pytestmark = pytest.mark.both
 
@@ -52,11 +52,3 @@ def test_with_closed_streams_the_rollouts_go_on(cluster, closed):
     assert "Traceback" not in ended.stderr
     assert ended.returncode == 0, ended.stderr
     assert patched(cluster) == ["web"]
-
-
-def test_without_standard_input_nothing_can_be_asked(cluster):
-    words, environment = command(cluster.kubeconfig, "--confirm-each", TEXT)
-    shell = ["bash", "-c", 'exec "$@" <&-', "bash", *words]
-    ended = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert NEEDS_TERMINAL in ended.stderr

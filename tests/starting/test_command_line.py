@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import SCRIPT, TEXT, a_workload
-from texts import NEEDS_TERMINAL, TYPE_AND_NAME
+from texts import TYPE_AND_NAME
 
 NAME = "--sidecar-container-name=istio-proxy"
 
@@ -131,11 +131,6 @@ def test_an_invalid_value_is_reported_with_what_it_must_be(refused, option, valu
             "--fail-on-drift requires --only-drifted",
         ),
         (
-            [NAME, "--confirm-each", "--confirm=false"],
-            "--confirm-each cannot be used with --confirm=false",
-        ),
-        ([NAME, "--confirm-each"], NEEDS_TERMINAL),
-        (
             [NAME, "--exclude-deployment"],
             "no workloads selected: --exclude-deployment requires --include-statefulset, --include-daemonset or --evict",
         ),
@@ -206,7 +201,6 @@ def test_defaults(tool):
     assert (options.parallel_rollouts, options.timeout) == ((1, False), 300.0)
     assert options.max_rollouts == (100, True)
     assert options.max_failures is None
-    assert options.confirm_each is False
     assert (options.annotation_prefix, options.rollout_reason) == (
         "sidecarRollout",
         "Update sidecars",  # and their names, and what changes

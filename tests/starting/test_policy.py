@@ -276,7 +276,7 @@ def test_evictions_and_changes_in_place_work(guarded, kubectl, token, run):
     upgrade(guarded)
     found = kubeconfig_with(guarded, token("sidecar-rollout"))
     here = f"--include-namespace={guarded.names.real('shop')}"
-    ended = run(found, here, DRIFTED, CONFIRM, "--in-place", "--record-events", "deployment/*")
+    ended = run(found, here, DRIFTED, CONFIRM, "--in-place", "deployment/*")
     assert ended.outcomes == {"shop/a-deployment": "succeeded"}, ended.stderr
     assert {r["method"] for r in ended.of("plan")} == {"in_place"}
     ended = run(found, here, DRIFTED, CONFIRM, "--evict", "rs/lone")

@@ -497,12 +497,6 @@ MUTATIONS = (
     ),
     # In place
     Mutation(
-        "in place: the old image is not put back",
-        "in_place image_changes",
-        "                self.write(self.cluster.change_images, pod, old, is_undo=True)\n",
-        "                pass\n",
-    ),
-    Mutation(
         "in place: a ready Pod does not wait for the others",
         "in_place image_changes",
         "        return super().obstacle(pod)\n",
@@ -564,18 +558,6 @@ MUTATIONS = (
         "who_and_why",
         "    parts = list(images)\n",
         "    parts = list(map(difference_text, decision.differences))\n",
-    ),
-    Mutation(
-        "Events: they are recorded without the option",
-        "who_and_why",
-        "if self.options.record_events and work.is_begun and",
-        "if work.is_begun and",
-    ),
-    Mutation(
-        "Events: of what was skipped, too",
-        "who_and_why",
-        "if self.options.record_events and work.is_begun and",
-        "if self.options.record_events and",
     ),
     Mutation(
         "downtime: --skip-downtime skips nothing",
@@ -673,25 +655,25 @@ MUTATIONS = (
     Mutation(
         "expected: no answer is no no",
         "expected",
-        "        no_answer = silent + len(created)\n",
+        '        no_answer = answers["no_answer"] + len(created)\n',
         "        no_answer = len(created)\n",
     ),
     Mutation(
         "expected: workloads that were created since are not asked",
         "expected",
-        '            was_not_asked = not known and found.ref.kind not in ("", "Node", "Job")\n',
-        "            was_not_asked = False\n",
+        '            is_known = is_known or found.ref.kind in ("", "Node", "Job")\n',
+        "            is_known = True\n",
     ),
     Mutation(
         "expected: no Pod at all is a yes",
         "expected",
-        "        unmatched = self.unmatched if self.checked else options.sidecars\n",
-        "        unmatched = self.unmatched\n",
+        "        if not (reasons or self.checked):\n",
+        "        if False:\n",
     ),
     Mutation(
         "expected: a name that nobody has is no no",
         "expected exit_codes census",
-        "            unmatched.append(stated.pattern)\n",
+        "            unmatched.append(stated.text)\n",
         "            pass\n",
     ),
     Mutation(
@@ -715,14 +697,56 @@ MUTATIONS = (
     Mutation(
         "injector down: it must have answered",
         "silent_injector",
-        "        rows.append(row)\n    verdicts",
-        "        if view:\n            rows.append(row)\n    verdicts",
+        "            rows.append(row)\n    verdicts",
+        "            if view:\n                rows.append(row)\n    verdicts",
     ),
     Mutation(
         "injector down: a sidecar that the Pod template states counts",
         "silent_injector",
-        "        if any(matches(name, names) for name in stated):\n            continue\n",
+        "        if any(matches(name, names) for name in unpacked_object(view).keys() - stated):\n",
+        "        if any(matches(name, names) for name in unpacked_object(view)):\n",
+    ),
+    Mutation(
+        "injector down: workloads that state it all are asked about it",
+        "silent_injector",
+        "        if any(matches(name, names) for name in running) or not stated:\n",
+        "        if True:\n",
+    ),
+    Mutation(
+        "expected: owners without rollouts are not asked",
+        "expected",
+        "    if is_selected_kind(ref, options) or options.is_question:\n",
+        "    if is_selected_kind(ref, options):\n",
+    ),
+    Mutation(
+        "expected: the second answer does not count",
+        "expected",
+        "        unexpected=first.unexpected or second.unexpected,\n",
         "",
+    ),
+    Mutation(
+        "in place: of several containers, any one that was restarted counts for all",
+        "expected",
+        '            if len(changed) == 1 or status.get("image") != images[name]:\n',
+        "            if len(changed) == 1:\n",
+    ),
+    Mutation(
+        "audit: what was changed in place and not restarted is up to date",
+        "expected",
+        '        if pod.unexpected[0] == "not_restarted":\n',
+        "        if False:\n",
+    ),
+    Mutation(
+        "audit: a name that only Pods have that do not count",
+        "expected",
+        "    is_yes = options.is_question or options.fail_on_drift\n",
+        "    is_yes = False\n",
+    ),
+    Mutation(
+        "expected: what is gone was deleted",
+        "expected",
+        '            is_known = known and known.code != "gone"',
+        "            is_known = bool(known)",
     ),
     Mutation(
         "injector down: rollouts start",
@@ -869,10 +893,10 @@ MUTATIONS = (
         "        return stuck\n",
     ),
     Mutation(
-        "in place: a Pod that is ready at the timeout is put back",
+        "in place: a Pod that is ready at the timeout has failed",
         "image_changes",
-        "        if not self.ready_ids:\n            seconds",
-        "        if True:\n            seconds",
+        "        if not self.ready_ids:\n            self.fail",
+        "        if True:\n            self.fail",
     ),
     Mutation(
         "in place: a startup probe that has not passed is no matter",
@@ -1047,16 +1071,16 @@ MUTATIONS = (
         "                if error.status == 500:\n                    raise\n                problem = error\n                self.is_begun",
     ),
     Mutation(
-        "writes: after the second signal, too",
+        "writes: after a signal, too",
         "writes",
-        "        if self.signals.is_second():\n            raise StoppedWaiting\n        if not is_undo:\n",
-        "        if not is_undo:\n",
+        "        self.require_running()\n        return send",
+        "        return send",
     ),
     Mutation(
         "writes: the transport repeats a patch",
         "writes",
-        '        decode_object(self.request("PATCH", path_of(ref), query=query, body=body, retries=0))\n\n    def record_event',
-        '        decode_object(self.request("PATCH", path_of(ref), query=query, body=body))\n\n    def record_event',
+        '        decode_object(self.request("PATCH", path_of(ref), query=query, body=body, retries=0))\n\n    def user',
+        '        decode_object(self.request("PATCH", path_of(ref), query=query, body=body))\n\n    def user',
     ),
     Mutation(
         "patch: others start after one without an answer",
@@ -1086,8 +1110,8 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that drift after the plan are up to date",
         "numbers",
-        "if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):",
-        "if decision.comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):",
+        "    if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):\n        return {",
+        "    if decision.comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):\n        return {",
     ),
     Mutation(
         "numbers: surge Pods are counted",
@@ -1416,8 +1440,8 @@ MUTATIONS = (
         "",
     ),
     Mutation(
-        "ask: what ended while a question was open is handled later",
-        "confirm_each scheduler",
+        "gate: what ended while it was asked is handled later",
+        "gate scheduler",
         "        while not self.events.empty():  # what ended meanwhile\n            self.handle_event(POLL)\n",
         "",
     ),

@@ -269,11 +269,11 @@ class Kubelet:
             acted = self._acted.setdefault((metadata["uid"], name), statuses[name]["image"])
             if acted == image:
                 continue
-            self._acted[metadata["uid"], name] = image
             self._observe(pod)
-            if is_init(pod, name) and not is_native(pod, name):
-                continue
             if is_native(pod, name) and not self._acts_on(spec, statuses[name]):
+                continue  # once it has ended, it is started with this image, too
+            self._acted[metadata["uid"], name] = image
+            if is_init(pod, name) and not is_native(pod, name):
                 continue
             self._next(pod, name, image, self._kill)
 
