@@ -7015,7 +7015,7 @@ class Report:
     """Writes text or JSON records to standard output."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
-    MAX_LEFTOVERS = MAX_NAMESPACES = 10
+    MAX_NAMESPACES = 10  # that are printed
 
     def __init__(
         self,
@@ -7289,7 +7289,7 @@ class Report:
 
     def table(self, workloads: Sequence[Decision]) -> list[str]:
         """Return the plan in the order given, a line for each workload."""
-        rows = [["#", "NAMESPACE", "WORKLOAD", "PODS", "OLD", "SIDECAR", "AGE", "DIFF", "NOTES"]]
+        rows = [["#", "NAMESPACE", "WORKLOAD", "PODS", "OLD", "SIDECAR", "DIFF", "NOTES"]]
         for workload in workloads:
             ref, found = workload.ref, workload.found
             row = [
@@ -7299,7 +7299,6 @@ class Report:
                 str(workload.pods_replaced),
                 str(len(workload.old_pods)),
                 sidecar_text(sorted(found.sidecars), self.with_names) or "<none>",
-                human_duration(time.time() - found.oldest_pod.timestamp()),
                 self.letters.get(ref, ""),
                 self.notes(workload),
             ]
@@ -7309,7 +7308,7 @@ class Report:
             for row, cell in zip(rows, [key.rpartition("/")[2].upper(), *cells], strict=True):
                 row.insert(-1, cell)
         if not self.letters:
-            rows = [[*row[:7], *row[8:]] for row in rows]
+            rows = [[*row[:6], *row[7:]] for row in rows]
         elif self.width:
             needed = max(map(len, format_table([row[:-1] for row in rows]))) + 2 + MIN_NOTES
             if needed > self.width:  # names are not to be cut, and DIFF refers to the sidecar
@@ -7536,32 +7535,6 @@ class Report:
         if lines:
             self.print(*lines, "")
 
-    def print_leftovers(self) -> None:
-        """Print the Pods that are not up to date after a run, by workload, the worst first."""
-        if not self.options.only_drifted:
-            return
-        compared = [pod for pod in self.totals.leftovers if is_audited(pod.code)]
-        groups = group_by(compared, lambda pod: (pod.workload, pod.code))
-        worst = [outcome.snake_case for outcome in FAILURES]
-
-        def order(group: tuple[ObjectRef, str]) -> tuple[int, tuple[ObjectRef, str]]:
-            code = group[1]
-            return worst.index(code) if code in worst else len(worst), group
-
-        lines = []
-        for ref, code in sorted(groups, key=order):
-            line = f"  {ref}: {why_left(code)}"
-            pods = sorted(pod.subject for pod in groups[ref, code])
-            if pods != [ref]:
-                line += f": {self.names_of(pods)}"
-            lines.append(line)
-        if not lines:
-            return
-        shown = ["", "Pods that are not up to date:", *lines[: self.MAX_LEFTOVERS]]
-        if len(lines) > self.MAX_LEFTOVERS:
-            shown.append(f"and {count_of(len(lines) - self.MAX_LEFTOVERS, 'more workload')}")
-        self.print(*shown)
-
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
         records = []
@@ -7605,8 +7578,6 @@ class Report:
         verb = ""
         if self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}:
             verb = "resume"
-        if options.confirm:
-            self.print_leftovers()
         if options.confirm:
             self.print("")
             if plan.workloads:  # else it stands above

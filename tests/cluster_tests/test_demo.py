@@ -32,7 +32,6 @@ def test_without_options_it_is_the_dry_run_for_istio_proxy():
         "PODS",
         "OLD",
         "SIDECAR",
-        "AGE",
         "NOTES",
     ]
     assert DRY_RUN in rows

@@ -31,7 +31,7 @@ def test_workloads_that_differ_in_the_same_way_have_the_same_letter(every_kind, 
     names = "newer", "native", "db", "agent", "web"
     assert [row[0] for row in rows] == list("12345")
     assert [row[2].partition("/")[2] for row in rows] == list(names)
-    assert [row[7] for row in rows] == list("abbbb")
+    assert [row[6] for row in rows] == list("abbbb")
 
 
 def test_no_more_than_five_differences_are_shown_without_debug(every_kind, run):

@@ -25,7 +25,7 @@ def test_they_are_columns_named_as_by_kubectl(fleet, run):
     lines = run(fleet, DRIFTED, TEXT, *COLUMNS).stdout.splitlines()
     (header,) = [line for line in lines if line.startswith("#")]
     assert header.split()[-3:] == ["TEAM", "TIER", "NOTES"]
-    rows = {line.split()[2]: line.split()[8:10] for line in lines if " deployment/" in line}
+    rows = {line.split()[2]: line.split()[7:9] for line in lines if " deployment/" in line}
     assert rows == {"deployment/web": ["payments", "1"], "deployment/api": ["<none>", "<none>"]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
@@ -70,12 +71,14 @@ def test_nothing_starts(three, run, state):
 def answers_by_name(cluster, states: dict[str, str]) -> None:
     """The injector is in another state for some Deployments."""
     call = type(cluster.injector).__call__
+    one_at_a_time = threading.Lock()
 
     class ByName(type(cluster.injector)):
         def __call__(self, pod, namespace, dry_run) -> None:
             name = pod["metadata"].get("generateName", "").partition("-")[0]
-            self.state = states.get(name, "works")
-            call(self, pod, namespace, dry_run)
+            with one_at_a_time:
+                self.state = states.get(name, "works")
+                call(self, pod, namespace, dry_run)
 
     cluster.injector.__class__ = ByName
 
