@@ -297,7 +297,7 @@ class Options:
         return row.cutoff if row else self.cutoff
 
 
-END_OF_TIME = NO_CUTOFF = datetime.max.replace(tzinfo=timezone.utc)
+NO_CUTOFF = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def snake_case(text: str) -> str:
@@ -1419,22 +1419,12 @@ NOT_COMPARED = Comparison()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draft:
-    """What any rule knows of a workload."""
+class Decision:
+    """What is done about a workload, or why nothing is; see decide."""
 
     found: Found
     comparison: Comparison = NOT_COMPARED
     planned: Decision | None = None  # of a worker's: what the plan had decided
-
-    @property
-    def ref(self) -> ObjectRef:
-        return self.found.ref
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision(Draft):
-    """What is done about a workload, or why nothing is; see decide."""
-
     # Known to the rules of Known.METHOD and later; see draft_of
     method: Method = Method.RESTART
     old_pods: Names = ()  # to be replaced or changed
@@ -1446,6 +1436,10 @@ class Decision(Draft):
     downtime: bool = False  # whether all its Pods may be away at once
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
+
+    @property
+    def ref(self) -> ObjectRef:
+        return self.found.ref
 
     @property
     def differences(self) -> Sequence[Difference]:
@@ -2411,7 +2405,7 @@ class Cluster:
         self.counts_as_absent: Collection[int] = (403, 404)
         # How far the API server's clock is ahead of time.monotonic, by the latest responses
         self.clocks: deque[float] = deque(maxlen=9)
-        self.cached_controller_uid = functools.cache(self.read_controller_uid)  # of ReplicaSets
+        self.controller_uids: dict[ObjectRef, str] = {}  # of ReplicaSets, by whoever read them
         self.open_connections(REQUESTS_AT_A_TIME)
 
     def open_connections(self, count: int) -> None:
@@ -2587,7 +2581,9 @@ class Cluster:
                 continue
             controller, uid = controller_of(pod), controller_uid(pod)
             if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
-                uid = self.cached_controller_uid(controller)
+                if controller not in self.controller_uids:
+                    self.controller_uids[controller] = controller_uid(self.metadata_of(controller))
+                uid = self.controller_uids[controller]
             if uid == nested(obj, "metadata.uid"):
                 pods.append(pod)
         return pods
@@ -2612,13 +2608,9 @@ class Cluster:
             return None
         return pods
 
-    def read_controller_uid(self, ref: ObjectRef) -> str:
-        """Return the UID of the controller of an object; empty if it has none."""
-        return controller_uid(self.find(path_of(ref), self.counts_as_absent, accept=METADATA_ONLY))
-
-    def read_controller(self, ref: ObjectRef) -> ObjectRef | None:
-        """Return the controller of an object, from its metadata alone; None if it has none."""
-        return controller_of(self.find(path_of(ref), self.counts_as_absent, accept=METADATA_ONLY))
+    def metadata_of(self, ref: ObjectRef) -> Json:
+        """Return an object with its metadata alone; empty if it does not exist."""
+        return self.find(path_of(ref), self.counts_as_absent, accept=METADATA_ONLY)
 
     def workload(self, ref: ObjectRef) -> Json:
         """Return the workload as it is now; empty if it does not exist.
@@ -4023,7 +4015,7 @@ def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
 
 
 @rule(Known.OWNER, why_left="not selected", is_audited=False)
-def not_named(draft: Draft, options: Options) -> str:
+def not_named(draft: Decision, options: Options) -> str:
     """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
     if not is_named(draft.ref, options):
         return "not selected by TYPE/NAME or --plan"
@@ -4031,7 +4023,7 @@ def not_named(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)
-def excluded(draft: Draft, options: Options) -> str:
+def excluded(draft: Decision, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
     if has_any(unwanted, *annotations_to_match(draft.found)):
@@ -4042,7 +4034,7 @@ def excluded(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)
-def not_included(draft: Draft, options: Options) -> str:
+def not_included(draft: Decision, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
     if wanted and not has_any(wanted, *annotations_to_match(draft.found)):
@@ -4051,7 +4043,7 @@ def not_included(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OWNER, why_left="static Pod")
-def static_pod(draft: Draft, options: Options) -> str:
+def static_pod(draft: Decision, options: Options) -> str:
     """A static Pod, which the kubelet of its node manages."""
     if draft.ref.kind == "Node":
         return "static Pod, managed by the kubelet of its node"
@@ -4059,7 +4051,7 @@ def static_pod(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OWNER, why_left="of Jobs", is_audited=False)
-def running_to_completion(draft: Draft, options: Options) -> str:
+def running_to_completion(draft: Decision, options: Options) -> str:
     """A Pod of a Job, which runs to completion."""
     if draft.ref.kind == "Job" and draft.ref.group == "batch":
         return "runs to completion"
@@ -4067,7 +4059,7 @@ def running_to_completion(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OWNER)
-def restart_policy(draft: Draft, options: Options) -> str:
+def restart_policy(draft: Decision, options: Options) -> str:
     """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
     if any(pod.may_end for pod in draft.found.pods):
         return "restartPolicy is not Always; replace it with the tools of its controller"
@@ -4075,7 +4067,7 @@ def restart_policy(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OWNER)
-def without_controller(draft: Draft, options: Options) -> str:
+def without_controller(draft: Decision, options: Options) -> str:
     """A Pod without a controller, which nobody would create again."""
     if not draft.ref.kind:
         return "not managed by a controller; delete and recreate it manually"
@@ -4083,7 +4075,7 @@ def without_controller(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OWNER, why_left="drifted", rank=6)
-def kind_not_selected(draft: Draft, options: Options) -> str:
+def kind_not_selected(draft: Decision, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
     ref = draft.ref
     if is_selected_kind(ref, options) or options.is_question:
@@ -4098,7 +4090,7 @@ def kind_not_selected(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.EXISTS)
-def gone(draft: Draft, options: Options) -> str:
+def gone(draft: Decision, options: Options) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
     if draft.found.stored != b"":
         return ""
@@ -4107,7 +4099,7 @@ def gone(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.EXISTS, why_left="being deleted", is_audited=False)
-def being_deleted(draft: Draft, options: Options) -> str:
+def being_deleted(draft: Decision, options: Options) -> str:
     """It or its namespace is being deleted."""
     if nested(draft.found.obj, "metadata.deletionTimestamp"):
         return "being deleted"
@@ -4120,7 +4112,7 @@ def being_deleted(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OBJECT)
-def another_object(draft: Draft, options: Options) -> str:
+def another_object(draft: Decision, options: Options) -> str:
     """Has another UID than in `--plan`: it was created again."""
     row = options.row_of(draft.ref)
     if row and row.uid != nested(draft.found.obj, "metadata.uid"):
@@ -4129,7 +4121,7 @@ def another_object(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OBJECT)
-def restarted_meanwhile(draft: Draft, options: Options) -> str:
+def restarted_meanwhile(draft: Decision, options: Options) -> str:
     """Restarted by another run since the plan."""
     planned = draft.planned
     if not planned or planned.method is not Method.RESTART:
@@ -4141,7 +4133,7 @@ def restarted_meanwhile(draft: Draft, options: Options) -> str:
 
 
 @rule(Known.OBJECT, why_left="without Pods", rank=2)
-def without_pods(draft: Draft, options: Options) -> str:
+def without_pods(draft: Decision, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
     if draft.found.sample:
         return ""
@@ -4656,8 +4648,8 @@ def controllers_of(
             continue
         if not is_selected_by(unpacked_object(objects.get(found.ref, b"")), found.sample):
             unknown.append(owner)
-    asked = in_parallel(unknown, cluster.read_controller)
-    return {owner: controller or owner for owner, controller in asked}
+    asked = in_parallel(unknown, cluster.metadata_of)
+    return {owner: controller_of(obj) or owner for owner, obj in asked}
 
 
 def is_selected_by(deployment: Json, sample: bytes) -> bool:
@@ -5282,7 +5274,7 @@ class Work:
     def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         self.note_pods()
-        result, _ = self.result_now(END_OF_TIME)
+        result, _ = self.result_now()
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
         if result.outcome is not Outcome.SUCCEEDED:
@@ -5295,7 +5287,7 @@ class Work:
         patient = self.cluster
         self.cluster = patient.at_a_glance()
         try:
-            return self.result_now(END_OF_TIME)
+            return self.result_now()
         finally:
             self.cluster = patient
 
@@ -5608,7 +5600,7 @@ class Work:
             self.tell(f"verifying: {result.message}")
             self.signals.wait(0.5)
 
-    def result_now(self, ready_if_older: datetime) -> tuple[Result, Progress]:
+    def result_now(self, ready_if_older: datetime = NO_CUTOFF) -> tuple[Result, Progress]:
         """Return what the Pods say now, and the Pods.
 
         Those that are older than `ready_if_older` must be ready; the others must not be stuck.
@@ -5784,7 +5776,7 @@ class Restart(Work):
 
         SkipError if the workload was deleted.
         """
-        result, progress = self.result_now(END_OF_TIME)
+        result, progress = self.result_now()
         if result.outcome is Outcome.LOST_SIDECAR:
             return replace(result, message=f"{result.message}; {error}")
         if is_paused(self.obj) or error == PAUSED:

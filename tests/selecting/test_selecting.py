@@ -214,8 +214,9 @@ def test_a_deployment_is_known_by_its_name_only_if_it_selects_the_pods(tool, sel
     asked = []
 
     class Cluster:
-        def read_controller(self, ref):
+        def metadata_of(self, ref):
             asked.append(ref)
+            return {}
 
     objects = {} if selected is None else {web: tool.packed(a_deployment("web", **selected))}
     sample = tool.packed({"metadata": {"labels": labels}})

@@ -88,10 +88,3 @@ def test_only_decide_asks_rules(tool):
 def test_the_table_of_codes_is_that_of_the_rules(tool):
     rows = re.findall(r"^  \| `(\w+)` \| (.*) \|$", REFERENCE.read_text(), re.MULTILINE)
     assert rows == [(code, rule.applies.__doc__) for code, rule in tool.RULES.items()]
-
-
-def test_a_rule_of_an_early_stage_cannot_read_what_is_known_later(tool):
-    """A Draft has no method and no old Pods; mypy checks what a rule reads of it."""
-    for code, rule in tool.RULES.items():
-        is_early = rule.known < tool.Known.METHOD
-        assert (rule.applies.__annotations__["draft"] == "Draft") == is_early, code
