@@ -376,6 +376,8 @@ class LivePod(NamedTuple):
     why_managed: str = ""  # why its images are not to be changed in place; see why_images_managed
     uid: str = ""
     unexpected: tuple[str, str] = ("", "")  # a code, and what is not as expected
+    revision: str = ""  # of its Pod template, by a label; see new_pods
+    restarts: frozenset[str] = frozenset()  # see timestamps_in
 
 
 NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
@@ -957,25 +959,6 @@ def failure_condition(workload: Json) -> str:
     return message_text(failed.get("message", ""))
 
 
-def in_whole_seconds(moment: datetime) -> str:
-    """Return a time in whole seconds, to compare with those of Kubernetes."""
-    return moment.isoformat()[:19]
-
-
-def last_change(workload: Json) -> tuple[str, bool]:
-    """Return when a Pod template was changed last, in whole seconds, and whether by this command.
-
-    managedFields tell; the time is empty if they are not known.
-    """
-    last = ("", False)
-    for entry in nested(workload, "metadata.managedFields"):
-        if "f:template" in nested(entry, "fieldsV1.f:spec"):
-            is_own = entry.get("manager") == FIELD_MANAGER
-            # Of two changes in the same second, that of this command counts.
-            last = max(last, (entry.get("time", "")[:19], is_own))
-    return last
-
-
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
 
 
@@ -984,14 +967,19 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
 
     Also those in restartedAt if it has a controller: operators keep no other annotation.
     """
+    is_controlled = controller_of(workload) is not None
+    return timestamps_in(template_annotations(workload), is_controlled, prefix)
+
+
+def timestamps_in(annotations: Labels, is_controlled: bool, prefix: str = "") -> list[str]:
+    """Return the times in annotations of a Pod template, or of a Pod; see timestamps_of."""
+    end = f"{prefix}.rollout.timestamp"
     times = []
-    for key, value in template_annotations(workload).items():
+    for key, value in annotations.items():
         if key == RESTARTED_AT:
-            is_ours = controller_of(workload) is not None
-        elif prefix:
-            is_ours = key == f"{prefix}.rollout.timestamp"
+            is_ours = is_controlled
         else:
-            is_ours = key.endswith(".rollout.timestamp")
+            is_ours = key == end if prefix else key.endswith(end)
         if is_ours:
             times.append(value)
     return times
@@ -1030,8 +1018,9 @@ def shortage_of(ref: ObjectRef, obj: Json) -> str:
 
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+HASH_LABEL = "pod-template-hash"
 CONTROLLER_LABELS = (
-    "pod-template-hash",
+    HASH_LABEL,
     "controller-revision-hash",
     "pod-template-generation",
     POD_INDEX_LABEL,
@@ -1135,7 +1124,7 @@ def view_of(pod: Json, names: Names) -> bytes:
     OpenTelemetry operator writes both into an environment variable.
     """
     text = with_metadata(plain_json(sidecar_parts(pod, names)), pod)
-    template_hash = nested(pod, "metadata.labels").get("pod-template-hash", "\0")
+    template_hash = nested(pod, "metadata.labels").get(HASH_LABEL, "\0")
     for reference in nested(pod, "metadata.ownerReferences"):
         if reference["name"].endswith(f"-{template_hash}"):
             text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
@@ -1325,24 +1314,16 @@ class Found:
 
     @property
     def pods_that_lost(self) -> set[str]:
-        """Return the Pods that lost a sidecar in a rollout of this command.
+        """Return the Pods that lack a sidecar that this command restarted them to have.
 
-        Not if somebody has changed the template since: a team may have turned injection off.
+        Whoever has restarted them since: that annotation came with their template.
         """
-        names = {pod.name for pod in self.pods if pod.lost_sidecars}
-        if names and not last_change(self.obj)[1]:
-            return set()
-        return names
+        return {pod.name for pod in self.pods if pod.lost_sidecars}
 
     @property
     def lost_sidecar_names(self) -> set[str]:
         """Return the sidecars that these Pods lost."""
-        lost = self.pods_that_lost
-        names: set[str] = set()
-        for pod in self.pods:
-            if pod.name in lost:
-                names |= pod.lost_sidecars
-        return names
+        return set().union(*(pod.lost_sidecars for pod in self.pods))
 
     @property
     def waits_for_lost_pod(self) -> bool:
@@ -1482,7 +1463,7 @@ class Plan:
     workloads: Sequence[Decision] = ()  # in rollout order
     selected_count: int = 0  # how many of them --max-rollouts leaves
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
-    never_completed: int = 0  # rollouts of earlier runs that were never complete
+    never_completed: Collection[ObjectRef] = ()  # whose rollouts of earlier runs never were
     injector: str = ""  # what is wrong with it; empty: nothing
     is_injector_down: bool = False  # then nothing may start
     skips: Sequence[Skip] = ()
@@ -3222,7 +3203,7 @@ def sidecars_of(pods: Iterable[LivePod]) -> frozenset[Sidecar]:
 
 def implied_workload(owner: ObjectRef, pod: Json) -> ObjectRef:
     """Return what a ReplicaSet's name implies: it is <deployment>-<pod-template-hash>."""
-    template_hash = nested(pod, "metadata.labels").get("pod-template-hash", "\0")
+    template_hash = nested(pod, "metadata.labels").get(HASH_LABEL, "\0")
     name = owner.name.removesuffix(f"-{template_hash}")
     if owner.kind == "ReplicaSet" and name != owner.name:
         return ObjectRef("Deployment", owner.namespace, name, "apps")
@@ -3238,7 +3219,7 @@ def sidecars_in(pod: Json, names: Names) -> frozenset[Sidecar]:
 
 def live_pod(pod: Json, options: Options) -> LivePod:
     """Return what is kept of a Pod."""
-    names = options.sidecars
+    names, labels = options.sidecars, nested(pod, "metadata.labels")
     ready = is_ready(pod)
     problem = "" if ready else waiting_reason(pod)
     stuck = interned(frozenset(stuck_sidecars(pod, names))) if problem else frozenset()
@@ -3257,6 +3238,8 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         why_managed=why_images_managed(pod),
         uid=uid_of(pod),
         unexpected=unexpected_in(pod, options) if options.only_drifted else ("", ""),
+        revision=interned(labels.get("controller-revision-hash") or labels.get(HASH_LABEL, "")),
+        restarts=interned(frozenset(timestamps_in(annotations_of(pod), is_controlled=True))),
     )
 
 
@@ -4180,7 +4163,9 @@ def lost_sidecar(draft: Decision, options: Options) -> str:
         return ""
     lost = f"{len(found.pods_that_lost)} of {count_of(len(found.pods), 'Pod')}"
     text = f"{lost} lost {join_words(missing)}"
-    return f"{text}, and new ones would not get it; repair the injector"
+    hint = "repair the injector; if the Pods are to have none, exclude the workload, or remove the"
+    key = f"{options.annotation_prefix}.rollout.sidecars"
+    return f"{text}, and new ones would not get it; {hint} annotation {key} with its next release"
 
 
 def is_needed(draft: Decision, options: Options) -> bool:
@@ -4201,6 +4186,8 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
         if is_repair(draft):
             return ""
         reason = why_incomplete(draft.found)
+        if reason and ("Progressing", "False") in conditions_of(draft.found.obj):
+            return f"{reason}; repair the application"
         if reason:
             return f"{reason}; wait, or run `kubectl rollout status`"
         if draft.comparison.is_drifted or draft.method is not Method.RESTART:
@@ -4368,11 +4355,20 @@ def has_downtime(draft: Decision, options: Options) -> str:
 
 
 def new_pods(found: Found) -> list[LivePod]:
-    """Return the Pods created since the Pod template was changed; none if that is not known."""
-    changed, _ = last_change(found.obj)
-    if not changed:
-        return []
-    return [pod for pod in found.pods if in_whole_seconds(pod.created) >= changed]
+    """Return the Pods of the latest Pod template, by what they say; none if that is not known.
+
+    They have the time of this command, if the template has it, and the label of its revision. A
+    StatefulSet has that in its status; of others, the latest Pod tells, which may have replaced an
+    old one.
+    """
+    times = set(timestamps_of(found.obj))
+    pods = [pod for pod in found.pods if pod.restarts >= times]
+    latest = max((pod.created for pod in pods), default=None)
+    revisions = {pod.revision for pod in pods if pod.created == latest}
+    revision = nested(found.obj, "status.updateRevision")
+    if revision:
+        revisions = {revision}
+    return [pod for pod in pods if pod.revision and revisions == {pod.revision}]
 
 
 def is_repair(draft: Decision) -> bool:
@@ -4416,13 +4412,13 @@ def why_incomplete(found: Found) -> str:
 
 
 def why_never_completed(found: Found, options: Options) -> str:
-    """Return why the last rollout was never complete, if this command began it.
+    """Return why the last rollout was never complete, if this command began it, or one before.
 
-    Empty if it was, or if somebody else has changed the Pod template since.
+    Whatever was changed since: it is not known to be well before it is complete.
     """
     obj = found.obj
-    changed, is_own = last_change(obj)
-    if not (is_own and timestamps_of(obj, options.annotation_prefix)):
+    times = timestamps_of(obj, options.annotation_prefix)
+    if not times:
         return ""
     reason = why_incomplete(found)
     if reason or not is_never_complete(obj):
@@ -4432,7 +4428,7 @@ def why_never_completed(found: Found, options: Options) -> str:
         cause = f"no Pods: {cause}"
     if not cause:
         return ""
-    return f"not healthy since its rollout at {changed[:10]}: {cause}"
+    return f"not healthy since its rollout at {max(times)[:10]}, or a later one: {cause}"
 
 
 def why_not_healthy(found: Found) -> str:
@@ -4605,13 +4601,8 @@ def read_lists(
 
 
 def reduce_and_pack(obj: Json) -> bytes:
-    """Remove what the plan does not need from a workload, and return it, packed."""
-    entries = []  # see last_change
-    for entry in nested(obj, "metadata.managedFields"):
-        if "f:template" in nested(entry, "fieldsV1.f:spec"):
-            known = with_keys(entry, ("manager", "time"))
-            entries.append(known | {"fieldsV1": {"f:spec": {"f:template": {}}}})
-    obj["metadata"]["managedFields"] = entries
+    """Remove what nobody reads from a workload, and return it, packed."""
+    obj["metadata"].pop("managedFields", None)
     annotations_of(obj).pop(LAST_APPLIED, None)
     return packed(obj)
 
@@ -4723,7 +4714,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             decided[found.ref] = decide(found, compared[found.ref], options)
     to_roll_out = []
     skips: list[Skip] = []
-    never_completed = 0
+    never_completed = []
     needs_evict = False
     for decision in decided.values():
         skips += skips_of(decision)
@@ -4735,8 +4726,11 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         if decision.code == "degraded" and decision.found.waits_for_lost_pod:
             needs_evict = True
         is_examined = RULES[decision.code].known > Known.OBJECT or decision.code == "without_pods"
-        if is_examined and is_selected_kind(decision.ref, options):
-            never_completed += bool(why_never_completed(decision.found, options))
+        is_examined = is_examined and is_selected_kind(decision.ref, options)
+        if options.skip_unhealthy or not is_examined:
+            continue
+        if why_never_completed(decision.found, options):
+            never_completed.append(decision.ref)
     asked = [decided[ref] for ref in compared if answer_of(decided[ref]) != "not_asked"]
     injector, is_injector_down = injector_problem(asked, options)
     to_roll_out = in_rollout_order(to_roll_out)
@@ -4866,8 +4860,10 @@ def pod_codes(
         kept = decision.kept_pods
         return {name: ("below_partition" if name in kept else code, ()) for name in old}
     is_of_rule = bool(decision.reason)  # the outcome has the same code, and no reason
-    if code == "lost_sidecar" and is_of_rule:  # new ones would not get it, either
-        return {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
+    if code == "lost_sidecar" and is_of_rule:  # new ones would not get it; the others have it
+        lost = {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
+        others = {pod.name: ("losing_sidecar", ()) for pod in pods if pod.sidecars}
+        return others | lost
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
         return {pod.name: (code, ()) for pod in pods if code != UP_TO_DATE}
     if code == UP_TO_DATE:
@@ -6934,8 +6930,8 @@ class Totals:
         failures = self.failed.copy()
         if self.options.confirm:
             failures["lost sidecar"] += self.skips("lost_sidecar")
-            failures["of an earlier run"] += self.plan.never_completed
-            rows = self.options.plan or ()
+            failures["of an earlier run"] += len(self.plan.never_completed)
+            rows = set(self.options.plan or ()).difference(self.plan.never_completed)
             for skip in self.plan.skips:
                 is_over = needs_nothing(skip.code) or skip.code == "not_selected"
                 if skip.subject in rows and not is_over:
@@ -7173,7 +7169,8 @@ class Report:
                 differences=[row._asdict() for row in workload.differences],
             )
         for subject, reason, code in plan.skips:
-            self.record("skip", subject, code=code, reason=reason)
+            is_red = subject in plan.never_completed
+            self.record("skip", subject, code=code, reason=reason, of_an_earlier_run=is_red)
         self.print_differences()
         self.take_census([decision.found for decision in plan.decisions])
         if plan.selected_count:
@@ -7207,7 +7204,9 @@ class Report:
         for row in plan.decisions:
             if answer_of(row) in ("no_answer", "would_differ"):
                 skips.add(Skip(row.ref, row.reason, row.code))
-                self.record("skip", row.ref, code=row.code, reason=row.reason)
+                self.record(
+                    "skip", row.ref, code=row.code, reason=row.reason, of_an_earlier_run=False
+                )
         for namespace, group in sorted(group_by(skips, lambda row: row.subject.namespace).items()):
             self.print_groups(namespace, group)
 
@@ -7636,6 +7635,8 @@ class Report:
             for result in self.unsuccessful[outcome]:
                 ref = result.planned.ref
                 names[outcome.value].append(f"{ref.namespace}/{ref.name}")
+        for ref in self.plan.never_completed:
+            names["of an earlier run"].append(f"{ref.namespace}/{ref.name}")
         for reason, count in self.totals.failures.items():
             failed = names[reason]
             details = ", ".join([*failed[:3], "..."] if len(failed) > 3 else failed)

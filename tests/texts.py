@@ -40,7 +40,7 @@ UPDATED_AND_READY = " updated and ready"
 NEW_HAVE_NONE = " have no sidecar"
 
 # Reasons to skip, by their code
-NEVER_HEALTHY = r"not healthy since its rollout at \d{4}-\d\d-\d\d: "
+NEVER_HEALTHY = r"not healthy since its rollout at \d{4}-\d\d-\d\d, or a later one: "
 N = r"\d+"
 LOOK_AT_INJECTOR = "check what injects it"
 NO_ROLLOUTS = "which has no rollouts; use --evict, or restart it with that controller's tools"
@@ -65,7 +65,8 @@ REASONS = {
     "has_downtime": "its rollout is downtime: all its Pods may be away at once",
     "incomplete_rollout": (
         rf"its rollout is not complete: (its latest spec has not been observed"
-        rf"|{N} of {N} Pods? updated(: .+)?)(; wait, or run `kubectl rollout status`)?"
+        rf"|{N} of {N} Pods? updated(: .+)?)"
+        r"(; wait, or run `kubectl rollout status`|; repair the application)?"
         rf"|{NEVER_HEALTHY}.+"
     ),
     "kind_not_selected": (
@@ -73,7 +74,9 @@ REASONS = {
     ),
     "losing_sidecar": rf"would lose the sidecar .+; {LOOK_AT_INJECTOR}",
     "lost_sidecar": (
-        rf"{N} of {N} Pods? lost .+, and new ones would not get it; repair the injector"
+        rf"{N} of {N} Pods? lost .+, and new ones would not get it; repair the injector; "
+        "if the Pods are to have none, exclude the workload, or remove the annotation "
+        r"\S+\.rollout\.sidecars with its next release"
     ),
     "no_sidecar": "has no Pods with the sidecar",
     "not_found": "does not exist",

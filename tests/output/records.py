@@ -33,7 +33,11 @@ RECORDS = {
         "controlled_by": "its owner, such as a Prometheus",
         "differences": "as in `drift`",
     },
-    "skip": {"code": "see Codes above", "reason": "text for people"},
+    "skip": {
+        "code": "see Codes above",
+        "reason": "text for people",
+        "of_an_earlier_run": "whether its rollout was never complete, which makes the exit code 1",
+    },
     "result": {
         "outcome": "see above",
         "code": "of a workload that was skipped; of one that was not started: `max_rollouts`, `max_failures`, `max_duration`, `gate`, `interrupted`, or `stopped` for another reason",

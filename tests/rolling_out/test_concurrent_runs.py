@@ -52,7 +52,7 @@ def test_a_rollout_in_progress_is_left_alone_whoever_began_it(cluster, run, opti
 def test_a_rollout_that_is_stuck_halfway_is_left_alone(cluster, run):
     """A restart would bury the ReplicaSet that still serves, and rollout undo lead to the bad one."""
     cluster.create("shop", workload("Deployment", "web", progressDeadlineSeconds=1))
-    cluster.settle()
+    make_old(cluster)
     bad = {"spec": {"containers": [{"name": "app", "image": "broken:1"}]}}
     cluster.change("Deployment", "shop", "web", {"spec": {"template": bad}})
     cluster.wait_for(lambda: "ImagePullBackOff" in str(cluster.pods("shop")))
@@ -61,14 +61,20 @@ def test_a_rollout_that_is_stuck_halfway_is_left_alone(cluster, run):
     )
     ended = run(cluster, CONFIRM)
     assert ended.skipped == {"Deployment shop/web": "incomplete_rollout"}
-    assert "1 of 2 Pods updated: " in ended.reasons["Deployment shop/web"]
+    reason = ended.reasons["Deployment shop/web"]
+    assert "1 of 2 Pods updated: " in reason
+    cluster.wait_for(
+        lambda: "ProgressDeadlineExceeded" in str(cluster.get("Deployment", "shop", "web"))
+    )
+    reason = run(cluster, CONFIRM).reasons["Deployment shop/web"]
+    assert reason.endswith("; repair the application")
     assert (ended.code, patched(cluster)) == (0, [])
 
 
 @pytest.mark.embedded("whose kubelet decides which image cannot be pulled")
 def test_a_rollout_that_is_stuck_because_of_the_sidecar_is_repaired(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
-    cluster.settle()
+    make_old(cluster)
     cluster.injector.container["image"] = "broken:1"
     cluster.change(
         "Deployment",
@@ -315,29 +321,43 @@ def test_a_conflict_with_somebody_elses_change_is_checked_again(cluster, start):
 
 
 @pytest.mark.parametrize(
-    ("stamp", "manager", "is_ours"),
-    [
-        ("2026-01-01T00:00:01.000000+00:00", "sidecar-rollout", True),
-        ("2026-01-01T00:00:01.000000+00:00", "kubectl-edit", False),  # a release since
-        ("", "sidecar-rollout", False),
-    ],
+    ("stamp", "is_ours"), [("2026-01-01T00:00:01.000000+00:00", True), ("", False)]
 )
-def test_whose_rollout_is_not_complete(tool, stamp, manager, is_ours):
-    created = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    pods = [tool.LivePod("web-0", created, True, frozenset())]
+def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
+    """The annotation tells, and not who has changed the template last."""
     annotations = {"sidecarRollout.rollout.timestamp": stamp} if stamp else {}
-    changes = [
-        {"manager": "kubectl-create", "time": "2026-01-01T00:00:00Z"},
-        {"manager": manager, "time": "2026-01-01T00:00:01Z"},
-    ]
-    fields = {"f:spec": {"f:template": {}}}
     obj = {
-        "metadata": {"managedFields": [{**change, "fieldsV1": fields} for change in changes]},
+        "metadata": {},
         "spec": {"template": {"metadata": {"annotations": annotations}}},
         "status": {"replicas": 3, "updatedReplicas": 1},
     }
-    found = a_workload(tool, obj=obj, pods=pods).found
+    found = a_workload(tool, obj=obj).found
     assert bool(tool.why_never_completed(found, options_of(tool))) == is_ours
+
+
+@pytest.mark.parametrize(
+    ("pods", "status", "new"),
+    [
+        ([("a", 1, "1"), ("b", 2, "2")], {}, "b"),
+        ([("a", 1, "1"), ("b", 1, "2")], {}, ""),  # in the same second: it is not known
+        ([("a", 1, "1"), ("b", 1, "2")], {"updateRevision": "1"}, "a"),
+        ([("a", 1, ""), ("b", 2, "")], {}, ""),
+        ([("a", 3, "1", "T"), ("b", 2, "2", "T"), ("c", 4, "0")], {}, "a"),  # c replaces an old one
+        ([], {}, ""),
+    ],
+)
+def test_which_pods_are_new_is_told_by_themselves(tool, pods, status, new):
+    found, stamps = [], set()
+    for name, second, revision, *stamp in pods:
+        created = datetime(2026, 1, 1, 0, 0, second, tzinfo=timezone.utc)
+        stamps |= set(stamp)
+        live = tool.LivePod(name, created, True, frozenset())
+        found.append(live._replace(revision=revision, restarts=frozenset(stamp)))
+    annotations = dict.fromkeys(["sidecarRollout.rollout.timestamp"] * len(stamps), *stamps)
+    obj = {"metadata": {}, "status": status}
+    obj["spec"] = {"template": {"metadata": {"annotations": annotations}}}
+    workload = a_workload(tool, obj=obj, pods=found).found
+    assert "".join(pod.name for pod in tool.new_pods(workload)) == new
 
 
 # Two people who apply the same plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
@@ -180,31 +181,72 @@ def test_one_that_was_removed_on_purpose_is_not_lost(cluster, run):
     assert (ended.code, ended.planned, ended.skipped) == (0, [], {})
 
 
-def test_injection_that_was_turned_off_before_a_release_is_not_lost(cluster, run):
-    """The release keeps the annotation, but the last change of the template is the team's."""
+def scaled(cluster) -> None:
+    cluster.change("Deployment", "shop", "web", {"spec": {"replicas": 5}}, "kubectl-create")
+
+
+def restarted(cluster) -> None:
+    """As by on-call, with kubectl, while the injector is still down."""
+    template = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": template}}, "kubectl")
+
+
+def released(cluster) -> None:
+    spec = {"containers": [{"name": "app", "image": "app:2"}]}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": {"spec": spec}}})
+
+
+@pytest.mark.parametrize("change", [scaled, restarted, released])
+def test_lost_is_lost_until_it_is_there_again(lost, run, change):
+    """Whoever has changed what since: the annotation came with the template."""
+    change(lost)
+    lost.settle()
+    count = len(lost.pods("shop", "web"))
+    ended = run(lost, DRIFTED, CONFIRM)
+    assert (ended.code, ended.skipped) == (1, {"Deployment shop/web": "lost_sidecar"})
+    audit = run(lost, DRIFTED, "--fail-on-drift")
+    assert (audit.code, audit.summary["not_up_to_date"]) == (1, {"lost_sidecar": count})
+    heal(lost)
+    assert run(lost, DRIFTED, CONFIRM).outcomes == {"shop/web": "succeeded"}
+    assert names_of(lost, "web") == [["app", "istio-proxy"]] * count
+    assert run(lost, DRIFTED, "--fail-on-drift").code == 0
+
+
+def test_injection_that_was_turned_off_after_our_rollout_is_named_until_the_annotation_goes(
+    cluster, run
+):
+    """That is the price of knowing what was lost whoever has restarted it."""
     cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     assert run(cluster, CONFIRM).outcomes == {"shop/web": "succeeded"}
-    changed = cluster.get("Deployment", "shop", "web")["metadata"]["managedFields"]
     cluster.injector.state = "ignored"
-    cluster.wait_for(lambda: is_later(cluster, changed))
-    release = {"containers": [{"name": "app", "image": "app:2"}]}
-    cluster.change("Deployment", "shop", "web", {"spec": {"template": {"spec": release}}})
+    released(cluster)
     cluster.wait_for(lambda: names_of(cluster, "web") == [["app"]] * 2)
     cluster.settle()
-    assert "istio-proxy" in notes_of(cluster, "web")["sidecarRollout.rollout.sidecars"]
-    for options in ([], [DRIFTED]):
-        ended = run(cluster, CONFIRM, *options, "--sidecar-container-name=istio-*")
-        assert (ended.code, ended.planned, ended.skipped) == (0, [], {})
+    ended = run(cluster, CONFIRM, DRIFTED, "--sidecar-container-name=istio-*")
+    assert (ended.code, ended.skipped) == (1, {"Deployment shop/web": "lost_sidecar"})
+    annotation = {"sidecarRollout.rollout.sidecars": None}
+    template = {"metadata": {"annotations": annotation}}
+    cluster.change("Deployment", "shop", "web", {"spec": {"template": template}})
+    cluster.settle()
+    ended = run(cluster, CONFIRM, DRIFTED, "--sidecar-container-name=istio-*")
+    assert (ended.code, ended.planned, ended.skipped) == (0, [], {})
 
 
-def is_later(cluster, entries: list) -> bool:
-    """Whether a change from now on is newer than those of managedFields, which have whole seconds."""
-    import datetime
-
-    newest = max(entry["time"] for entry in entries)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return f"{now:%Y-%m-%dT%H:%M:%SZ}" > newest
+def test_beside_a_pod_that_lost_it_the_others_are_not_up_to_date(cluster, run):
+    """While the injector is down, they would lose it, too."""
+    cluster.create("shop", workload("Deployment", "web", replicas=4))
+    cluster.settle()
+    upgrade(cluster)
+    cluster.injector.breaks_after = 0
+    assert run(cluster, CONFIRM, DRIFTED, "--timeout=6s").code == 1
+    cluster.injector.breaks_after, cluster.injector.state = None, "ignored"
+    ended = run(cluster, DRIFTED)
+    left = Counter()
+    for row in ended.summary["sidecars"]:
+        left.update(row["left"])
+        assert row["up_to_date"] == 0
+    assert left["losing_sidecar"] + left["lost_sidecar"] == len(cluster.pods("shop", "web"))
 
 
 def test_an_init_container_whose_place_another_one_takes_is_not_lost(cluster, run):

@@ -164,36 +164,13 @@ def a_deployment(name: str, **labels: str) -> dict:
 
 def test_a_workload_is_kept_without_what_is_not_needed(tool):
     assert tool.unpacked(tool.reduce_and_pack(a_deployment("web", app="web"))) == {
-        "metadata": {"name": "web", "annotations": {"team": "shop"}, "managedFields": []},
+        "metadata": {"name": "web", "annotations": {"team": "shop"}},
         "spec": {
             "selector": {"matchLabels": {"app": "web"}},
             "template": {"spec": {"containers": ["x" * 4000]}},
         },
         "status": {},
     }
-
-
-def test_of_managed_fields_those_of_the_template_are_kept(tool):
-    obj = a_deployment("web")
-    template = {"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}
-    obj["metadata"]["managedFields"] = [
-        {
-            "manager": "kubectl",
-            "operation": "Update",
-            "time": "2026-01-01T00:00:00Z",
-            "fieldsV1": template,
-        },
-        {"manager": "controller", "time": "2026-01-02T00:00:00Z", "fieldsV1": {"f:status": {}}},
-    ]
-    kept = tool.unpacked(tool.reduce_and_pack(obj))
-    assert kept["metadata"]["managedFields"] == [
-        {
-            "manager": "kubectl",
-            "time": "2026-01-01T00:00:00Z",
-            "fieldsV1": {"f:spec": {"f:template": {}}},
-        }
-    ]
-    assert tool.last_change(kept) == ("2026-01-01T00:00:00", False)
 
 
 @pytest.mark.parametrize(
