@@ -353,7 +353,9 @@ def test_which_pods_are_new_is_told_by_themselves(tool, pods, status, new):
         stamps |= set(stamp)
         live = tool.LivePod(name, created, True, frozenset())
         found.append(live._replace(revision=revision, restarts=frozenset(stamp)))
-    annotations = dict.fromkeys(["sidecarRollout.rollout.timestamp"] * len(stamps), *stamps)
+    annotations = {}
+    for stamp in stamps:
+        annotations["sidecarRollout.rollout.timestamp"] = stamp
     obj = {"metadata": {}, "status": status}
     obj["spec"] = {"template": {"metadata": {"annotations": annotations}}}
     workload = a_workload(tool, obj=obj, pods=found).found
@@ -378,10 +380,18 @@ def plan(cluster, run, tmp_path):
 @pytest.mark.both
 def test_both_end_well(cluster, start, plan):
     """What the other one has restarted is waited for, and its Pods are looked at."""
-    one, other = (start(cluster, DRIFTED, CONFIRM, plan) for _ in "12")
+    held = cluster.fault(method="PATCH", path="deployments/a", release=threading.Event())
+    one = start(cluster, DRIFTED, CONFIRM, plan)
+    assert held.reached.wait(20)
+    other = start(cluster, DRIFTED, CONFIRM, plan)
+    cluster.wait_for(lambda: cluster.get("Deployment", "shop", "a")["metadata"]["generation"] == 2)
+    held.release.set()
     ended = [one.finish(), other.finish()]
     assert [run.code for run in ended] == [0, 0]
-    assert sorted(patched(cluster)) == ["a", "b", "c"]
+    generations = [
+        cluster.get("Deployment", "shop", name)["metadata"]["generation"] for name in "abc"
+    ]
+    assert generations == [2, 2, 2]
     for run in ended:
         assert set(run.outcomes.values()) <= {"succeeded", "skipped"}
         for result in run.of("result"):

@@ -12,7 +12,6 @@ import signal
 import stat
 import threading
 import urllib.parse
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -220,26 +219,6 @@ def test_an_eviction_waits_while_the_gate_is_closed(cluster, run, tool, monkeypa
     ended = run(cluster, CONFIRM, "--evict")
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
     assert (set(closed), len(evictions(cluster))) == ({1}, 3)
-
-
-def test_the_gate_is_asked_after_the_question(tool, script, tmp_path):
-    """An answer may take minutes, and what the gate said before that would be old."""
-    asked = []
-
-    class Cluster:
-        def now(self):
-            return datetime.now(timezone.utc)
-
-        def workload(self, ref):
-            asked.append(f"gate {runs(tmp_path)}")
-            return {}
-
-    rollout = a_rollout(tool, Cluster(), f"--gate={script('exit 0')}")
-    scheduler = tool.Scheduler(rollout, Silent(), 1)
-    scheduler.asks = True
-    scheduler.ask_person = lambda workload: asked.append(f"question {runs(tmp_path)}") or "yes"
-    scheduler.run([a_workload(tool)])
-    assert asked == ["question 0", "gate 1"]
 
 
 class Silent:

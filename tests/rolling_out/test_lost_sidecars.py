@@ -239,6 +239,7 @@ def test_beside_a_pod_that_lost_it_the_others_are_not_up_to_date(cluster, run):
     cluster.settle()
     upgrade(cluster)
     cluster.injector.breaks_after = 0
+    cluster.kubelet.ready_after = 600  # so that old Pods stay
     assert run(cluster, CONFIRM, DRIFTED, "--timeout=6s").code == 1
     cluster.injector.breaks_after, cluster.injector.state = None, "ignored"
     ended = run(cluster, DRIFTED)
@@ -246,6 +247,7 @@ def test_beside_a_pod_that_lost_it_the_others_are_not_up_to_date(cluster, run):
     for row in ended.summary["sidecars"]:
         left.update(row["left"])
         assert row["up_to_date"] == 0
+    assert left["losing_sidecar"] >= 3
     assert left["losing_sidecar"] + left["lost_sidecar"] == len(cluster.pods("shop", "web"))
 
 

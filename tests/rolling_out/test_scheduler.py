@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from support import a_rollout, a_workload
 from texts import IN_A_ROW
 
+LATE = "late"
+
 
 class FakeCluster:
     """As much of the tool's Cluster as a rollout asks for, and what it saw."""
@@ -211,25 +213,6 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     assert ended == {"w0": ("succeeded", ""), "w1": (outcome, told), "w2": rest, "w3": rest}
 
 
-def test_a_success_after_the_stop_does_not_start_anything_again(tool, idle):
-    scheduler = idle()
-
-    def count(outcome, **fields) -> str:
-        result = tool.Result(a_workload(tool, **fields), outcome)
-        scheduler.count(result, is_again=False)
-        return scheduler.signals.stop_reason
-
-    for _ in range(4):
-        assert count(tool.Outcome.FAILED) == ""
-    assert count(tool.Outcome.SUCCEEDED) == ""  # the row begins anew
-    for outcome in (tool.Outcome.TIMED_OUT, tool.Outcome.INCOMPLETE, tool.Outcome.STILL_DRIFTED):
-        assert count(outcome) == ""
-    assert count(tool.Outcome.FAILED, problem="CrashLoopBackOff") == ""
-    assert count(tool.Outcome.SKIPPED) == ""
-    assert count(tool.Outcome.FAILED) == f"5 {IN_A_ROW}"
-    assert count(tool.Outcome.SUCCEEDED) == f"5 {IN_A_ROW}"
-
-
 class Results:
     """A Report that keeps what is finished."""
 
@@ -261,18 +244,74 @@ def test_a_recheck_that_is_abandoned_keeps_its_result(tool, idle):
     assert begun.outcome is tool.Outcome.INTERRUPTED
 
 
-def test_what_ends_while_a_question_is_open_may_stop_the_run(tool, idle):
-    """The answer is yes, but the failure limit was reached meanwhile."""
+def begin(tool, scheduler, name: str):
+    """A rollout that has begun."""
+    task = tool.Task(a_workload(tool, name))
+    scheduler.begun.append(task)
+    scheduler.in_progress[task.planned.ref] = task
+    return task
+
+
+def end(tool, scheduler, task, outcome, message: str = "") -> str:
+    """A rollout ends: why nothing else starts."""
+    scheduler.in_progress[task.planned.ref] = task
+    stamp = "2026" if message == LATE else ""  # it may still complete
+    scheduler.tell(task, tool.Result(task.planned, outcome, message, stamp=stamp))
+    scheduler.handle_event(1)
+    return scheduler.why_none_starts()
+
+
+def test_a_success_after_the_stop_does_not_start_anything_again(tool, idle):
+    scheduler, names = idle(), iter("abcdefghijklmn")
+
+    def ended(outcome) -> str:
+        return end(tool, scheduler, begin(tool, scheduler, next(names)), outcome, "no")
+
+    for _ in range(4):
+        assert ended(tool.Outcome.FAILED) == ""
+    assert ended(tool.Outcome.SUCCEEDED) == ""  # the row begins anew
+    for outcome in (tool.Outcome.LOST_SIDECAR, tool.Outcome.INCOMPLETE, tool.Outcome.STILL_DRIFTED):
+        assert ended(outcome) == ""
+    assert ended(tool.Outcome.FAILED) == ""
+    assert ended(tool.Outcome.SKIPPED) == ""
+    assert ended(tool.Outcome.FAILED) == f"5 {IN_A_ROW}"
+    assert ended(tool.Outcome.SUCCEEDED) == f"5 {IN_A_ROW}"
+
+
+def test_a_row_is_that_in_which_the_rollouts_began(tool, idle):
+    """One that was late, and began first, is complete in the end: the five after it failed all the same."""
+    scheduler = idle()
+    late, *others = [begin(tool, scheduler, name) for name in "abcdef"]
+    assert end(tool, scheduler, late, tool.Outcome.TIMED_OUT, LATE) == ""
+    for task in others[:-2]:
+        assert end(tool, scheduler, task, tool.Outcome.FAILED, "no") == ""
+    assert end(tool, scheduler, others[-2], tool.Outcome.FAILED, "no") == f"5 {IN_A_ROW}"
+    assert scheduler.signals.reason_to_stop() == ""  # the late one is looked at first
+    assert end(tool, scheduler, late, tool.Outcome.COMPLETED_LATE) == ""
+    assert end(tool, scheduler, others[-1], tool.Outcome.FAILED, "no") == f"5 {IN_A_ROW}"
+    assert scheduler.signals.reason_to_stop() == f"5 {IN_A_ROW}"
+
+
+def test_late_ones_together_reach_a_limit_and_none_that_is_complete_counts(tool, idle):
+    scheduler = idle("--max-failures=2")
+    tasks = [begin(tool, scheduler, name) for name in "abcd"]
+    for task, said in zip(tasks, ["", *["--max-failures=2 reached"] * 3], strict=True):
+        assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == said
+    for task, said in zip(tasks, [*["--max-failures=2 reached"] * 2, "", ""], strict=True):
+        assert end(tool, scheduler, task, tool.Outcome.COMPLETED_LATE) == said
+    assert scheduler.signals.reason_to_stop() == ""
+
+
+def test_what_ends_while_the_gate_is_asked_may_stop_the_run(tool, idle, monkeypatch):
+    """It is open, but the failure limit was reached meanwhile."""
     scheduler = idle("--max-failures=1")
-    running = tool.Task(a_workload(tool, "a"))
-    scheduler.in_progress[running.planned.ref] = running
-    scheduler.asks = True
+    running = begin(tool, scheduler, "a")
 
-    def answer(workload) -> str:
+    def is_open(gate) -> bool:
         scheduler.tell(running, tool.Result(running.planned, tool.Outcome.FAILED, "no"))
-        return "yes"
+        return True
 
-    scheduler.ask_person = answer
+    monkeypatch.setattr(tool.Gate, "is_open", is_open)
     waiting = tool.deque([tool.Task(a_workload(tool, "b"))])
     scheduler.fill_slots(waiting)
     assert (len(waiting), scheduler.in_progress) == (1, {})
@@ -281,14 +320,12 @@ def test_what_ends_while_a_question_is_open_may_stop_the_run(tool, idle):
 
 def test_a_failed_recheck_is_no_second_failure(tool, idle):
     scheduler = idle("--max-failures=2")
-    found = a_workload(tool)
-    late = tool.Result(found, tool.Outcome.TIMED_OUT, "late")
-    for task in (tool.Task(found), tool.Task(found, late)):
-        scheduler.in_progress[found.ref] = task
-        scheduler.tell(task, late)
-        scheduler.handle_event(1)
+    task = begin(tool, scheduler, "a")
+    for _ in range(2):
+        assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == ""
+        scheduler.fill_slots(tool.deque([task]))
     assert scheduler.failures == 1
-    assert scheduler.signals.reason_to_stop() == ""
+    assert list(scheduler.rechecks) == [task] * 2
 
 
 def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypatch):

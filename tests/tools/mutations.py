@@ -87,7 +87,7 @@ MUTATIONS = (
     Mutation(
         "first: all begin at once",
         "looks",
-        "is_alone = not (task.earlier or self.rollouts.proven.is_set())",
+        "is_alone = not (task.result or self.rollouts.proven.is_set())",
         "is_alone = False",
     ),
     Mutation(
@@ -159,16 +159,34 @@ MUTATIONS = (
     ),
     # Rollouts of earlier runs
     Mutation(
-        "earlier rollouts: a release of somebody else is ours",
+        "earlier rollouts: all Pods are new",
+        "earlier_rollouts concurrent_runs",
+        "    pods = [pod for pod in found.pods if pod.restarts >= times]\n",
+        "    pods = found.pods\n",
+    ),
+    Mutation(
+        "earlier rollouts: who skips what is unhealthy is told of it",
         "earlier_rollouts",
-        '            is_own = entry.get("manager") == FIELD_MANAGER\n',
-        "            is_own = True\n",
+        "        if options.skip_unhealthy or not is_examined:\n",
+        "        if not is_examined:\n",
+    ),
+    Mutation(
+        "earlier rollouts: a row of a plan counts twice",
+        "earlier_rollouts",
+        "            rows = set(self.options.plan or ()).difference(self.plan.never_completed)\n",
+        "            rows = set(self.options.plan or ())\n",
+    ),
+    Mutation(
+        "lost sidecar: beside it, the others are up to date",
+        "lost_sidecars",
+        "        return others | lost\n",
+        "        return lost\n",
     ),
     Mutation(
         "earlier rollouts: what is not complete is restarted",
         "earlier_rollouts concurrent_runs",
-        "        reason = why_incomplete(draft.found)\n        if reason:\n            return f",
-        "        reason = why_incomplete(draft.found)\n        if False:\n            return f",
+        "        reason = why_incomplete(draft.found)\n        if reason and (",
+        '        reason = ""\n        if reason and (',
     ),
     Mutation(
         "earlier rollouts: new Pods that differ are left",
@@ -370,13 +388,13 @@ MUTATIONS = (
     Mutation(
         "verification: rollouts that timed out are not rechecked",
         "rolling_out",
-        "        self.rechecks.append(Task(task.planned, news))\n",
+        "        self.rechecks.append(task)\n",
         "        self.report.finish(news)\n",
     ),
     Mutation(
         "limits: what is late is a failure at once",
         "failure_limits",
-        "        if not (result.may_complete or self.rechecks):\n",
+        "        if not any(task.result and task.result.may_complete for task in self.begun):\n",
         "        if True:\n",
     ),
     Mutation(
@@ -919,7 +937,7 @@ MUTATIONS = (
     Mutation(
         "exit codes: an own rollout that is not complete is a success",
         "earlier_rollouts concurrent_runs",
-        "            never_completed += bool(why_never_completed(decision.found, options))\n",
+        "            never_completed.append(decision.ref)\n",
         "            pass\n",
     ),
     # Injectors that never give the same twice
@@ -1430,7 +1448,7 @@ MUTATIONS = (
     Mutation(
         "signals: a recheck that is abandoned is interrupted",
         "scheduler interrupting",
-        "        if task.earlier:\n            return task.earlier\n        seconds",
+        "        if task.result:\n            return task.result\n        seconds",
         "        seconds",
     ),
     Mutation(
@@ -1448,8 +1466,14 @@ MUTATIONS = (
     Mutation(
         "limits: rechecks count as failures again",
         "scheduler failure_limits",
-        "        elif result.outcome in FAILURES and not is_again:\n",
-        "        elif result.outcome in FAILURES:\n",
+        "            if not task.result:\n                self.begun.append(task)\n",
+        "            self.begun.append(task)\n",
+    ),
+    Mutation(
+        "limits: late ones are judged one by one",
+        "scheduler failure_limits",
+        "        if not any(task.result and task.result.may_complete for task in self.begun):\n",
+        "        if not news.may_complete:\n",
     ),
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
