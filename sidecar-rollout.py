@@ -5134,9 +5134,9 @@ class Signals:
 
 
 class Gate:
-    """A command that decides whether rollouts may start. The main thread runs it."""
+    """A command that decides whether rollouts may start, and other Pods may be taken."""
 
-    VALID_FOR = 10.0  # seconds: a result counts for all rollouts that may start within them
+    VALID_FOR = 10.0  # seconds: a result counts for all that may be begun within them
     TIMEOUT = 60.0
 
     def __init__(self, command: Sequence[str], signals: Signals) -> None:
@@ -5144,6 +5144,7 @@ class Gate:
         self.signals = signals
         self.why_closed = ""  # a text that begins with `gate closed`; empty: it is open
         self.valid_until = -math.inf  # monotonic
+        self.lock = threading.Lock()  # the scheduler asks, and so do workers
 
     @property
     def text(self) -> str | None:
@@ -5153,14 +5154,15 @@ class Gate:
         return self.why_closed.removeprefix("gate ") or "open"
 
     def is_open(self) -> bool:
-        """Return whether a rollout may start now. If that is not known, find out."""
-        if self.command and time.monotonic() >= self.valid_until:
-            signals = self.signals
-            children = signals.children
+        """Return whether something may be begun now. If that is not known, find out."""
+        signals = self.signals
+        with self.lock:
+            if not self.command or time.monotonic() < self.valid_until:
+                return not self.why_closed
             code, last = run_until(
-                self.command, self.TIMEOUT, lambda _: signals.reason_to_stop(), children
+                self.command, self.TIMEOUT, lambda _: signals.reason_to_stop(), signals.children
             )
-            if self.signals.reason_to_stop():
+            if signals.reason_to_stop():
                 return False
             reason = shorten(last, 200) or f"exit code {code}"
             status = "" if code == 0 else f"gate closed: {reason}"
@@ -5168,7 +5170,7 @@ class Gate:
                 self.why_closed = status
                 log.warning("%s", status or "gate open")
             self.valid_until = time.monotonic() + self.VALID_FOR
-        return not self.why_closed
+            return not self.why_closed
 
 
 class Looks:
@@ -5365,16 +5367,13 @@ class Work:
         return send(*parts)
 
     def require_running(self) -> None:
-        """Raise UnsuccessfulError if nothing else may be begun, or the gate stays closed.
+        """Wait until the gate is open. UnsuccessfulError if nothing else may be begun.
 
         If the workload is changed while this waits, the write is a conflict.
         """
-        deadline = time.monotonic() + self.options.timeout
         self.signals.require_not_stopped()
-        while self.rollouts.gate.why_closed:
-            if time.monotonic() > deadline:
-                reason = self.rollouts.gate.why_closed
-                raise UnsuccessfulError(Outcome.NOT_STARTED, reason, code="gate")
+        while not self.rollouts.gate.is_open():
+            self.tell(self.rollouts.gate.why_closed)
             self.signals.wait(1.0, self.signals.reason_to_stop)
             self.signals.require_not_stopped()
 
@@ -5689,6 +5688,8 @@ class Restart(Work):
         asked: Json | None = None  # the generation that was asked about
         problem: ApiError | None = None  # of the last try
         for pause in itertools.islice(growing(0.05), CONFLICTS):
+            if not problem:
+                self.require_running()  # it may take long, and then all else is old
             obj = self.cluster.workload(ref)
             if self.stamp in template_annotations(obj).values():  # the last try has arrived
                 return
@@ -6050,6 +6051,8 @@ class PodByPod(Work):
                 return False
             self.tell(f"{self.progress}; {obstacle}")
             self.require_started()
+            if self.rollouts.gate.why_closed:  # no clock runs
+                deadline = time.monotonic() + self.options.timeout + self.min_ready
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
@@ -6071,6 +6074,7 @@ class PodByPod(Work):
         """
         while True:
             try:
+                self.rollouts.gate.is_open()  # asked before the rest, which it would make old
                 self.read()
                 if not self.batch:
                     self.present = set(map(uid_of, self.pods))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import os
 import select
@@ -11,6 +12,7 @@ import shutil
 import signal
 import stat
 import threading
+import time
 import urllib.parse
 from pathlib import Path
 
@@ -119,9 +121,10 @@ def test_nothing_starts_while_it_is_closed_and_it_is_asked_again(
 def test_rollouts_in_progress_continue(deployments_a_to_c, start, script, tmp_path):
     """The gate closes after the first rollout started: it is completed, the others never start."""
     deployments_a_to_c.kubelet.ready_after = 60
-    first = f"test $(wc -l < {tmp_path}/runs) -eq 1"
-    running = start(deployments_a_to_c, CONFIRM, f"--gate={script(first)}")
+    gate = f"test ! -e {tmp_path}/hold || exit 1"
+    running = start(deployments_a_to_c, CONFIRM, f"--gate={script(gate)}")
     deployments_a_to_c.wait_for(lambda: patches(deployments_a_to_c) == 1)
+    (tmp_path / "hold").touch()
     let_ready(deployments_a_to_c)
     ended = interrupt_when_closed(running, "exit code 1")
     assert ended.outcomes == {
@@ -174,7 +177,7 @@ def test_it_has_no_standard_input_and_no_shell(deployments_a_to_c, run, start, t
 
 
 def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
-    """It opens again: nothing is lost. If it does not, nothing is written."""
+    """It opens again: nothing is lost, however long that takes. If the run is stopped, nothing is written."""
     rollout = a_rollout(tool, None)
     rollout.gate.why_closed = "gate closed: no"
     work = tool.Restart(rollout, a_workload(tool), str)
@@ -188,12 +191,44 @@ def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
     work.write(sent.append, "x")
     assert sent == ["x"]
     rollout.gate.why_closed = "gate closed: no"
-    object.__setattr__(work, "options", options_of(tool, timeout=-1.0))
+    waits = []
+
+    def stop(seconds: float, *parts) -> None:
+        waits.append(seconds)
+        if len(waits) > 5:
+            rollout.signals.stop("enough", "stopped")
+
+    monkeypatch.setattr(rollout.signals, "wait", stop)
+    monkeypatch.setattr(tool.time, "monotonic", itertools.count(0, 3600.0).__next__)
     with pytest.raises(tool.UnsuccessfulError) as caught:
         work.write(sent.append, "y")
-    error = caught.value
-    assert (error.outcome, str(error)) == (tool.Outcome.NOT_STARTED, "gate closed: no")
-    assert sent == ["x"]
+    assert (caught.value.outcome, str(caught.value)) == (tool.Outcome.NOT_STARTED, "enough")
+    assert (len(waits), sent) == (6, ["x"])
+
+
+@pytest.mark.embedded("the gate closes at a request of the tool")
+def test_the_last_workload_alone_asks_before_each_pod_and_no_clock_runs(
+    cluster, run, tool, monkeypatch, tmp_path
+):
+    """It is closed for longer than --timeout, and opens again."""
+    monkeypatch.setattr(tool.Gate, "VALID_FOR", 0.1)
+    cluster.create("shop", replicated("ReplicaSet", "x", replicas=3))
+    make_old(cluster)
+    flag, count = tmp_path / "hold", []
+
+    def after(request, code, content) -> None:
+        if evictions(cluster) and not count:
+            flag.touch()
+            count.append(time.monotonic())
+        if count and time.monotonic() > count[0] + 4:
+            flag.unlink(missing_ok=True)
+        if flag.exists() and time.monotonic() > count[0] + 1:
+            count.append(len(evictions(cluster)))
+
+    cluster.server.after = after
+    ended = run(cluster, CONFIRM, "--evict", f"--gate=test ! -e {flag}", "--timeout=1s")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert (set(count[1:]), len(evictions(cluster))) == ({1}, 3)
 
 
 @pytest.mark.embedded("the gate closes at a request of the tool")
