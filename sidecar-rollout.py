@@ -4713,6 +4713,12 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         compared = compare_all(cluster, taken, options, progress)
         for found in taken:
             decided[found.ref] = decide(found, compared[found.ref], options)
+    else:  # only an answer tells which incomplete rollout a restart would repair
+        planned = [decision.found for decision in decided.values() if not decision.reason]
+        stuck = [found for found in planned if why_incomplete(found)]
+        for ref, comparison in compare_all(cluster, stuck, options, progress).items():
+            if not comparison.today.error:
+                decided[ref] = decide(decided[ref].found, comparison, options)
     to_roll_out = []
     skips: list[Skip] = []
     never_completed = []
@@ -5086,6 +5092,9 @@ class Signals:
                 signal.signal(number, self.note)
 
     def note(self, number: int, frame: object) -> None:
+        # A terminal that is closed sends SIGHUP twice, by the shell and by the kernel.
+        if number == signal.SIGHUP and self.received:
+            return
         self.received.append(number)
         if self.may_interrupt and len(self.received) == 1:  # another one would hit its handling
             raise Interrupted
@@ -5272,7 +5281,7 @@ class Work:
 
     def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
-        self.note_pods()
+        self.note_pods(self.decision.found)
         result, _ = self.result_now()
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
@@ -5290,9 +5299,8 @@ class Work:
         finally:
             self.cluster = patient
 
-    def note_pods(self) -> None:
-        """Note the Pods of the last decision. A rollout replaces all that no partition keeps."""
-        found = self.decision.found
+    def note_pods(self, found: Found) -> None:
+        """Note the Pods before a rollout, which replaces all that no partition keeps."""
         self.known_uids = {pod.uid for pod in found.pods}
         kept = {pod.uid for pod in found.pods if is_below_partition(found.obj, pod.name)}
         self.todo = self.known_uids - kept
@@ -5340,7 +5348,13 @@ class Work:
                 self.today = replace(self.today, error=error)
         else:
             self.answer = injected_view(expected, self.options.sidecars)
-            self.today = replace(self.today, view=self.answer, error=None)
+            self.note_answer(self.answer)
+
+    def note_answer(self, view: bytes) -> None:
+        """Note what new Pods would be like. By another answer, those that were right may not be."""
+        if view != self.today.view:
+            self.checked.clear()
+        self.today = replace(self.today, view=view, error=None)
 
     def reread_begun(self) -> None:
         """Read a workload after its rollout has begun. SkipError if it was deleted.
@@ -5494,16 +5508,14 @@ class Work:
         planned = {difference.path for difference in self.planned.differences}
         if planned.issuperset(difference.path for difference in differences):
             # What was to be changed is as it was: a restart changes nothing, here or elsewhere.
-            stop_reason = "the API server answers this user otherwise than controllers"
-            message = f"{message}; {stop_reason}"
+            stop_reason = f"new Pods of {self.ref} still differ"
         return Result(self.planned, Outcome.STILL_DRIFTED, message, stop_reason)
 
     def ask_with_new_pod(self, pod: Json) -> None:
         """Ask what a new Pod would be like: an injector may copy its ReplicaSet's name."""
         obj = self.asked_object or template_source(self.cluster, self.found)
         expected = self.cluster.pod_today(self.ref, obj, pod)
-        view = injected_view(expected, self.options.sidecars)
-        self.today = replace(self.today, view=view, error=None)
+        self.note_answer(injected_view(expected, self.options.sidecars))
 
     def read_progress(self) -> Progress:
         """Read what has become of its Pods. SkipError if the workload no longer exists."""
@@ -5662,7 +5674,7 @@ class Restart(Work):
     def is_applied(self) -> bool:
         """Wait for a rollout of another run, and return whether its Pods are right."""
         self.stamp = ""
-        self.note_pods()
+        self.note_pods(self.planned.found)  # it may have had new Pods when they were read again
         return self.wait()[0] == 0 and self.verify().outcome is Outcome.SUCCEEDED
 
     def check(self, obj: Json, *, is_asked: bool) -> None:
@@ -5675,7 +5687,7 @@ class Restart(Work):
             self.ask_again(obj, unpacked(self.found.sample))
         pods = self.live_pods(not_ending(self.own_pods()))
         self.decide_again(Known.WRITE, pods=pods)
-        self.note_pods()
+        self.note_pods(self.decision.found)
 
     def patch(self) -> None:
         """Check the workload again and patch it, as it is now. SkipError if that is not needed.
@@ -6269,7 +6281,8 @@ class Eviction(PodByPod):
 
         A Pod that is gone (404), or another one by now (409), was replaced by somebody else. A 429
         without the cause DisruptionBudget comes from an overloaded API server. What a webhook
-        denies, an operator may do by itself: some drain their Pods when somebody tries.
+        denies, an operator may do by itself: some drain their Pods when somebody tries. And an API
+        server that has just started forbids what is allowed.
         """
         template = nested(self.owner_obj, "spec.template")
         if self.owner in self.templates and template != self.templates[self.owner]:
@@ -6280,8 +6293,7 @@ class Eviction(PodByPod):
             if error.status == 401:
                 raise
             has_two_budgets = "more than one PodDisruptionBudget" in str(error)
-            is_forbidden = error.status == 403 and not is_denied(error)
-            if error.status in (400, 422) or is_forbidden or has_two_budgets:
+            if error.status in (400, 422) or has_two_budgets:
                 text = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise UnsuccessfulError(Outcome.FAILED, text) from None
             self.is_begun |= error.status in MAY_HAVE_ARRIVED

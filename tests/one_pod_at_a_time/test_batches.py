@@ -81,9 +81,9 @@ def test_an_error_ends_the_taking_and_what_was_evicted_is_waited_for(cluster, st
     """A rule refuses the second eviction; the first Pod's replacement is awaited, and counted."""
     shop_of(cluster, 4)
     cluster.kubelet.ready_after = 1.5
-    denied = {"kind": "Status", "message": "pods is forbidden: no permission", "code": 403}
+    denied = {"kind": "Status", "message": "pods is forbidden: no permission", "code": 422}
     (first, *_) = sorted(p["metadata"]["name"] for p in cluster.pods("shop"))
-    cluster.fault(method="POST", path=rf"pods/(?!{first})[^/]*/eviction", status=403, body=denied)
+    cluster.fault(method="POST", path=rf"pods/(?!{first})[^/]*/eviction", status=422, body=denied)
     began = time.monotonic()
     ended = start(cluster, CONFIRM, *EVICT, "--max-unavailable=3").finish()
     assert time.monotonic() - began > 1.5

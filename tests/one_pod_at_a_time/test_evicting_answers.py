@@ -7,8 +7,8 @@ import time
 
 import pytest
 from clusters.embedded import server
-from clusters.embedded.manifests import budget, replicated
-from support import APP, CONFIRM, EVICT, OWNERS, evictions
+from clusters.embedded.manifests import budget, replicated, workload
+from support import APP, CONFIRM, EVICT, OWNERS, evictions, make_old
 
 
 def test_a_budget_that_allows_nothing_times_out(cluster, run):
@@ -109,15 +109,23 @@ def test_a_lost_answer_is_asked_for_again(cluster, run):
     assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
 
 
+def test_an_api_server_that_has_just_started_may_forbid_for_a_moment(cluster, run):
+    OWNERS["ReplicaSet shop/x"](cluster)
+    cluster.settle()
+    body = {"kind": "Status", "message": 'pods "x" is forbidden: no permission', "code": 403}
+    cluster.fault(method="POST", path="/eviction", status=403, body=body)
+    assert run(cluster, CONFIRM, *EVICT).outcomes == {"shop/x": "succeeded"}
+
+
 def test_an_error_is_final(cluster, run):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
     body = {
         "kind": "Status",
         "message": 'pods "x" is forbidden: no permission',
-        "code": 403,
+        "code": 422,
     }
-    cluster.fault(method="POST", path="/eviction", status=403, body=body)
+    cluster.fault(method="POST", path="/eviction", status=422, body=body)
     ended = run(cluster, CONFIRM, *EVICT)
     (result,) = ended.of("result")
     assert result["outcome"] == "failed"
@@ -160,3 +168,25 @@ def test_an_eviction_that_took_place_despite_its_answer_is_waited_for(
     assert ended.summary["pods"]["ready"] == 1
     (found,) = cluster.pods("shop")
     assert found["metadata"]["name"] != seen[0]
+
+
+@pytest.mark.embedded("the injector changes at a request of the tool")
+def test_by_another_answer_what_was_right_is_not_anymore(cluster, run):
+    """The injector is upgraded again between two evictions."""
+    strategy = {"type": "OnDelete"}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, updateStrategy=strategy))
+    make_old(cluster)
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    evicted = []
+
+    def after(request, code, content) -> None:
+        if request.path.endswith("/eviction") and code < 300:
+            evicted.append(request.path)
+            if len(evicted) == 2:
+                cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+
+    cluster.server.after = after
+    ended = run(cluster, CONFIRM, *EVICT, "--only-drifted", "--include-statefulset")
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "still_drifted")
+    assert "istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0" in result["message"]

@@ -280,3 +280,20 @@ def test_a_signal_in_the_end_of_an_object_shows_no_traceback(tool, monkeypatch, 
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_second"),
+    [
+        ([signal.SIGHUP, signal.SIGHUP], False),  # a terminal that was closed
+        ([signal.SIGINT, signal.SIGHUP], False),
+        ([signal.SIGHUP, signal.SIGINT], True),
+        ([signal.SIGINT, signal.SIGINT], True),
+    ],
+)
+def test_sighup_is_never_the_second_signal(tool, numbers, is_second):
+    signals = no_signals(tool)
+    signals.may_interrupt = False
+    for number in numbers:
+        signals.note(number, None)
+    assert signals.is_second() is is_second

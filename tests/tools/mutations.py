@@ -154,8 +154,32 @@ MUTATIONS = (
     Mutation(
         "limits: a closed gate does not hold rollouts",
         "gate",
-        "return not self.why_closed\n",
-        "return True\n",
+        "            self.valid_until = time.monotonic() + self.VALID_FOR\n            return not self.why_closed\n",
+        "            self.valid_until = time.monotonic() + self.VALID_FOR\n            return True\n",
+    ),
+    Mutation(
+        "gate: the clock runs while it is closed",
+        "gate",
+        "            if self.rollouts.gate.why_closed:  # no clock runs\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "gate: workers do not ask it before a Pod",
+        "gate",
+        "                self.rollouts.gate.is_open()  # asked before the rest, which it would make old\n",
+        "",
+    ),
+    Mutation(
+        "answers: what was checked by another one stays checked",
+        "several_answers evicting_answers drifted_rollouts",
+        "            self.checked.clear()\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "signals: a second SIGHUP is the second signal",
+        "interrupting",
+        "        if number == signal.SIGHUP and self.received:\n            return\n",
+        "",
     ),
     # Rollouts of earlier runs
     Mutation(
@@ -464,12 +488,6 @@ MUTATIONS = (
         "evicting_answers",
         "if error.status == 429 or self.is_still_there(pod):",
         "if error.status != 429 and self.is_still_there(pod):",
-    ),
-    Mutation(
-        "evict: what a webhook denies is a failure",
-        "writes",
-        "            is_forbidden = error.status == 403 and not is_denied(error)\n",
-        "            is_forbidden = error.status == 403\n",
     ),
     Mutation(
         "evict: a pending template is rolled out",
@@ -1346,7 +1364,7 @@ MUTATIONS = (
     Mutation(
         "gate: a patch is sent though it has closed",
         "gate",
-        "        while self.rollouts.gate.why_closed:\n",
+        "        while not self.rollouts.gate.is_open():\n",
         "        while False:\n",
     ),
     Mutation(
@@ -1358,7 +1376,7 @@ MUTATIONS = (
     Mutation(
         "answers: new Pods that differ as the old ones did do not stop the run",
         "answers_for_controllers",
-        '            stop_reason = "the API server answers this user otherwise than controllers"\n',
+        '            stop_reason = f"new Pods of {self.ref} still differ"\n',
         "            pass\n",
     ),
     Mutation(
