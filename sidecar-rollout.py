@@ -6949,6 +6949,10 @@ class Totals:
     def failures(self) -> Counter[str]:
         """Return what makes the exit code 1, and how often; empty: it is 0."""
         failures = self.failed.copy()
+        not_started = Outcome.NOT_STARTED
+        if failures[not_started.value]:  # the first says why, and all the others are meant
+            left = len(self.plan.workloads) - self.plan.selected_count
+            failures[not_started.value] = self.outcomes[not_started] - left
         if self.options.confirm:
             failures["lost sidecar"] += self.skips("lost_sidecar")
             failures["of an earlier run"] += len(self.plan.never_completed)

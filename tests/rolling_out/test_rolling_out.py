@@ -342,6 +342,8 @@ def test_once_the_credentials_are_gone_nothing_more_is_tried(cluster, start):
     reason = f"401 Unauthorized: {REJECTED_CREDENTIALS}"
     assert {r["name"]: r["message"] for r in ended.of("result")}["d"] == reason
     assert f"{reason}: {NO_NEW_ROLLOUTS}" in ended.stderr
+    counted = ended.summary["outcomes"]["not_started"], ended.summary["failed"]["not_started"]
+    assert counted == (3, 3)  # it is one number
 
 
 def test_a_workload_that_is_deleted_while_it_is_waited_for_is_skipped(cluster, start):
