@@ -284,7 +284,7 @@ class Options:
 
     @property
     def is_question(self) -> bool:
-        """Return whether the run answers a question about all Pods, see expectation_of."""
+        """Return whether the run only answers a question about all Pods."""
         return bool(self.expect_image or self.expect_annotation)
 
     def row_of(self, ref: ObjectRef) -> PlanRow | None:
@@ -1244,11 +1244,10 @@ def image_changed_at(pod: Json) -> str:
     Of several that this command ever changed, only the last time is known: those that run with the
     image of the spec were restarted.
     """
-    images = images_of(pod)
     for entry in nested(pod, "metadata.managedFields"):
         if entry.get("manager") != FIELD_MANAGER:
             continue
-        changed = containers_in(entry)
+        changed, images = containers_in(entry), images_of(pod)
         for status in container_statuses(pod):
             name, started = status["name"], nested(status, "state.running").get("startedAt", "")
             if name not in changed or started >= entry.get("time", ""):
@@ -2129,8 +2128,8 @@ def find_contradiction(given: argparse.Namespace) -> str:
     for option in ALL_OPTIONS:
         flag, needed = option.usage.split()[0], option.requires
         if question and option.narrows and values[flag] not in UNSET:
-            text = f"{flag} cannot be used with {question[0]}, which asks about all Pods"
-            return text.replace("workloads", "TYPE/NAME")
+            typed = "TYPE/NAME" if flag == "workloads" else flag
+            return f"{typed} cannot be used with {question[0]}, which asks about all Pods"
         if option.required and not values[flag]:  # argparse tells it before unknown options
             return f"the following arguments are required: {flag}"
         if needed and values[flag] and not values[needed]:
@@ -3467,7 +3466,7 @@ STUB = re.compile(r"auto(-\w+)?")
 
 
 def injected_names(pod: Json) -> list[str]:
-    """Return the containers of a Pod, without those whose image its injector has not replaced."""
+    """Return the names of a Pod's containers, without those whose image is still a stub."""
     return [name for name, image in images_of(pod).items() if not STUB.fullmatch(image)]
 
 
@@ -4415,9 +4414,9 @@ def why_incomplete(found: Found) -> str:
 
 
 def why_never_completed(found: Found, options: Options) -> str:
-    """Return why the last rollout was never complete, if this command began it, or one before.
+    """Return why the last rollout was never complete, if this command ever restarted the workload.
 
-    Whatever was changed since: it is not known to be well before it is complete.
+    It does not matter who began that rollout, or changed something since.
     """
     obj = found.obj
     times = timestamps_of(obj, options.annotation_prefix)
@@ -4714,9 +4713,13 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         for found in taken:
             decided[found.ref] = decide(found, compared[found.ref], options)
     else:  # only an answer tells which incomplete rollout a restart would repair
-        planned = [decision.found for decision in decided.values() if not decision.reason]
-        stuck = [found for found in planned if why_incomplete(found)]
-        for ref, comparison in compare_all(cluster, stuck, options, progress).items():
+        stuck = []
+        for decision in decided.values():
+            has_stuck = not decision.reason and any(pod.stuck for pod in decision.found.pods)
+            if has_stuck and why_incomplete(decision.found):
+                stuck.append(decision.found)
+        compared_now = compare_all(cluster, stuck, options, progress) if stuck else {}
+        for ref, comparison in compared_now.items():
             if not comparison.today.error:
                 decided[ref] = decide(decided[ref].found, comparison, options)
     to_roll_out = []
@@ -4768,9 +4771,11 @@ SILENT = "the injector is down or not selected"
 
 
 def answer_of(decision: Decision) -> str:
-    """Return what is known of new Pods of an owner: `not_asked`, as it has no Pod template that
-    could be read, `no_answer`, `would_differ`, or nothing: they would be as expected, if anything
-    is."""
+    """Return what is known of new Pods of an owner.
+
+    `not_asked`: it has no Pod template that can be read, or is deleted. `would_differ`: they would
+    not be as expected. Or `no_answer`. Empty: they would be as expected.
+    """
     ref, owners = decision.ref, decision.found.owners
     has_one = is_workload(ref) or (len(owners) == 1 and has_template(owners[0]))
     if not has_one or decision.code in ("gone", "being_deleted"):
@@ -4933,17 +4938,18 @@ def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
     checked = {sidecar.name for row in plan.decisions for sidecar in row.found.sidecars}
     if options.fail_on_drift:
         checked |= containers - scan.containers
-    is_yes = options.is_question or options.fail_on_drift
+    must_be_checked = options.is_question or options.fail_on_drift
     is_known = bool(scan.pods) and not options.allow_removal
     for row in plan.compared:
         if row.comparison.verdict is Verdict.UNKNOWN:
             is_known = False
     for name in options.sidecars:
         text = f"no Pod has a container named {name}"
-        if not is_yes:
+        if not must_be_checked:
             text += f" ({scan.pods} checked)"
         must_exist = is_known and not is_pattern(name) and name not in containers
-        yield StatedName(name, checked if is_yes else containers, text, must_exist, containers)
+        existing = checked if must_be_checked else containers
+        yield StatedName(name, existing, text, must_exist, containers)
     # Excluded namespaces are seen only if all are read.
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
     matching = " that match the selector" if options.selector else ""
@@ -6739,9 +6745,10 @@ class Scheduler:
             log.debug("%s", news, extra=extra)
             return
         del self.in_progress[ref]
-        was_late, task.result = bool(task.result), news
+        was_late = bool(task.result)
+        task.result = news
         self.signals.stop(news.stop_reason, "stopped")
-        if not any(task.result and task.result.may_complete for task in self.begun):
+        if not any(other.result and other.result.may_complete for other in self.begun):
             self.signals.stop(self.limit_reached(), "max_failures")
         if not news.may_complete:
             self.report.finish(news)
@@ -6866,8 +6873,8 @@ class Totals:
         self.pods: Counter[str] = Counter()  # fields of PodCounts, and how many are not verified
         self.leftovers: list[LeftPod] = []  # Pods that are not up to date
         self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
-        self.checked = 0  # Pods that --fail-on-drift has looked at
-        self.unmatched: Names = ()  # what options specify, and match nothing
+        self.checked = 0  # Pods that an audit or a question is about
+        self.unmatched: Names = ()  # texts about names and patterns that match nothing
 
     def count(self, result: Result) -> None:
         """Count a workload's result."""
@@ -7541,10 +7548,8 @@ class Report:
                 left += f" ({reason_counts(reasons)})"
             version = image_version(image) if image else "<none>"
             rows.append([name, version, str(codes.total()), str(up_to_date), str(old), left])
-        if (
-            not self.options.only_drifted or self.options.is_question
-        ):  # how many is all that is known
-            rows = [row[:3] for row in rows]
+        if not self.options.only_drifted or self.options.is_question:
+            rows = [row[:3] for row in rows]  # nothing is up to date or old
         lines = []
         if self.census:
             lines = format_table(rows, self.width)

@@ -418,7 +418,7 @@ MUTATIONS = (
     Mutation(
         "limits: what is late is a failure at once",
         "failure_limits",
-        "        if not any(task.result and task.result.may_complete for task in self.begun):\n",
+        "        if not any(other.result and other.result.may_complete for other in self.begun):\n",
         "        if True:\n",
     ),
     Mutation(
@@ -775,8 +775,8 @@ MUTATIONS = (
     Mutation(
         "audit: a name that only Pods have that do not count",
         "expected",
-        "    is_yes = options.is_question or options.fail_on_drift\n",
-        "    is_yes = False\n",
+        "    must_be_checked = options.is_question or options.fail_on_drift\n",
+        "    must_be_checked = False\n",
     ),
     Mutation(
         "expected: what is gone was deleted",
@@ -1490,7 +1490,7 @@ MUTATIONS = (
     Mutation(
         "limits: late ones are judged one by one",
         "scheduler failure_limits",
-        "        if not any(task.result and task.result.may_complete for task in self.begun):\n",
+        "        if not any(other.result and other.result.may_complete for other in self.begun):\n",
         "        if not news.may_complete:\n",
     ),
     Mutation(
