@@ -4292,7 +4292,7 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
     if draft.old_pods:
         return ""
     if not found.pods:
-        return "it has no Pods now"
+        return "it has no selected Pods now"
     if not options.include_missing and not any(pod.sidecars for pod in found.pods):
         return "its Pods no longer have the sidecar"
     pods, kind = found.pods, "Pods"
@@ -5454,6 +5454,14 @@ class Work:
             pods += cluster.pods_of(owner, cluster.owner_object(owner, sample))
         return pods
 
+    def selected(self, pods: list[Json]) -> list[Json]:
+        """Return the Pods that match --selector; the plan has seen no others."""
+        if not self.options.selector:
+            return pods
+        matching = self.cluster.items(CORE, "pods", [self.ref.namespace], self.options.selector)
+        names = set(map(name_of, matching))
+        return [pod for pod in pods if name_of(pod) in names]
+
     def live_pods(self, pods: Iterable[Json]) -> list[LivePod]:
         """Return what is kept of Pods."""
         return [live_pod(pod, self.options) for pod in pods]
@@ -5691,9 +5699,11 @@ class Restart(Work):
         self.decide_on_object(Known.OBJECT, obj)
         if not is_asked:
             self.ask_again(obj, unpacked(self.found.sample))
-        pods = self.live_pods(not_ending(self.own_pods()))
-        self.decide_again(Known.WRITE, pods=pods)
-        self.note_pods(self.decision.found)
+        own = not_ending(self.own_pods())
+        decision = self.decide_again(Known.WRITE, pods=self.live_pods(self.selected(own)))
+        found = replace(decision.found, pods=self.live_pods(own))  # a rollout replaces all of them
+        self.decision = replace(decision, found=found)
+        self.note_pods(found)
 
     def patch(self) -> None:
         """Check the workload again and patch it, as it is now. SkipError if that is not needed.
@@ -6027,14 +6037,6 @@ class PodByPod(Work):
             self.decide_again(Known.WRITE, pods=self.live_pods(everything))  # see pending_template
         decision = self.decide_again(Known.WRITE, pods=self.live_pods(own))
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
-
-    def selected(self, pods: list[Json]) -> list[Json]:
-        """Return the Pods of an owner that match --selector. A rollout replaces all of them."""
-        if not self.options.selector:
-            return pods
-        matching = self.cluster.items(CORE, "pods", [self.owner.namespace], self.options.selector)
-        names = set(map(name_of, matching))
-        return [pod for pod in pods if name_of(pod) in names]
 
     def decide_on(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.

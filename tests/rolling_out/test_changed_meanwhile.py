@@ -11,6 +11,8 @@ from texts import RECHECK
 
 pytestmark = pytest.mark.both
 
+POD_NAME = "statefulset.kubernetes.io/pod-name"
+
 
 @pytest.mark.embedded("sets what only a controller sets")
 @pytest.mark.parametrize(
@@ -68,6 +70,36 @@ def test_pods_are_left_for_the_reason_for_which_their_workload_was_skipped(clust
     (result,), (left,) = ended.of("result"), ended.summary["leftovers"]
     assert (result["outcome"], result["code"], left["code"]) == ("skipped", *["wrong_method"] * 2)
     assert ended.summary["sidecars"][0]["left"] == {"wrong_method": 1}
+
+
+def test_what_a_selector_no_longer_matches_is_not_restarted(cluster, start):
+    """The selected Pod is gone; the plan has not seen the other one."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2))
+    cluster.settle()
+    selector = f"--selector={POD_NAME}=db-1"
+    held = cluster.fault(path="statefulsets/db$", release=threading.Event())
+    running = start(cluster, CONFIRM, "--include-statefulset", selector)
+    assert held.reached.wait(20)
+    cluster.change("StatefulSet", "shop", "db", {"spec": {"replicas": 1}})
+    cluster.wait_for(lambda: len(cluster.store.list("pods", "shop")) == 1)
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/db": "skipped"})
+    assert messages(ended)["db"] == "it has no selected Pods now"
+
+
+def test_a_rollout_of_a_selected_pod_is_rechecked_with_all_the_others(cluster, start):
+    """They are old as well, and no new ones."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3))
+    cluster.settle()
+    cluster.kubelet.ready_after = 3.5
+    selector = f"--selector={POD_NAME}=db-1"
+    options = "--include-statefulset", "--timeout=1s", "--log-level=debug"
+    running = start(cluster, CONFIRM, selector, *options)
+    running.wait_for_log("will recheck")
+    (result,) = running.finish().of("result")
+    assert (result["outcome"], result["pods"]["wanted"]) == ("timed_out", 3)
+    assert result["pods"]["updated"] <= 1
 
 
 @pytest.mark.parametrize("status", [0, 401, 429, 502, 503])
