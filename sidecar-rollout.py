@@ -5943,6 +5943,7 @@ class PodByPod(Work):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.done = 0  # how many Pods were replaced or changed
+        self.left: set[str] = set()  # UIDs of selected Pods that need nothing by the answer so far
         self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
@@ -6014,8 +6015,14 @@ class PodByPod(Work):
         return True
 
     def is_done(self, pod: Json) -> bool:
-        """Return whether others have done it."""
-        return False
+        """Return whether a Pod is like a new one by now."""
+        return self.options.only_drifted and not self.differences_of([pod])
+
+    def note_answer(self, view: bytes) -> None:
+        """Note what new Pods would be like. By another answer, Pods that are left may be old."""
+        if view != self.today.view:
+            self.todo |= self.left
+        super().note_answer(view)
 
     def prepare(self) -> None:
         """Find the Pods to take. SkipError if there are none."""
@@ -6037,6 +6044,7 @@ class PodByPod(Work):
             self.decide_again(Known.WRITE, pods=self.live_pods(everything))  # see pending_template
         decision = self.decide_again(Known.WRITE, pods=self.live_pods(own))
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
+        self.left = {uid_of(pod) for pod in own} - self.todo
 
     def decide_on(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
@@ -6130,7 +6138,7 @@ class PodByPod(Work):
                 continue
             if self.decide_on([pod]):
                 return pod
-            if not self.is_done(pod):
+            if uid_of(pod) not in self.left and not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
                 raise SkipError(text)
             self.todo.discard(uid_of(pod))
@@ -6392,9 +6400,6 @@ class ImageChange(PodByPod):
         """Return the images that a Pod would get today, by container; empty if none differs."""
         differences = self.differences_of([pod])
         return {difference.path[0]: difference.expected for difference in differences}
-
-    def is_done(self, pod: Json) -> bool:
-        return not self.images_to_change(pod)
 
     def obstacle(self, pod: Json) -> str:
         """Return what a Pod waits for: any other one that was changed, also by another run.

@@ -8,7 +8,18 @@ import time
 import pytest
 from clusters.embedded import server
 from clusters.embedded.manifests import budget, replicated, workload
-from support import APP, CONFIRM, EVICT, OWNERS, evictions, make_old
+from support import (
+    APP,
+    CONFIRM,
+    DRIFTED,
+    EVICT,
+    ON_DELETE,
+    OWNERS,
+    cutoff,
+    evictions,
+    images,
+    make_old,
+)
 
 
 def test_a_budget_that_allows_nothing_times_out(cluster, run):
@@ -190,3 +201,34 @@ def test_by_another_answer_what_was_right_is_not_anymore(cluster, run):
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "still_drifted")
     assert "istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0" in result["message"]
+
+
+@pytest.mark.embedded("the injector changes at a request of the tool")
+def test_by_another_answer_pods_that_were_left_are_replaced_too(cluster, run):
+    """One has the sidecar of the first answer; the injector is upgraded at the first eviction.
+
+    One that was created after the cutoff is still left.
+    """
+    new, newest = "docker.io/istio/proxyv2:1.27.0", "docker.io/istio/proxyv2:1.28.0"
+    cluster.create("shop", workload("StatefulSet", "db", replicas=4, **ON_DELETE))
+    make_old(cluster)
+    cluster.injector.container["image"] = new
+    cluster.delete("Pod", "shop", "db-0")
+    cluster.wait_for(lambda: images(cluster, "istio-proxy").count(new) == 1)
+    make_old(cluster)
+    cluster.delete("Pod", "shop", "db-1")
+    cluster.wait_for(lambda: images(cluster, "istio-proxy").count(new) == 2)
+    cluster.settle()
+
+    evicted = []
+
+    def after(request, code, content) -> None:
+        if request.path.endswith("/eviction"):
+            evicted.append(request.path.split("/")[-2])
+            cluster.injector.container["image"] = newest
+
+    cluster.server.after = after
+    ended = run(cluster, CONFIRM, *EVICT, DRIFTED, cutoff(hours=0.5))
+    assert (ended.code, ended.outcomes) == (0, {"shop/db": "succeeded"})
+    assert evicted == ["db-3", "db-2", "db-0"]
+    assert images(cluster, "istio-proxy") == [newest, new, newest, newest]
