@@ -36,3 +36,18 @@ def test_what_a_gate_says_to_do_can_be_done(cluster, run):
     assert "--fail-on-drift" not in shown  # it is a command of its own
     options = [word for word in printed_command(shown)[2:] if word != "--log-format=text"]
     assert run(cluster, *options).outcomes == {"shop/web": "succeeded"}
+
+
+@pytest.mark.embedded("a deletion cannot be kept from ending")
+def test_what_is_being_deleted_is_not_drift(cluster, run):
+    cluster.create("shop", workload("Deployment", "leaving"))
+    cluster.settle()
+    cluster.injector.container["image"] = "istio/proxyv2:2"
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    audit = "--only-drifted", "--fail-on-drift"
+    assert run(cluster, *audit).code == 1
+    leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]}
+    cluster.change("Deployment", "shop", "leaving", {"metadata": leaving})
+    ended = run(cluster, *audit)
+    assert (ended.code, ended.summary["sidecars"][0]["left"]) == (0, {"being_deleted": 1})

@@ -43,6 +43,23 @@ def test_a_replacement_whose_sidecar_does_not_start_is_not_waited_for(
     assert len(evictions(cluster)) == 1
 
 
+@pytest.mark.embedded("an image that cannot be pulled")
+def test_an_eviction_that_nothing_replaced_proves_nothing(cluster, start):
+    """The first one is scaled to 0 meanwhile: no new Pod has been seen ready so far."""
+    for name in ("a", "b", "c"):
+        cluster.create("shop", replicated("ReplicaSet", name, APP, replicas=1))
+    cluster.settle()
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:broken"
+    held = cluster.fault(method="POST", path="/a-.*/eviction$", release=threading.Event())
+    running = start(cluster, CONFIRM, *EVICT, "--parallel-rollouts=5", "--timeout=4s")
+    assert held.reached.wait(20)
+    cluster.change("ReplicaSet", "shop", "a", {"spec": {"replicas": 0}})
+    held.release.set()
+    ended = running.finish()
+    outcomes = {"shop/a": "succeeded", "shop/b": "timed_out", "shop/c": "not_started"}
+    assert ended.outcomes == outcomes
+
+
 def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     for name in ("a", "b"):
         cluster.create("shop", replicated("ReplicaSet", name, APP, replicas=3))

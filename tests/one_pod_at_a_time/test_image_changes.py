@@ -346,6 +346,12 @@ def seen(
     return {**found, "status": {**status, "initContainerStatuses": [sidecar]}}
 
 
+def with_new_app(found: dict) -> dict:
+    """The Pod after a restart of its application's container."""
+    found["status"]["containerStatuses"][0] |= {"containerID": "app-2", "restartCount": 1}
+    return found
+
+
 BEFORE = seen("ready")  # also as long as the kubelet has only observed the change
 NEW_IMAGE = {"number": 2, "restarts": 1, "image": "2"}
 
@@ -354,6 +360,7 @@ NEW_IMAGE = {"number": 2, "restarts": 1, "image": "2"}
     ("after", "is_done"),
     [
         (BEFORE, False),
+        (with_new_app(seen("ready")), False),
         (seen("terminated", "Completed"), False),
         (seen("unready", **NEW_IMAGE), False),
         (seen("ready", **NEW_IMAGE), True),

@@ -69,6 +69,17 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
     assert max(map(len, lines[:18])) <= 80
 
 
+def test_what_somebody_must_do_comes_first_in_the_list(cluster, run):
+    on_delete = {"updateStrategy": {"type": "OnDelete"}}
+    cluster.create("shop", workload("StatefulSet", "db", **on_delete))
+    cluster.create("shop", workload("DaemonSet", "agent"))
+    cluster.create("shop", pod("shell"))
+    cluster.settle()
+    ended = run(cluster, TEXT, "--include-statefulset")
+    listed = re.findall("^    (\\w+) shop/", ended.stdout, re.MULTILINE)
+    assert listed == ["DaemonSet", "StatefulSet", "Pod"]
+
+
 def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()

@@ -52,14 +52,25 @@ def written(path, lines) -> str:
     return f"--plan={file}"
 
 
-@pytest.mark.parametrize("outcome", ["SUCCEEDED", "INTERRUPTED", "NOT_STARTED"])
-def test_a_row_that_was_interrupted_is_not_applied(tool, outcome):
-    """For example by --max-duration, after the first of its Pods."""
+@pytest.mark.parametrize(
+    ("outcome", "code", "is_applied"),
+    [
+        ("SUCCEEDED", "", True),
+        ("INTERRUPTED", "", False),  # for example by --max-duration, after the first of its Pods
+        ("NOT_STARTED", "", False),
+        ("NOT_STARTED", "interrupted", True),  # a person has left it
+        ("NOT_STARTED", "max_rollouts", True),
+        ("SKIPPED", "up_to_date", True),
+        ("SKIPPED", "wrong_method", False),
+    ],
+)
+def test_a_row_that_was_not_rolled_out_is_applied_only_if_a_person_left_it(
+    tool, outcome, code, is_applied
+):
     for plan in (None, {}):
         totals = tool.Totals(options_of(tool, plan=plan))
-        totals.count(tool.Result(a_workload(tool), tool.Outcome[outcome], ""))
-        is_missing = plan is not None and outcome != "SUCCEEDED"
-        assert totals.failed["not applied"] == is_missing
+        totals.count(tool.Result(a_workload(tool), tool.Outcome[outcome], "", code=code))
+        assert totals.failed["not applied"] == (plan is not None and not is_applied)
 
 
 def test_only_the_workloads_of_a_plan_are_rolled_out_in_its_order(fleet, run, tmp_path):
