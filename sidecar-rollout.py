@@ -108,6 +108,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import statistics
 import string
 import subprocess
@@ -157,6 +158,11 @@ class ObjectRef(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+    @property
+    def kind_and_group(self) -> str:
+        """Return `Rollout (argoproj.io)`; of the core group, `Service (v1)`."""
+        return f"{self.kind} ({self.group or 'v1'})"
 
     @property
     def argument(self) -> str:
@@ -2975,6 +2981,10 @@ def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -
     """
     if kubeconfig and not os.path.exists(kubeconfig):
         raise StartError(f"kubeconfig {kubeconfig} does not exist")
+    for path in (kubeconfig or os.environ.get("KUBECONFIG", "")).split(os.pathsep):
+        if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+            hint = "kubectl runs several times, and a pipe can be read once; save it to a file"
+            raise StartError(f"kubeconfig {path} is a pipe: {hint}")
     flags = ["--kubeconfig", kubeconfig] if kubeconfig else []
     view = [kubectl, "config", "view", "--minify", *flags]
     view += ["--context", context] if context else []
@@ -3451,7 +3461,7 @@ def shown_path(path: Path) -> Path:
 def without_values(difference: Difference) -> Difference:
     """Return a difference without values that may be secret; of a new volume, with its kind."""
     path, *values = difference
-    if not path[1:] or path[1] in PUBLIC:
+    if not path[1:] or path[1] in PUBLIC or path[-2:] == ("image", "reference"):
         return difference
     if path != shown_path(path):
         return Difference(shown_path(path), REDACTED, REDACTED)
@@ -3747,7 +3757,7 @@ def template_source(cluster: Cluster, found: Found) -> Json:
     if found.ref.kind == "Deployment":  # paused
         obj = cluster.workload(owner)
     if "spec" not in nested(obj, "spec.template"):
-        raise ApiError(200, f"the Pod template of {owner.kind} ({owner.group}) cannot be read")
+        raise ApiError(200, f"the Pod template of {owner.kind_and_group} cannot be read")
     return obj
 
 
@@ -4073,9 +4083,8 @@ def kind_not_selected(draft: Decision, options: Options) -> str:
         return ""  # not compared yet, or up to date
     if is_workload(ref):
         return f"not selected; {KINDS[ref.kind].how_to_select}"
-    owner = f"{ref.kind} ({ref.group or 'v1'})"
     hint = "use --evict, or restart it with that controller's tools"
-    return f"managed by {owner}, which has no rollouts; {hint}"
+    return f"managed by {ref.kind_and_group}, which has no rollouts; {hint}"
 
 
 @rule(Known.EXISTS)
@@ -5818,7 +5827,7 @@ class Restart(Work):
             "" if has_timed_out and result.message else error
         )  # the outcome says that it is late
         reason = self.why_missing(self.obj, progress.uncreated)
-        hint = repair_hint(self.obj, [*progress.new, *progress.old])
+        hint = repair_hint(self.obj, progress)
         return replace(
             result,
             outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
@@ -5828,11 +5837,15 @@ class Restart(Work):
         )
 
 
-def repair_hint(obj: Json, pods: Iterable[Json]) -> str:
-    """Return what to do about a stuck Pod that its controller waits for, whatever its template."""
-    if not is_ordered_ready(obj):
+def repair_hint(obj: Json, progress: Progress) -> str:
+    """Return what to do about a stuck Pod that its controller waits for, whatever its template.
+
+    With the policy Parallel, Kubernetes 1.35.0 to 1.35.3 wait for old ones (kubernetes#137409).
+    """
+    policy = nested(obj, "spec.podManagementPolicy")
+    if not policy or (policy == "Parallel" and not all(map(is_ready, progress.new))):
         return ""
-    for pod in pods:
+    for pod in (*progress.new, *progress.old):
         if any(stuck_containers(pod)):
             return f"delete Pod {name_of(pod)} once the cause is fixed"
     return ""

@@ -127,6 +127,18 @@ def test_a_new_volume_is_shown_with_its_kind(tool, volume, kind):
     assert f"istio-proxy  volume /v  <none> -> {kind}" in shown
 
 
+def test_the_image_of_an_image_volume_is_shown(tool):
+    def mounting(image: str) -> dict:
+        mounted = {"name": "istio-proxy", "image": "x"}
+        mounted["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
+        volume = {"name": "v", "image": {"reference": image, "pullPolicy": "Always"}}
+        return {"metadata": {}, "spec": pod_spec(mounted, volumes=[volume])}
+
+    found = differences(tool, mounting("r/plugin:1"), mounting("r/plugin:2"))
+    (text,) = map(tool.difference_text, found)
+    assert text == "istio-proxy  volume /v.image.reference  r/plugin:1 -> r/plugin:2"
+
+
 def test_show_values_shows_all(tool):
     found = differences(tool, pod_of("old-one"), pod_of("new-one"), with_values=True)
     texts = list(map(tool.difference_text, found))

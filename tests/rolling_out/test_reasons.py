@@ -50,6 +50,19 @@ def test_no_pod_is_to_be_deleted_where_they_are_managed_in_parallel(cluster, run
     assert message(ended) == f"{UNREADY}db-1: container istio-proxy: {PULL}"
 
 
+@pytest.mark.parametrize(("is_new_ready", "hint"), [(True, "delete Pod db-0"), (False, "")])
+def test_an_old_pod_may_be_in_the_way_of_a_parallel_one(tool, is_new_ready, hint):
+    """As in Kubernetes 1.35.0 to 1.35.3; while a new one is not ready, it is that one."""
+    obj = {"spec": {"podManagementPolicy": "Parallel"}}
+    stuck = status(containerStatuses=[waiting("ErrImagePull")])
+    old = {**stuck, "metadata": {"name": "db-0"}}
+    ready = {"type": "Ready", "status": str(is_new_ready)}
+    new = {"metadata": {"name": "db-1"}, "status": {"conditions": [ready]}}
+    progress = tool.Progress([old, new], [old], [new])
+    assert tool.repair_hint(obj, progress) == (f"{hint} once the cause is fixed" if hint else "")
+    assert tool.repair_hint({"spec": {}}, progress) == ""  # a Deployment
+
+
 def test_a_daemon_set_whose_new_sidecar_cannot_be_pulled(cluster, run):
     cluster.create("shop", workload("DaemonSet", "agent"))
     cluster.settle()

@@ -13,7 +13,7 @@ import pytest
 from clusters.embedded.manifests import container, native, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BOTH, CONFIRM, argo, exchanges, options_of, printed_command
+from support import BOTH, CONFIRM, argo, exchanges, options_of, printed_command, upgrade
 from texts import MISSING_PERMISSIONS, NO_PODS_WITH, NOT_A_POD
 
 pytestmark = pytest.mark.both
@@ -582,3 +582,11 @@ def test_a_strategy_that_kubectl_cannot_wait_for_is_skipped(cluster, run):
     ended = run(cluster, "--include-statefulset", CONFIRM)
     assert (ended.code, ended.skipped) == (0, {"StatefulSet shop/db": "wrong_method"})
     assert "updateStrategy is Recreate" in ended.reasons["StatefulSet shop/db"]
+
+
+def test_the_controller_of_a_pod_may_be_of_the_core_group(cluster, run):
+    cluster.create("shop", pod("x", owner=("v1", "Service", "x")))
+    cluster.settle()
+    upgrade(cluster)
+    (drift,) = run(cluster, "--only-drifted", "--evict").of("drift")
+    assert drift["message"] == "the Pod template of Service (v1) cannot be read"

@@ -74,6 +74,22 @@ def test_a_relative_path_of_a_credential_plugin_starts_at_the_kubeconfig(shop, r
     assert run(f"/missing/config:{path}", CONFIRM).outcomes == {"shop/web": "succeeded"}
 
 
+@pytest.mark.parametrize("is_option", [True, False])
+def test_a_pipe_is_refused_because_kubectl_reads_it_several_times(shop, run, is_option):
+    """As of `--kubeconfig=<(...)`."""
+    end, other = os.pipe()
+    try:
+        path = f"/dev/fd/{end}"
+        more = [f"--kubeconfig={path}"] if is_option else []
+        ended = run(None if is_option else f"/missing:{path}", "--log-format=text", *more)
+    finally:
+        os.close(end)
+        os.close(other)
+    assert ended.code == 3
+    assert f"error: kubeconfig {path} is a pipe: kubectl runs several times" in ended.stderr
+    assert "save it to a file" in ended.stderr
+
+
 def test_a_token_file(shop, run, tmp_path):
     (tmp_path / "token").write_text("admin-token\n")
     path = write(tmp_path / "config", shop.kubeconfig_for({"tokenFile": str(tmp_path / "token")}))
