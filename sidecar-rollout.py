@@ -1295,7 +1295,7 @@ class Found:
     sidecars: frozenset[Sidecar] = frozenset()  # of the plan's Pods; empty: none had one
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
     namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
-    is_serving: bool = True  # whether a Pod is a ready endpoint of a Service
+    services: Names | None = None  # of which a Pod is an endpoint, ready or not; None: not known
 
     @property
     def obj(self) -> Json:
@@ -2581,25 +2581,25 @@ class Cluster:
                 pods.append(pod)
         return pods
 
-    def serving_pods(self, namespaces: Names) -> set[tuple[str, str]] | None:
-        """Return namespace and name of the Pods that are ready or serving endpoints.
-
-        None if that is forbidden.
-        """
-        pods = set()
+    def services_of_pods(self, namespaces: Names) -> dict[tuple[str, str], set[str]] | None:
+        """Return Services by namespace and name of their Pods, ready or not. None if forbidden."""
+        services: dict[tuple[str, str], set[str]] = defaultdict(set)
         try:
             for endpoint_slice in self.items(DISCOVERY, "endpointslices", namespaces):
-                for endpoint in nested(endpoint_slice, "endpoints"):
-                    conditions = nested(endpoint, "conditions")  # absent means ready
-                    if conditions.get("ready") is not False or conditions.get("serving"):
-                        name = nested(endpoint, "targetRef").get("name")  # none: not a Pod
-                        pods.add((endpoint_slice["metadata"]["namespace"], name))
+                metadata = endpoint_slice["metadata"]
+                service = nested(metadata, "labels").get("kubernetes.io/service-name")
+                for endpoint in nested(endpoint_slice, "endpoints") if service else ():
+                    name = nested(endpoint, "targetRef").get("name")  # none: not a Pod
+                    services[metadata["namespace"], name].add(service)
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
-            log.warning("cannot list EndpointSlices: every healthy workload counts as serving")
+            log.warning(
+                "cannot list EndpointSlices: every healthy workload counts as serving, and "
+                "workloads behind the same Service may roll out together"
+            )
             return None
-        return pods
+        return services
 
     def metadata_of(self, ref: ObjectRef) -> Json:
         """Return an object with its metadata alone; empty if it does not exist."""
@@ -3953,7 +3953,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
-    risk = Risk.SERVING if found.is_serving else Risk.NO_SERVICE
+    risk = Risk.NO_SERVICE if found.services == [] else Risk.SERVING
     return replace(
         draft,
         method=method,
@@ -4702,15 +4702,15 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     needs_them = asks_namespaces(options) or options.confirm
     names = {found.ref.namespace for found in everything if needs_them}
     read = dict(in_parallel(names, cluster.namespace))
-    serving = cluster.serving_pods(namespaces) if everything else None
+    services = cluster.services_of_pods(namespaces) if everything else None
     workloads = []
     for found in everything:
         namespace = found.ref.namespace
-        is_serving = True
-        if serving is not None:
-            is_serving = any((namespace, pod.name) in serving for pod in found.pods)
-        metadata = read.get(namespace, NOTHING)
-        workloads.append(replace(found, namespace=metadata, is_serving=is_serving))
+        found = replace(found, namespace=read.get(namespace, NOTHING))
+        if services is not None:
+            own = set().union(*(services.get((namespace, pod.name), ()) for pod in found.pods))
+            found = replace(found, services=sorted(own))
+        workloads.append(found)
     return workloads, scan
 
 
@@ -4772,6 +4772,12 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         decisions=[decision for decision in decided.values() if decision.found.pods],
         scan=scan,
     )
+
+
+def service_names(workload: Decision) -> list[str]:
+    """Return `namespace/name` of the Services of a workload; empty if they are not known."""
+    found = workload.found
+    return [f"{found.ref.namespace}/{name}" for name in found.services or ()]
 
 
 def workers_for(plan: Plan, options: Options) -> int:
@@ -6717,16 +6723,26 @@ class Scheduler:
         """Return whether a task may start, now or later. To check something again always may."""
         return bool(task.result) or not self.why_none_starts()
 
+    def next_task(self, waiting: Iterable[Task]) -> Task | None:
+        """Return the first task that is behind no Service of one in progress, or only checks."""
+        busy = {name for task in self.in_progress.values() for name in service_names(task.planned)}
+        for task in waiting:
+            if task.result or busy.isdisjoint(service_names(task.planned)):
+                return task
+        return None
+
     def fill_slots(self, waiting: deque[Task]) -> None:
         """Start tasks; until one has succeeded, a rollout runs alone: it may fail everywhere."""
-        while waiting:
-            task = waiting[0]
+        while True:
+            task = self.next_task(waiting)
+            if not task:
+                return
             is_alone = not (task.result or self.rollouts.proven.is_set())
             if len(self.in_progress) >= (1 if is_alone else self.workers):
                 return
             if not (task.result or self.prepare_start()):
                 return
-            waiting.popleft()
+            waiting.remove(task)
             if not task.result:
                 self.begun.append(task)
             task.started = time.monotonic()
@@ -7221,6 +7237,7 @@ class Report:
                 state=workload.risk.snake_case,
                 unhealthy_reason=workload.problem,
                 downtime=workload.downtime,
+                services=workload.found.services,
                 controlled_by=str(workload.found.controller or ""),
                 differences=[row._asdict() for row in workload.differences],
             )
@@ -7412,8 +7429,13 @@ class Report:
             )
         if len(selected) > 1 and not self.options.confirm:
             each = 60 + (self.options.soak or 0)
-            seconds = sum(each + min_ready_seconds(workload.found.obj) for workload in selected)
-            duration = human_duration(seconds / workers_for(plan, self.options))
+            total, rows = 0.0, dict[str, float]()  # those behind a Service go one after the other
+            for workload in selected:
+                seconds = each + min_ready_seconds(workload.found.obj)
+                total += seconds / workers_for(plan, self.options)
+                for name in service_names(workload):
+                    rows[name] = rows.get(name, 0.0) + seconds
+            duration = human_duration(max(total, *rows.values(), 0.0))
             texts.append(f"This takes about {duration} if each takes 1 minute.")
         if plan.workloads or not self.options.confirm:  # else this is the end
             texts += self.skipped_text()

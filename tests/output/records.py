@@ -30,6 +30,7 @@ RECORDS = {
         "state": "`no_service`, `serving` or `unhealthy`",
         "unhealthy_reason": "empty: it is healthy",
         "downtime": "whether all its Pods may be away at once",
+        "services": "of which a Pod is an endpoint; null: may not be read",
         "controlled_by": "its owner, such as a Prometheus",
         "differences": "as in `drift`",
     },

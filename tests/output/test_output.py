@@ -224,6 +224,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, tool):
         "state": "no_service",
         "unhealthy_reason": "",
         "downtime": False,
+        "services": [],
         "method": "restart",
         "controlled_by": "",
     }

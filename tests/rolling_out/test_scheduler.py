@@ -71,6 +71,9 @@ class FakeKubectl:
     def __init__(self, outcomes: dict[str, str], allowed: int) -> None:
         self.outcomes, self.allowed = outcomes, allowed
         self.in_progress = self.most = 0
+        self.services: dict[str, Collection[str]] = {}  # of each workload, if it has any
+        self.busy: Counter[str] = Counter()  # how many rollouts behind a Service are in progress
+        self.most_of_a_service = 0
         self.changed = threading.Condition()
         self.stop = threading.Event()
 
@@ -78,9 +81,13 @@ class FakeKubectl:
         with self.changed:
             self.in_progress += 1
             self.most = max(self.most, self.in_progress)
+            services = self.services.get(ref.name, ())
+            self.busy.update(services)
+            self.most_of_a_service = max(self.most_of_a_service, *self.busy.values(), 0)
             self.changed.notify_all()
             self.changed.wait_for(lambda: self.in_progress > self.allowed, timeout=0.005)
             self.in_progress -= 1
+            self.busy.subtract(services)
         errors = {
             "failed": "error: it exceeded its progress deadline",
             "timed_out": "error: timed out waiting for the condition",
@@ -104,9 +111,13 @@ class Silent:
         self.most_in_progress = max(self.most_in_progress, len(in_progress))
 
 
-def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
-    """The results of a plan."""
+def run_all(
+    tool, cluster, kubectl, plan, workers: int, *options: str, proven: bool = False
+) -> list:
+    """The results of a plan; `proven`: a new Pod was seen ready before."""
     rollout = a_rollout(tool, cluster, "--timeout=1s", *options)
+    if proven:
+        rollout.proven.set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             tool.Restart, "rollout_status", lambda _, *parts: kubectl.rollout_status(*parts)
@@ -120,29 +131,32 @@ def run_all(tool, cluster, kubectl, plan, workers: int, *options: str) -> list:
 
 
 OUTCOMES = st.sampled_from(["succeeded", "succeeded", "failed", "timed_out"])
+SERVICES = st.sampled_from([None, [], ["x"], ["y"], ["x", "y"]])
 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.tuples(OUTCOMES, st.booleans()), max_size=25),
+    st.lists(st.tuples(OUTCOMES, st.booleans(), SERVICES), max_size=25),
     st.integers(1, 6),
     st.none() | st.integers(1, 4),
     st.booleans(),
 )
 def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures, are_only_late):
     """What is complete when it is rechecked, which is before a limit holds, is no failure."""
-    outcomes = {f"w{number}": outcome for number, (outcome, _) in enumerate(workloads)}
-    plan = [
-        a_workload(tool, f"w{number}", problem="0 of 1 available" if was_unhealthy else "")
-        for number, (_, was_unhealthy) in enumerate(workloads)
-    ]
+    outcomes = {f"w{number}": outcome for number, (outcome, *_) in enumerate(workloads)}
+    plan = []
+    for number, (_, was_unhealthy, services) in enumerate(workloads):
+        problem = "0 of 1 available" if was_unhealthy else ""
+        plan.append(a_workload(tool, f"w{number}", problem=problem, services=services))
     late = ("timed_out", "failed")
     stuck = [] if are_only_late else [name for name in outcomes if outcomes[name] in late]
     cluster, kubectl = FakeCluster(stuck), FakeKubectl(outcomes, workers)
+    kubectl.services = {workload.ref.name: workload.found.services or () for workload in plan}
     limit = [f"--max-failures={max_failures}"] if max_failures else []
     results = run_all(tool, cluster, kubectl, plan, workers, *limit)
 
     assert kubectl.most <= workers  # never more than N in progress
+    assert kubectl.most_of_a_service <= 1
     assert set(cluster.patched.values()) <= {1}  # each patched at most once
     assert sorted(r.planned.ref.name for r in results) == sorted(outcomes)  # each in one outcome
     ended = {r.planned.ref.name: r.outcome.snake_case for r in results}

@@ -105,35 +105,34 @@ def test_without_the_permission_to_endpoint_slices_all_count_as_serving(deployme
         {"verbs": ["get", "list"], "apiGroups": ["apps"], "resources": ["*"]},
     ]
     ended = run(deployments_a_to_f.kubeconfig_of("viewer", rules))
-    assert {r["state"] for r in ended.of("plan")} == {"serving"}
-    assert (
-        ended.stderr.count("cannot list EndpointSlices: every healthy workload counts as serving")
-        == 1
+    assert {(r["state"], r["services"]) for r in ended.of("plan")} == {("serving", None)}
+    lost = (
+        "cannot list EndpointSlices: every healthy workload counts as serving, and workloads "
+        "behind the same Service may roll out together"
     )
+    assert ended.stderr.count(lost) == 1
 
 
-@pytest.mark.parametrize(
-    ("conditions", "state"),
-    [
-        ({"ready": True}, "serving"),
-        ({"ready": False, "serving": True, "terminating": True}, "serving"),
-        ({}, "serving"),
-        ({"ready": False}, "no_service"),
-        ({"ready": False, "serving": False}, "no_service"),
-    ],
-)
-def test_a_ready_or_serving_endpoint_makes_it_serving(deployments_a_to_f, run, conditions, state):
+@pytest.mark.parametrize("conditions", [{}, {"ready": True}, {"ready": False, "serving": False}])
+@pytest.mark.parametrize("service", ["web", ""])
+def test_an_endpoint_makes_it_serving_ready_or_not(deployments_a_to_f, run, conditions, service):
+    """One that is not ready for a moment may be when it is the turn of others behind its Service."""
     (found,) = deployments_a_to_f.pods("shop", "a")
     target = {"kind": "Pod", "name": found["metadata"]["name"], "namespace": "shop"}
     endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": target}
+    labels = {"kubernetes.io/service-name": service} if service else {}
     deployments_a_to_f.create(
         "shop",
         {
             "kind": "EndpointSlice",
             "addressType": "IPv4",
-            "metadata": {"name": "a-x"},
+            "metadata": {"name": "a-x", "labels": labels},
             "endpoints": [endpoint],
         },
     )
-    states = {r["name"]: r["state"] for r in run(deployments_a_to_f).of("plan")}
-    assert states == dict.fromkeys("abcdef", "no_service") | {"a": state}
+    plan = run(deployments_a_to_f).of("plan")
+    states = {record["name"]: record["state"] for record in plan}
+    expected = {"a": "serving"} if service else {}
+    assert states == dict.fromkeys("abcdef", "no_service") | expected
+    (services,) = [record["services"] for record in plan if record["name"] == "a"]
+    assert services == ([service] if service else [])
