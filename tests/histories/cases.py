@@ -80,6 +80,7 @@ class App:
     injected: bool = True  # no opt-out
     native: bool = False
     service: bool = False
+    shared: bool = False  # it is behind a Service that others are behind, too
     budget: str = ""  # `allows` or `blocks`
     annotation: str = ""  # `workload`, `template`: it has rollout=never there
 
@@ -90,7 +91,9 @@ class App:
     def __str__(self) -> str:
         words = [self.kind, self.key, f"replicas={self.replicas}", self.strategy, *self.pods]
         words += [
-            name for name in ("pending", "broken", "native", "service") if getattr(self, name)
+            name
+            for name in ("pending", "broken", "native", "service", "shared")
+            if getattr(self, name)
         ]
         words += [] if self.injected else ["opt-out"]
         words += [f"budget {self.budget}"] if self.budget else []
@@ -137,8 +140,10 @@ WORKLOAD_EVENTS = (
     "template changed",
     "deleted",
     "recreated",
+    "owner applies",
 )
 KUBELET_EVENTS = ("Pods start late",)
+GATE_EVENTS = ("gate closes",)  # for longer than --timeout
 INJECTOR_EVENTS = (
     "injector ignored",
     "injector fails",
@@ -189,6 +194,7 @@ EVENTS = (
     *POD_EVENTS,
     *WORKLOAD_EVENTS,
     *KUBELET_EVENTS,
+    *GATE_EVENTS,
     *INJECTOR_EVENTS,
     *API_EVENTS,
     *RULE_EVENTS,
@@ -419,7 +425,9 @@ def a_history(seed: int) -> History:
     if chance.random() < 0.2:
         found = replace(found, plan=chance.choices(PLANS, (8, 6, 6, 1, 1))[0])
     found = with_more(found, random.Random(f"more of {seed}"))
-    return with_rules(found, random.Random(f"rules of {seed}"))
+    found = with_rules(found, random.Random(f"rules of {seed}"))
+    found = with_memory(found, random.Random(f"memory of {seed}"))
+    return with_services(found, random.Random(f"services of {seed}"))
 
 
 def with_more(found: History, chance: random.Random) -> History:
@@ -476,6 +484,50 @@ def with_rules(found: History, chance: random.Random) -> History:
             Event("Pod crashes", target, request),
         )
     return replace(found, events=(*found.events, *events))
+
+
+def with_memory(found: History, chance: random.Random) -> History:
+    """Return a history with what a run must remember, or must not take for something else."""
+    if any(event.what == "kill -9" for event in found.events):
+        return found
+    target = chance.randrange(1000)
+    number = chance.choice((0, 0, 1, 2))
+    write = chance.choice(("patch", "patch", "eviction", "image change"))
+    after = chance.choice(("kubectl reads", "reads Pods of a workload"))
+    options, events, rerun = list(found.options), (), found.rerun
+    what = chance.choices(
+        ("", "lost, and applied", "lost, and restarted", "late", "gate", "upgraded twice"),
+        (50, 12, 12, 8, 10, 8),
+    )[0]
+    if what.startswith("lost"):
+        then = "owner applies" if what == "lost, and applied" else "restarted"
+        ignored = Event("injector ignored", request=write, number=number)
+        events = (ignored, *(Event(then, target + n, after, number + n) for n in range(3)))
+        rerun = "same"
+    elif what == "late":  # beside a limit: all may be complete when they are rechecked
+        options = [w for w in options if not w.startswith(("--max-failures", "--parallel"))]
+        options += ["--parallel-rollouts=5", chance.choice(("--max-failures=2", "--soak=1s"))]
+        events = (Event("Pods start late", request="lists workloads"),)
+    elif what == "gate":
+        options = [word for word in options if not word.startswith("--gate")] + ["--gate={gate}"]
+        writes = ("patch", "eviction", "image change")
+        events = tuple(Event("gate closes", request=name, number=number) for name in writes)
+    elif what == "upgraded twice":  # between two Pods of a workload
+        more = ("--evict", "--only-drifted")
+        options += [word for word in more if word not in options]
+        events = tuple(
+            Event("injector upgraded again", request="eviction", number=n) for n in (0, 1)
+        )
+    return replace(found, options=tuple(options), events=(*found.events, *events), rerun=rerun)
+
+
+def with_services(found: History, chance: random.Random) -> History:
+    """Return a history in which some workloads are behind the same Service."""
+    if chance.random() < 0.6:
+        return found
+    apps = tuple(replace(app, shared=chance.random() < 0.6) for app in found.apps)
+    options = [word for word in found.options if not word.startswith("--parallel-rollouts")]
+    return replace(found, apps=apps, options=(*options, "--parallel-rollouts=5"))
 
 
 def shorter(history: History):

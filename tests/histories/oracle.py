@@ -14,7 +14,7 @@ from clusters.embedded import is_counted, is_ready
 from totals import wrong_numbers
 
 from .cases import SECRETS, SETUPS, App
-from .play import NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
+from .play import GATE_VALID_FOR, NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
 NOT_AUDITED = ("not_named", "excluded", "not_included", "being_deleted", "running_to_completion")
@@ -194,16 +194,6 @@ def template_of(scene: Scene, app: App) -> dict | None:
     return obj and obj["spec"]["template"]
 
 
-def last_manager(obj: dict) -> str:
-    """Who changed the Pod template of a workload last, by its managedFields."""
-    changes = [
-        (entry.get("time", ""), entry["manager"])
-        for entry in obj["metadata"].get("managedFields", ())
-        if "f:template" in entry.get("fieldsV1", {}).get("f:spec", {})
-    ]
-    return max(changes, default=("", ""))[1]
-
-
 def is_below_partition(scene: Scene, app: App, pod: dict) -> bool:
     obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
     if app.kind != "StatefulSet" or not obj:
@@ -326,6 +316,7 @@ class Oracle:
         options = self.options
         signals = [e.at for e in self.entries(run, "signal")]
         touched = self.touched(run)
+        closed = self.closed(run)
         begun: dict[str, float] = {}
         restarts: Counter[str] = Counter()
         for entry, kind, app, pod in self.writes(run):
@@ -335,6 +326,8 @@ class Oracle:
                 self.say(4, f"a write in a dry run: {what}")
             if len(signals) > 1 and entry.at > signals[1] + LATE:
                 self.say(4, f"{what} {entry.at - signals[1]:.2f} s after the second signal")
+            if any(since < entry.at < until for since, until in closed):
+                self.say(4, f"{what} while the gate was closed")
             is_new = app is not None and app.key not in begun
             if is_new:
                 begun[app.key] = entry.at
@@ -366,6 +359,16 @@ class Oracle:
         if not run.by_process:
             self.check_parallel(run)
 
+    def closed(self, run: Run) -> list[tuple[float, float]]:
+        """From when until when the gate was closed, and the run had to know that."""
+        found = []
+        for entry in self.entries(run):
+            if entry.what == "event" and entry.data["event"].what == "gate closes":
+                found.append((entry.at + GATE_VALID_FOR + LATE, float("inf")))
+            elif entry.what == "gate opens":
+                found[-1] = found[-1][0], entry.at
+        return found
+
     def check_eviction(self, run: Run, entry: Entry, app: App, pod: dict, touched: dict) -> None:
         scene = self.scene_before(entry)
         events = touched.get(app.key, set())
@@ -385,6 +388,8 @@ class Oracle:
         if not obj or not is_ready(pod) or self.is_unwanted(app, pod):
             return
         wanted = wanted_of(obj)
+        if app.kind == "CloneSet":  # it is not read: it wants the Pods that the run began with
+            wanted = min(wanted, len(pods_of(self.first_scene(run), app)))
         most = self.options.values("--max-unavailable") or ["1"]
         limit = int(most[0].rstrip("%"))
         if most[0].endswith("%"):
@@ -416,9 +421,26 @@ class Oracle:
                 running.pop(entry.data["key"], None)
             # A rollout that timed out is rechecked at the end.
             running = {k: since for k, since in running.items() if entry.at - since < timeout}
+            shared = self.behind_shared(run, running)
+            if len(shared) > 1:
+                self.say(4, f"two rollouts at a time behind one Service: {shared}")
+                return
             if len(running) > limit:
                 self.say(4, f"{len(running)} rollouts at a time of {len(planned)}: {[*running]}")
                 return
+
+    def behind_shared(self, run: Run, running: dict[str, float]) -> list[str]:
+        """Which of the rollouts in progress are behind the shared Service of a namespace.
+
+        Those of a workload with Pods that have an address count: the plan reads no others.
+        """
+        scene = self.first_scene(run)
+        found: dict[str, list[str]] = {}
+        for key in running:
+            app = self.world.apps[key]
+            if app.shared and all("podIP" in p["status"] for p in pods_of(scene, app)):
+                found.setdefault(app.namespace, []).append(key)
+        return max(found.values(), key=len, default=[])
 
     # What happened to whom
 
@@ -532,16 +554,18 @@ class Oracle:
     def unfinished(self, run: Run) -> tuple[list[str], list[str]]:
         """Rollouts of the tool that were never complete, and that this run leaves; and those that may be some.
 
-        Whose rollout it is, the workload itself says. Whether it is complete, its status says, which may
-        have been another one when the run read it.
+        Whether the tool ever restarted it, its template says. Whether its last rollout is complete, its
+        status says, which may have been another one when the run read it.
         """
+        if self.options.has("--skip-unhealthy"):
+            return [], []
         lists = self.listed(run)
         scene = lists[0][0].scene if lists else {}
         certain, possible = [], []
         for row in run.of("skip"):
             key = (PLURALS.get(row["kind"], ""), row["namespace"], row["name"])
             obj = scene.get(key)
-            if not obj or not self.is_own(obj):
+            if not obj or not self.is_stamped(obj):
                 continue
             text = f"{row['name']}: {row['code']}"
             if row["code"] in ("incomplete_rollout", "without_pods"):
@@ -550,14 +574,14 @@ class Oracle:
                 possible.append(text)
         return certain, possible
 
-    def is_own(self, obj: dict) -> bool:
-        """Whether the tool changed the Pod template last, by its annotation and managedFields."""
+    def is_stamped(self, obj: dict) -> bool:
+        """Whether the tool ever restarted a workload, by the annotations of its Pod template."""
         prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
         notes = obj["spec"]["template"].get("metadata", {}).get("annotations", {})
         keys = {f"{prefix}.rollout.timestamp"}
         if any(owner.get("controller") for owner in obj["metadata"].get("ownerReferences", ())):
             keys.add("kubectl.kubernetes.io/restartedAt")
-        return bool(keys & notes.keys()) and last_manager(obj) == "sidecar-rollout"
+        return bool(keys & notes.keys())
 
     # 2. Numbers
 
@@ -579,15 +603,12 @@ class Oracle:
             different += differs
             is_old = pod["metadata"]["creationTimestamp"] < self.cutoff
             wanted = differs if options.has("--only-drifted") else bool(found)
-            is_wanted = bool(self.lost(pod, scene, app)) or (wanted and is_old)
+            is_wanted = bool(self.lost(pod)) or (wanted and is_old)
             old += is_wanted and not is_below_partition(scene, app, pod)
         return old, different
 
-    def lost(self, pod: dict, scene: Scene, app: App) -> set[str]:
-        """The named sidecars that a Pod lost in a rollout of the tool, by its annotation."""
-        obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name), {"metadata": {}})
-        if last_manager(obj) != "sidecar-rollout":
-            return set()
+    def lost(self, pod: dict) -> set[str]:
+        """The named sidecars that a Pod lost in a rollout, whoever restarted it since: see its annotation."""
         prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
         note = pod["metadata"].get("annotations", {}).get(f"{prefix}.rollout.sidecars", "")
         have = forms(pod, self.options.names)
@@ -795,6 +816,8 @@ class Oracle:
                 if e.what == "request" and e.data["kind"] == "reads Pods of a workload" and e.scene
             ][:6]
             self.check_restarted(run, entry, app, scenes)
+            if outcome in FAILURES and "gate closed" in entry.data["message"]:
+                self.say(1, f"{app.key} {outcome}: {entry.data['message']}")
             if outcome not in ("succeeded", "completed_late"):
                 continue
             problems = [self.problem(run, entry, app, scene) for scene in scenes]
@@ -954,7 +977,7 @@ class Oracle:
         if self.world.has_other_scc and options.has("--only-drifted"):
             return False  # nothing is known
         pods = pods_of(scene, app)
-        templates = {mode_of(pod["spec"]) for pod in pods} | {mode_of(spec["template"]["spec"])}
+        templates = set(map(template_key, [*pods, spec["template"]]))
         is_manual = (
             app.kind in NO_ROLLOUT
             or spec.get("paused")
@@ -973,6 +996,12 @@ class Oracle:
             return False
         # With a controller of Pods that are unready for good, nothing is sure.
         return all(map(is_ready, pods)) and len(pods) == wanted_of(obj)
+
+
+def template_key(pod: dict) -> tuple[str, str]:
+    """What a change of a template changes here, of a Pod or a template."""
+    notes = pod["metadata"].get("annotations", {})
+    return mode_of(pod["spec"]), notes.get("kubectl.kubernetes.io/restartedAt", "")
 
 
 def mode_of(spec: dict) -> str:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 from clusters.embedded import PLURALS_OF_WORKLOADS, Cluster, is_ready, is_terminating
@@ -40,6 +41,7 @@ from support import KUBECTL, SCRIPT, Finished, run_here
 
 from .cases import (
     API_EVENTS,
+    GATE_EVENTS,
     INJECTOR_EVENTS,
     KUBELET_EVENTS,
     NAMESPACES,
@@ -64,6 +66,7 @@ CONSTANTS = {  # of the tool: waits for a cluster that is slower than this one
     "ANSWERS_APART": 1.1 * TICK,
     "gc": SimpleNamespace(freeze=bool, set_threshold=bool),  # this process goes on
 }
+GATE_VALID_FOR = 0.3  # seconds
 HOLDS_PENDING = ("paused", "OnDelete", "partition")  # strategies that do not roll out a template
 NO_ROLLOUT = ("ReplicaSet", "ReplicationController", "CloneSet")
 
@@ -105,7 +108,9 @@ def next_version(version: Version, change: str) -> Version:
         if change == "image":
             one["image"] = one["image"].replace("1.26.2", "1.27.0")
         elif change == "image again":
-            one["image"] = one["image"].rpartition(":")[0] + ":1.28.0"
+            image, _, tag = one["image"].rpartition(":")
+            minor = max(int(tag.partition(".")[2][:2] or 0) + 1, 28)
+            one["image"] = f"{image}:1.{minor}.0"
         elif change == "environment":
             target = f"https://user:{SECRETS[1]}@example.org/"
             variables |= {"LEVEL": "debug", "DB_PASSWORD": SECRETS[3], "TARGET": target}
@@ -357,6 +362,11 @@ class World:
             }
         if app.annotation == "workload":
             obj["metadata"]["annotations"] = dict(NEVER)
+        if app.shared:
+            labels = obj["spec"]["template"]["metadata"]["labels"]
+            obj["spec"]["template"]["metadata"]["labels"] = {**labels, "tier": "shared"}
+            if not cluster.get("Service", app.namespace, "shared"):
+                cluster.create(app.namespace, service("shared", tier="shared"))
         paused = obj["spec"].pop("paused", False)
         cluster.create(app.namespace, obj)
         if app.service and not cluster.get("Service", app.namespace, app.name):
@@ -472,6 +482,8 @@ class World:
             return self.act_on_rule(what, event.target)
         if what in SIGNALS or what == "kill -9":
             return self.send(what)
+        if what in GATE_EVENTS:
+            return self.close_gate()
         if what in KUBELET_EVENTS:
             self.cluster.kubelet.ready_after = (
                 float(self.history.value("--timeout", "4s")[:-1]) + 0.3
@@ -520,10 +532,10 @@ class World:
             obj = cluster.get(app.kind, app.namespace, app.name)
             replicas = obj["spec"].get("replicas", 0)
             spec: dict = {}
-            if what in ("scaled up", "scaled down"):
+            if what in ("scaled up", "scaled down", "owner applies"):
                 if app.kind == "DaemonSet" or (what == "scaled down" and not replicas):
                     return None
-                spec = {"replicas": replicas + (1 if what == "scaled up" else -1)}
+                spec = {"replicas": replicas + (-1 if what == "scaled down" else 1)}
             elif what == "undone":
                 ours = dict.fromkeys(self.stamps(app))
                 spec = {"template": {"metadata": {"annotations": ours}}}
@@ -540,7 +552,10 @@ class World:
                 if what == "recreated":
                     self.create(app, again=True)
                 return app.key
-            cluster.change(app.kind, app.namespace, app.name, {"spec": spec})
+            patch = {"spec": spec}
+            if what == "owner applies":  # labels of its own, and not those of its template
+                patch["metadata"] = {"labels": {"applied": str(target)}}
+            cluster.change(app.kind, app.namespace, app.name, patch)
             return app.key
 
     def stamps(self, app: App) -> list[str]:
@@ -636,9 +651,26 @@ class World:
                 time.sleep(seconds)  # as long as it is away
                 self.cluster.reappear()
 
-        thread = threading.Thread(target=go, name="API server away")
-        self.absences.append(thread)
-        thread.start()
+        self.absences.append(threading.Thread(target=go, name="API server away"))
+        self.absences[-1].start()
+
+    def close_gate(self) -> str | None:
+        """The gate closes for longer than --timeout, and opens again."""
+        if not self.history.value("--gate").startswith("{"):
+            return None
+        hold = Path(self.folder, "hold")
+        if hold.exists():
+            return None
+
+        def go() -> None:
+            time.sleep(float(self.history.value("--timeout")[:-1]) + 1.0)  # as long as it is closed
+            self.note("gate opens")
+            hold.unlink()
+
+        hold.touch()
+        self.absences.append(threading.Thread(target=go, name="gate closed"))
+        self.absences[-1].start()
+        return ""
 
     def send(self, what: str) -> str | None:
         if self.process:
@@ -764,13 +796,17 @@ class World:
                 world.note("signal", number=number)
                 super().note(number, frame)
 
+        class Asked(tool.Gate):
+            VALID_FOR = GATE_VALID_FOR
+
         numbers = [signal.Signals[name] for name in SIGNALS]
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         self.is_catching = True
-        saved = {name: getattr(tool, name) for name in ("Report", "Signals", *CONSTANTS)}
+        saved = {name: getattr(tool, name) for name in ("Report", "Signals", "Gate", *CONSTANTS)}
         threads, processes = {thread.ident for thread in threading.enumerate()}, children()
         try:
-            for name, value in {"Report": Both, "Signals": Seen, **CONSTANTS}.items():
+            ours = {"Report": Both, "Signals": Seen, "Gate": Asked}
+            for name, value in {**ours, **CONSTANTS}.items():
                 setattr(tool, name, value)
             return run_here(tool, words, environment)
         finally:
