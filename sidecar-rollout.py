@@ -417,16 +417,8 @@ class Interrupted(BaseException):
     """Raised by a signal before anything is changed. The client would catch an Exception."""
 
 
-class SkipError(Exception):
-    """Why a rollout is not started or no longer waited for, and perhaps the code of a rule."""
-
-    def __init__(self, reason: str, code: str = "") -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-class UnsuccessfulError(Exception):
-    """Why a rollout ends early: outcome, message and perhaps why no other rollout may start."""
+class EndedError(Exception):
+    """Why a rollout is not begun, or ends early, in the fields of its Result."""
 
     def __init__(
         self, outcome: Outcome, message: str, stop_reason: str = "", code: str = ""
@@ -434,11 +426,10 @@ class UnsuccessfulError(Exception):
         super().__init__(message)
         self.outcome = outcome
         self.stop_reason = stop_reason
-        self.code = code  # of why it was not started
+        self.code = code
 
-
-class StoppedWaiting(BaseException):
-    """Raised in a worker after the second signal: it must not write anything else."""
+    def result(self, planned: Decision) -> Result:
+        return Result(planned, self.outcome, str(self), self.stop_reason, self.code)
 
 
 # 2. Words, and values inside objects --------------------------------------------------------------
@@ -5146,21 +5137,21 @@ class Signals:
         return self.why_stopped()[0]
 
     def require_not_stopped(self) -> None:
-        """Raise UnsuccessfulError if no rollout may start anymore."""
+        """Raise EndedError if no rollout may start anymore."""
         reason, code = self.why_stopped()
         if reason:
-            raise UnsuccessfulError(Outcome.NOT_STARTED, reason, code=code)
+            raise EndedError(Outcome.NOT_STARTED, reason, code=code)
 
     def is_second(self) -> bool:
         """Return whether nothing may be waited for anymore."""
         return len(self.received) > 1
 
     def wait(self, seconds: float, until: Callable[[], object] = lambda: False) -> None:
-        """Wait, at most until a condition is true. StoppedWaiting at the second signal."""
+        """Wait, at most until a condition is true. EndedError at the second signal."""
         end = time.monotonic() + seconds
         while not until():
             if self.is_second():
-                raise StoppedWaiting
+                raise EndedError(Outcome.INTERRUPTED, STOPPED)
             remaining = end - time.monotonic()
             if remaining <= 0:
                 return
@@ -5267,7 +5258,7 @@ class Work:
     It reads again, asks again, and decides again, right before each write.
     """
 
-    carry_out: ClassVar[Callable[..., Result]]  # SkipError if there is nothing to do
+    carry_out: ClassVar[Callable[..., Result]]  # EndedError if there is nothing to do
 
     def __init__(
         self, rollouts: Rollouts, planned: Decision, tell: Tell, earlier: Result | None = None
@@ -5293,6 +5284,7 @@ class Work:
         self.known_uids: set[str] = set()
         self.todo: set[str] = set()  # of those of them that are to be replaced or changed
         self.checked: set[str] = set()  # of new ones that are as they should be
+        self.missing: dict[frozenset[str], list[str]] = {}  # see missing_in
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck_since: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -5335,8 +5327,8 @@ class Work:
     def decide_again(self, known: Known, **read: Any) -> Decision:
         """Return the decision on what was found, with the fields that were read again.
 
-        SkipError if it is no longer to be rolled out, UnsuccessfulError if its Pods would not come
-        back or would lose the sidecar.
+        EndedError if it is no longer to be rolled out, or if its Pods would not come back or would
+        lose the sidecar.
         """
         self.found = replace(self.found, **read)
         comparison = Comparison(today=self.today)
@@ -5347,11 +5339,11 @@ class Work:
             stop_reason = ""
             if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
                 stop_reason = f"new Pods of {self.ref} would not have the sidecar"
-            raise UnsuccessfulError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
+            raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
         if known is Known.WRITE:
             self.decision = decision
         if decision.reason:
-            raise SkipError(decision.reason, decision.code)
+            raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
         return decision
 
     def decide_on_object(self, known: Known, obj: Json, **read: Any) -> Decision:
@@ -5381,32 +5373,28 @@ class Work:
             self.checked.clear()
         self.today = replace(self.today, view=view, error=None)
 
-    def reread_begun(self) -> None:
-        """Read a workload after its rollout has begun. SkipError if it was deleted.
+    def require_exists(self, uid: str) -> None:
+        """Raise EndedError if a workload was deleted after its rollout has begun.
 
-        UnsuccessfulError if it was created again, for example by `kubectl replace --force`: it may
-        have adopted old Pods.
+        Or if it was created again, for example by `kubectl replace --force`: it may have adopted
+        old Pods. Not by the other rules: the annotations of its template are our own by now.
         """
-        uid = nested(self.obj, "metadata.uid")
-        obj = self.cluster.workload(self.ref)
-        self.found = replace(self.found, stored=packed_object(obj))
-        # Not the other rules: the annotations of its template are our own by now.
         reason = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS).reason
         if reason:
-            raise SkipError(reason)
+            raise EndedError(Outcome.SKIPPED, reason)
         if nested(self.obj, "metadata.uid") != uid:
-            raise UnsuccessfulError(Outcome.INCOMPLETE, RECREATED)
+            raise EndedError(Outcome.INCOMPLETE, RECREATED)
 
     def write(self, send: Callable[..., Answer], *parts: Any) -> Answer:
         """Send a write once, unless something speaks against it by now.
 
-        The only way to write. UnsuccessfulError if nothing else may be begun.
+        The only way to write. EndedError if nothing else may be begun.
         """
         self.require_running()
         return send(*parts)
 
     def require_running(self) -> None:
-        """Wait until the gate is open. UnsuccessfulError if nothing else may be begun.
+        """Wait until the gate is open. EndedError if nothing else may be begun.
 
         If the workload is changed while this waits, the write is a conflict.
         """
@@ -5462,16 +5450,10 @@ class Work:
 
     # Verification, whatever the method
 
-    def own_pods(self) -> list[Json]:
-        """Return a workload's own Pods, also those that are terminating."""
-        cluster = self.cluster
-        if is_workload(self.ref):
-            return cluster.pods_of(self.ref, self.obj)
-        sample = unpacked(self.found.sample)
-        pods = []
-        for owner in self.found.owners:
-            pods += cluster.pods_of(owner, cluster.owner_object(owner, sample))
-        return pods
+    def read_owner(self, owner: ObjectRef) -> tuple[Json, list[Json]]:
+        """Return an owner and its Pods, also those that are terminating; nothing if it is gone."""
+        obj = self.cluster.owner_object(owner, unpacked(self.found.sample))
+        return obj, self.cluster.pods_of(owner, obj) if obj else []
 
     def selected(self, pods: list[Json]) -> list[Json]:
         """Return the Pods that match --selector; the plan has seen no others."""
@@ -5485,26 +5467,12 @@ class Work:
         """Return what is kept of Pods."""
         return [live_pod(pod, self.options) for pod in pods]
 
-    def lacking(self, pods: Sequence[Json]) -> tuple[list[Json], str]:
-        """Return the Pods without a sidecar that they should have, and the names of these."""
-        missing: dict[
-            frozenset[str], list[str]
-        ] = {}  # by names of containers, which most Pods share
-        lacking = []
-        for pod in self.unchecked(pods):
-            names = frozenset(injected_names(pod))
-            if names not in missing:
-                missing[names] = missing_sidecars(self.planned, names, self.options)
-            if missing[names]:
-                lacking.append(pod)
-        every: set[str] = set()
-        for sidecars in missing.values():
-            every.update(sidecars)
-        return lacking, join_words(sorted(every), "or")
-
-    def unchecked(self, new: Iterable[Json]) -> list[Json]:
-        """Return the new Pods that were not found to be right; one that is right stays right."""
-        return [pod for pod in new if uid_of(pod) not in self.checked]
+    def missing_in(self, pod: Json) -> list[str]:
+        """Return the names of the sidecars that a Pod should have, and lacks."""
+        names = frozenset(injected_names(pod))  # which most Pods share
+        if names not in self.missing:
+            self.missing[names] = missing_sidecars(self.planned, names, self.options)
+        return self.missing[names]
 
     def is_reverted(self) -> bool:
         """Return whether somebody has removed the annotation of a restart."""
@@ -5521,13 +5489,14 @@ class Work:
 
         It asks again before it calls a Pod different, and remembers those that are right.
         """
-        lacking, names = self.lacking(new)
-        if lacking:
-            count = f"{len(lacking)} of {count_of(len(new), 'new Pod')}"
+        missing = list(filter(None, map(self.missing_in, new)))
+        if missing:
+            count = f"{len(missing)} of {count_of(len(new), 'new Pod')}"
+            names = join_words(sorted(set(itertools.chain(*missing))), "or")
             stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
-        unchecked = self.unchecked(new)
+        unchecked = [pod for pod in new if uid_of(pod) not in self.checked]
         differences = self.differences_of(unchecked)
         if differences:
             self.ask_with_new_pod(unchecked[0])
@@ -5551,48 +5520,44 @@ class Work:
         self.note_answer(injected_view(expected, self.options.sidecars))
 
     def read_progress(self) -> Progress:
-        """Read what has become of its Pods. SkipError if the workload no longer exists."""
-        everything = self.own_pods()
-        pods = not_ending(everything)
-        ending = ""
-        for pod in everything:
-            if is_ending(pod):
-                ending = termination_text(pod)
-                break
+        """Read what has become of its Pods. EndedError if the workload no longer exists.
+
+        As many are desired as its owners want; those that live, if one states no number.
+        """
+        uid = nested(self.obj, "metadata.uid")
+        everything: list[Json] = []
+        desired = 0
+        owners = [self.ref] if is_workload(self.ref) else self.found.owners
+        for owner in owners:
+            obj, own = self.read_owner(owner)
+            everything += own
+            if owner == self.ref:
+                self.found = replace(self.found, stored=packed_object(obj))
+            desired += counts_of(owner, obj).desired
         if has_template(self.ref):
-            self.reread_begun()
-        desired = self.desired_pods(len(pods))
+            self.require_exists(uid)
+        pods = not_ending(everything)
+        if not all(map(has_template, owners)):
+            desired = len(pods)
+        ending = [termination_text(pod) for pod in everything if is_ending(pod)]
         uncreated = max(desired - len(pods) + misscheduled(self.obj), 0)
         new = self.new_ones(pods)
         old = [pod for pod in pods if uid_of(pod) in self.todo]
         if self.is_reverted():  # what was up to date may stay
             old = [pod for pod in old if name_of(pod) in self.decision.old_pods]
         kept = len(pods) - len(new) - len(old)
-        lacking, _ = self.lacking(new)
-        updated = [pod for pod in new if pod not in lacking]
-        lost = len(lacking) + uncreated
+        updated = [pod for pod in new if not self.missing_in(pod)]
+        lost = len(new) - len(updated) + uncreated
         # During a rollout there may be more Pods than are desired: old ones that are replaced.
         wanted = max(desired - kept, len(updated) + lost)
         counts = PodCounts(wanted, len(updated), sum(map(is_ready, updated)), lost)
         if counts.ready:
             self.rollouts.proven.set()
-        return Progress(pods, old, new, uncreated, ending, counts)
+        return Progress(pods, old, new, uncreated, "".join(ending[:1]), counts)
 
     def new_ones(self, pods: Iterable[Json]) -> list[Json]:
         """Return the Pods that came, or were changed, since the first write."""
         return [pod for pod in pods if uid_of(pod) not in self.known_uids]
-
-    def desired_pods(self, alive: int) -> int:
-        """Return how many Pods the owners want; those that live, if one states no number."""
-        if has_template(self.ref):
-            return counts_of(self.ref, self.obj).desired
-        owners, sample = self.found.owners, unpacked(self.found.sample)
-        if not all(map(has_template, owners)):
-            return alive
-        desired = 0
-        for owner in owners:
-            desired += counts_of(owner, self.cluster.owner_object(owner, sample)).desired
-        return desired
 
     def verify(self) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
@@ -5694,9 +5659,10 @@ class Restart(Work):
         """Return kubectl's verdict on a rollout, and that of its Pods."""
         try:
             self.patch()
-        except SkipError as reason:
-            if reason.code == "restarted_meanwhile" and self.options.plan and self.is_applied():
-                raise SkipError("another run has applied the plan", UP_TO_DATE) from None
+        except EndedError as ended:
+            if ended.code == "restarted_meanwhile" and self.options.plan and self.is_applied():
+                text = "another run has applied the plan"
+                raise EndedError(Outcome.SKIPPED, text, code=UP_TO_DATE) from None
             raise
         self.is_begun = True
         code, error = self.wait()
@@ -5718,14 +5684,14 @@ class Restart(Work):
         self.decide_on_object(Known.OBJECT, obj)
         if not is_asked:
             self.ask_again(obj, unpacked(self.found.sample))
-        own = not_ending(self.own_pods())
+        own = not_ending(self.cluster.pods_of(self.ref, obj))
         decision = self.decide_again(Known.WRITE, pods=self.live_pods(self.selected(own)))
         found = replace(decision.found, pods=self.live_pods(own))  # a rollout replaces all of them
         self.decision = replace(decision, found=found)
         self.note_pods(found)
 
     def patch(self) -> None:
-        """Check the workload again and patch it, as it is now. SkipError if that is not needed.
+        """Check the workload again and patch it, as it is now. EndedError if that is not needed.
 
         The patch includes the resourceVersion that was checked, so concurrent runs do not restart
         a workload twice, and a patch whose response was lost is recognized by its timestamp.
@@ -5758,7 +5724,7 @@ class Restart(Work):
         if problem and problem.status != 409:
             raise problem
         text = f"not patched: gave up after {CONFLICTS} update conflicts"
-        raise UnsuccessfulError(Outcome.FAILED, text)
+        raise EndedError(Outcome.FAILED, text)
 
     def annotations(self) -> Labels:
         """Return the annotations that restart a workload.
@@ -5789,7 +5755,7 @@ class Restart(Work):
         """Return kubectl's result, or None and why a look ended the waiting.
 
         If kubectl ends without a result, for example because the API server is unavailable, it runs
-        again until the rollout's timeout. SkipError if the workload was deleted.
+        again until the rollout's timeout. EndedError if the workload was deleted.
         """
         ref = self.ref
         deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
@@ -5797,7 +5763,7 @@ class Restart(Work):
         for pause in growing(0.5):
             remaining = max(deadline - time.monotonic(), 1.0)
             code, text = self.rollout_status(ref, remaining, looks.stop)
-            self.signals.wait(0)  # StoppedWaiting after the second signal
+            self.signals.wait(0)  # EndedError after the second signal
             if code is None and looks.has_lingered:
                 code = 0
             if code in (0, None) or is_final_word(text) or remaining <= 1:
@@ -5819,7 +5785,7 @@ class Restart(Work):
     def unfinished_result(self, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
-        SkipError if the workload was deleted.
+        EndedError if the workload was deleted.
         """
         result, progress = self.result_now()
         if result.outcome is Outcome.LOST_SIDECAR:
@@ -5960,7 +5926,7 @@ class PodByPod(Work):
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
     # Returns what the batch still waits for; empty: nothing
     why_to_wait: ClassVar[Callable[..., str]]
-    # Raises UnsuccessfulError because it took too long, or returns, to wait on
+    # Raises EndedError because it took too long, or returns, to wait on
     give_up: ClassVar[Callable[..., None]]
 
     def __init__(self, *parts: Any) -> None:
@@ -5986,7 +5952,7 @@ class PodByPod(Work):
         return self.planned.found.owners
 
     def carry_out(self) -> Result:
-        """Return the result. SkipError if there is nothing to do."""
+        """Return the result. EndedError if there is nothing to do."""
         self.prepare()
         try:
             for owner in self.owners:
@@ -5994,14 +5960,12 @@ class PodByPod(Work):
                 while self.todo and self.take_next():
                     self.tell(self.progress)
             return self.verify()
-        except SkipError as reason:
-            if not self.done:
-                raise
-            result = Result(self.planned, Outcome.INCOMPLETE, str(reason))
-        except UnsuccessfulError as error:
-            result = Result(self.planned, error.outcome, str(error), error.stop_reason)
-        except StoppedWaiting:
-            result = Result(self.planned, Outcome.INTERRUPTED, STOPPED)
+        except EndedError as ended:
+            result = ended.result(self.planned)
+            if ended.outcome is Outcome.SKIPPED:
+                if not self.done:
+                    raise
+                result = replace(result, outcome=Outcome.INCOMPLETE, code="")
         except ApiError as error:
             if not self.is_begun:
                 raise
@@ -6018,7 +5982,7 @@ class PodByPod(Work):
         message = f"{self.prefix}{result.message} ({self.progress})"
         result = replace(result, message=message)
         if self.is_begun and result.outcome is not Outcome.INTERRUPTED:
-            with suppress(ApiError, SkipError, UnsuccessfulError):
+            with suppress(ApiError, EndedError):
                 return replace(result, counts=self.read_progress().counts)
         return result
 
@@ -6048,7 +6012,7 @@ class PodByPod(Work):
         super().note_answer(view)
 
     def prepare(self) -> None:
-        """Find the Pods to take. SkipError if there are none."""
+        """Find the Pods to take. EndedError if there are none."""
         own: list[Json] = []  # those that match --selector
         everything: list[Json] = []
         for owner in self.owners:
@@ -6061,7 +6025,7 @@ class PodByPod(Work):
             old = self.decide_on(selected)
             if old:
                 self.ask(old[0])  # by this answer, other Pods may be old
-                self.decide_again(Known.WRITE)  # SkipError if none is
+                self.decide_again(Known.WRITE)  # EndedError if none is
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
             self.decide_again(Known.WRITE, pods=self.live_pods(everything))  # see pending_template
@@ -6072,7 +6036,7 @@ class PodByPod(Work):
     def decide_on(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
 
-        SkipError, for example if the owner is gone; so also with no Pods.
+        EndedError, for example if the owner is gone; so also with no Pods.
         """
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
@@ -6082,15 +6046,12 @@ class PodByPod(Work):
 
     def read(self) -> None:
         """Read the owner and its Pods."""
-        self.owner_obj = self.cluster.owner_object(self.owner, unpacked(self.found.sample))
-        self.pods = []
-        if self.owner_obj:
-            self.pods = self.cluster.pods_of(self.owner, self.owner_obj)
+        self.owner_obj, self.pods = self.read_owner(self.owner)
 
     def take_next(self) -> bool:
         """Take the next Pods and wait for them; return False if none is left.
 
-        UnsuccessfulError at the timeout.
+        EndedError at the timeout.
         """
         deadline = time.monotonic() + self.options.timeout + self.min_ready
         for pause in growing(1.0):
@@ -6106,7 +6067,7 @@ class PodByPod(Work):
                 deadline = time.monotonic() + self.options.timeout + self.min_ready
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise UnsuccessfulError(Outcome.TIMED_OUT, obstacle)
+                raise EndedError(Outcome.TIMED_OUT, obstacle)
             pause = min(max(pause, self.retry_after), remaining)
             self.signals.wait(pause, self.signals.reason_to_stop)
         self.wait_for_batch()
@@ -6137,7 +6098,7 @@ class PodByPod(Work):
                 obstacle = self.rollouts.gate.why_closed or self.obstacle(pod)
                 if not obstacle:
                     obstacle = self.act(pod)
-            except (SkipError, UnsuccessfulError, ApiError) as error:
+            except (EndedError, ApiError) as error:
                 if not self.batch:
                     raise
                 self.deferred = error
@@ -6150,12 +6111,12 @@ class PodByPod(Work):
     def next_pod(self) -> Json | None:
         """Return the Pod to take next, as it is now; None if there is none.
 
-        SkipError if it is not to be taken anymore, for example because a partition keeps it.
+        EndedError if it is not to be taken anymore, for example because a partition keeps it.
         """
         todo = self.todo - self.batch.keys()
         pods = [pod for pod in not_ending(self.pods) if uid_of(pod) in todo]
         if not pods:
-            self.decide_on([])  # SkipError if its owner is gone
+            self.decide_on([])  # EndedError if its owner is gone
         for pod in sorted(pods, key=self.order):
             if not self.is_possible(pod):
                 continue
@@ -6163,21 +6124,21 @@ class PodByPod(Work):
                 return pod
             if uid_of(pod) not in self.left and not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
-                raise SkipError(text)
+                raise EndedError(Outcome.SKIPPED, text)
             self.todo.discard(uid_of(pod))
         return None
 
     def require_running(self) -> None:
-        """Raise UnsuccessfulError if no other Pod may be taken; the gate is an obstacle."""
+        """Raise EndedError if no other Pod may be taken; the gate is an obstacle."""
         if self.signals.reason_to_stop():
-            raise UnsuccessfulError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
+            raise EndedError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
 
     def require_started(self) -> None:
-        """Raise UnsuccessfulError if a named sidecar of a new Pod does not start."""
+        """Raise EndedError if a named sidecar of a new Pod does not start."""
         for pod in self.new_ones(not_ending(self.pods)):
             if self.note_stuck(pod):
                 text = f"{DID_NOT_START}: {self.problem_of(pod)}"
-                raise UnsuccessfulError(Outcome.FAILED, text, self.why_not_proven([pod]))
+                raise EndedError(Outcome.FAILED, text, self.why_not_proven([pod]))
 
     def order(self, pod: Json) -> tuple[bool, int, str]:
         """Return a key to sort Pods: unready ones first, then by ordinal, the highest first.
@@ -6325,7 +6286,8 @@ class Eviction(PodByPod):
         """
         template = nested(self.owner_obj, "spec.template")
         if self.owner in self.templates and template != self.templates[self.owner]:
-            raise SkipError("its Pod template was changed; rerun this command")
+            text = "its Pod template was changed; rerun this command"
+            raise EndedError(Outcome.SKIPPED, text)
         try:
             self.write(self.cluster.evict, pod)
         except ApiError as error:
@@ -6334,7 +6296,7 @@ class Eviction(PodByPod):
             has_two_budgets = "more than one PodDisruptionBudget" in str(error)
             if error.status in (400, 422) or has_two_budgets:
                 text = f"cannot evict Pod {name_of(pod)}: {error}"
-                raise UnsuccessfulError(Outcome.FAILED, text) from None
+                raise EndedError(Outcome.FAILED, text) from None
             self.is_begun |= error.status in MAY_HAVE_ARRIVED
             if error.status == 429 or self.is_still_there(pod):  # else it was evicted all the same
                 self.retry_after = error.retry_after
@@ -6353,17 +6315,16 @@ class Eviction(PodByPod):
     def why_to_wait(self) -> str:
         """Return what the batch waits for; nothing if its Pods are gone and new ones are ready.
 
-        SkipError if the owner no longer exists, UnsuccessfulError if new Pods lack the sidecar, or
-        still differ.
+        EndedError if the owner no longer exists, or new Pods lack the sidecar or still differ.
         """
         self.read()
         if not self.owner_obj:
-            raise SkipError("no longer exists")
+            raise EndedError(Outcome.SKIPPED, "no longer exists")
         # New ones first: they say most
         self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known_uids)
         wrong = self.fault_of(self.new_ones(not_ending(self.pods)))
         if wrong:
-            raise UnsuccessfulError(wrong.outcome, wrong.message, wrong.stop_reason)
+            raise EndedError(wrong.outcome, wrong.message, wrong.stop_reason)
         if self.deferred:  # an eviction without an answer may not have taken place
             for pod in not_ending(self.pods):
                 if uid_of(pod) in self.batch:
@@ -6383,7 +6344,7 @@ class Eviction(PodByPod):
         reason = self.why_missing(self.owner_obj, self.uncreated)
         text = join_texts(": ", f"still {problem}", reason)
         stop_reason = self.why_not_proven(self.new_ones(not_ending(self.pods)))
-        raise UnsuccessfulError(Outcome.TIMED_OUT, text, stop_reason)
+        raise EndedError(Outcome.TIMED_OUT, text, stop_reason)
 
 
 class ImageChange(PodByPod):
@@ -6439,7 +6400,7 @@ class ImageChange(PodByPod):
         return super().obstacle(pod)
 
     def act(self, pod: Json) -> str:
-        """Change the images of a Pod. UnsuccessfulError if that is refused."""
+        """Change the images of a Pod. EndedError if that is refused."""
         images = self.images_to_change(pod)
         self.note_taken(pod, "may have the new image; ")
         try:
@@ -6456,13 +6417,13 @@ class ImageChange(PodByPod):
                 self.retry_after = error.retry_after
                 return str(error)
             text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
-            raise UnsuccessfulError(Outcome.FAILED, text) from None
+            raise EndedError(Outcome.FAILED, text) from None
         return ""
 
     def why_to_wait(self) -> str:
         """Return what the Pod still waits for; nothing if its containers run with the new images.
 
-        Nothing either if somebody replaced it. UnsuccessfulError if one does not start.
+        Nothing either if somebody replaced it. EndedError if one does not start.
         """
         (pod,) = self.batch.values()
         images = self.images_to_change(pod)
@@ -6502,7 +6463,7 @@ class ImageChange(PodByPod):
             self.fail(f"still {problem} after {self.options.timeout + self.min_ready:g}s")
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise UnsuccessfulError for the Pod that was changed, with what to do.
+        """Raise EndedError for the Pod that was changed, with what to do.
 
         The next change of its image helps, too, but the kubelet ignores the image of a native
         sidecar whose startup probe has not passed: then only a new Pod does.
@@ -6516,7 +6477,7 @@ class ImageChange(PodByPod):
         self.prefix = ""
         hint = f"repair the injector and run this command again, or run `{command}`"
         message = f"Pod {name_of(pod)}: {problem}; {hint}"
-        raise UnsuccessfulError(Outcome.FAILED, message, stop_reason)
+        raise EndedError(Outcome.FAILED, message, stop_reason)
 
 
 def first_line(error: ApiError) -> str:
@@ -6592,12 +6553,10 @@ class Rollouts:
         work = METHODS[planned.method](self, planned, tell, earlier)
         try:
             result = work.recheck(earlier) if earlier else work.carry_out()
-        except StoppedWaiting:
-            result = earlier or Result(planned, Outcome.INTERRUPTED, STOPPED)
-        except SkipError as error:
-            result = Result(planned, Outcome.SKIPPED, str(error), code=error.code)
-        except UnsuccessfulError as error:
-            result = Result(planned, error.outcome, str(error), error.stop_reason, error.code)
+        except EndedError as ended:
+            result = ended.result(planned)
+            if earlier and ended.outcome is Outcome.INTERRUPTED:
+                result = earlier
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
             result = earlier or failure_of(planned, error, work.is_begun)
@@ -6618,6 +6577,11 @@ class Task:
     result: Result | None = None  # the latest; one that may still complete is checked again
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
+
+    def tell(self, line: str) -> None:
+        """Note a line of progress. Called by its worker."""
+        self.line = line
+        log.debug("%s", line, extra={"workload": str(self.planned.ref)})
 
 
 class Scheduler:
@@ -6641,24 +6605,19 @@ class Scheduler:
         self.announced = ""  # why nothing else starts
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
-        # What a worker reports about its task: a line of progress, or the result.
-        self.events: queue.Queue[tuple[Task, str | Result]] = queue.Queue()
+        self.ended: queue.Queue[tuple[Task, Result]] = queue.Queue()
         for _ in range(workers):
             threading.Thread(target=self.work, daemon=True).start()
 
     def work(self) -> None:
         """Carry out tasks, one after the other. Runs in a worker, which shares only the queues."""
         for task in iter(self.tasks.get, None):
-            tell = partial(self.tell, task)
             try:
-                result = self.rollouts.carry_out(task.planned, tell, task.result)
+                result = self.rollouts.carry_out(task.planned, task.tell, task.result)
             except Exception as error:  # else the main thread would wait for it forever
                 log.debug("worker failed", exc_info=True, extra={"workload": str(task.planned.ref)})
                 result = replace(failure_of(task.planned, error, True), is_begun=True)
-            tell(result)
-
-    def tell(self, task: Task, news: str | Result) -> None:
-        self.events.put((task, news))
+            self.ended.put((task, result))
 
     def run(self, plan: Iterable[Decision]) -> None:
         """Roll out the plan; report a result for each workload.
@@ -6694,7 +6653,7 @@ class Scheduler:
             self.fill_slots(waiting)
             if not self.in_progress and (not waiting or not self.may_go_on(waiting[0])):
                 return
-            self.handle_event(POLL)
+            self.handle_result(POLL)
             self.announce_stop()
             held = self.why_none_starts() or self.rollouts.gate.why_closed
             self.report.show_progress(self.in_progress.values(), held)
@@ -6706,7 +6665,7 @@ class Scheduler:
             end_group(pid)
         deadline = time.monotonic() + self.GRACE
         while self.in_progress and time.monotonic() < deadline:
-            self.handle_event(0.1)
+            self.handle_result(0.1)
         for task in self.in_progress.values():
             self.report.finish(self.last_result(task))
         self.in_progress.clear()
@@ -6754,8 +6713,8 @@ class Scheduler:
         if self.why_none_starts():
             return False
         is_open = self.rollouts.gate.is_open()
-        while not self.events.empty():  # what ended meanwhile
-            self.handle_event(POLL)
+        while not self.ended.empty():  # meanwhile
+            self.handle_result(POLL)
         return is_open and not self.why_none_starts()
 
     def announce_stop(self) -> None:
@@ -6772,31 +6731,27 @@ class Scheduler:
             more += " (interrupt again to stop waiting)"
         log.warning("%s: no new rollouts will start%s", reason, more)
 
-    def handle_event(self, seconds: float) -> None:
-        """Wait for an event and record it."""
+    def handle_result(self, seconds: float) -> None:
+        """Wait for the result of a task, and record it."""
         try:
-            task, news = self.events.get(timeout=seconds)
+            task, result = self.ended.get(timeout=seconds)
         except queue.Empty:
             return
         ref = task.planned.ref
-        extra = {"workload": str(ref)}
-        if isinstance(news, str):
-            task.line = news
-            log.debug("%s", news, extra=extra)
-            return
         del self.in_progress[ref]
         was_late = bool(task.result)
-        task.result = news
-        self.signals.stop(news.stop_reason, "stopped")
+        task.result = result
+        self.signals.stop(result.stop_reason, "stopped")
         if not any(other.result and other.result.may_complete for other in self.begun):
             self.signals.stop(self.limit_reached(), "max_failures")
-        if not news.may_complete:
-            self.report.finish(news)
+        if not result.may_complete:
+            self.report.finish(result)
             return
         if not was_late:
             is_later = self.in_progress or (self.waiting and self.may_go_on(self.waiting[0]))
             text = "rollout not complete: %s; will recheck " + ("at the end" if is_later else "now")
-            log.log(logging.INFO if is_later else logging.DEBUG, text, news.message, extra=extra)
+            level = logging.INFO if is_later else logging.DEBUG
+            log.log(level, text, result.message, extra={"workload": str(ref)})
         self.rechecks.append(task)
 
     @property

@@ -38,7 +38,7 @@ def signals_of(tool, clock: Clock):
         if not until():
             clock.now += seconds
         if found.is_second():
-            raise tool.StoppedWaiting
+            raise tool.EndedError(tool.Outcome.INTERRUPTED, "")
 
     found.wait = wait
     return found
@@ -494,7 +494,7 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
 
     def stop_reason(*pods: dict) -> str:
         work.pods = pods
-        with pytest.raises(tool.UnsuccessfulError) as raised:
+        with pytest.raises(tool.EndedError) as raised:
             work.give_up("waiting")
         return raised.value.stop_reason
 

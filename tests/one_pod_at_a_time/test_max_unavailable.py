@@ -187,13 +187,13 @@ def test_for_any_owner_the_rule_holds(tool, states, todo, most, ordered):
     eviction.wait_for_batch = lambda: waited.append(len(eviction.batch))
 
     def wait(seconds, until=bool):
-        raise tool.StoppedWaiting  # it would wait
+        raise tool.EndedError(tool.Outcome.INTERRUPTED, "")  # it would wait
 
     rollout.signals.wait = wait
     try:
         eviction.take_next()
         ended = "taken" if waited else "nothing left"
-    except tool.StoppedWaiting:
+    except tool.EndedError:
         ended = "waits"
 
     limit = 1 if ordered else most

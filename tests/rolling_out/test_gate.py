@@ -200,7 +200,7 @@ def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
 
     monkeypatch.setattr(rollout.signals, "wait", stop)
     monkeypatch.setattr(tool.time, "monotonic", itertools.count(0, 3600.0).__next__)
-    with pytest.raises(tool.UnsuccessfulError) as caught:
+    with pytest.raises(tool.EndedError) as caught:
         work.write(sent.append, "y")
     assert (caught.value.outcome, str(caught.value)) == (tool.Outcome.NOT_STARTED, "enough")
     assert (len(waits), sent) == (6, ["x"])

@@ -147,7 +147,7 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
 
     object.__setattr__(rollout, "cluster", Cluster())
     monkeypatch.setattr(tool.Restart, "check", lambda *parts, **fields: None)
-    with pytest.raises(tool.UnsuccessfulError) as caught:
+    with pytest.raises(tool.EndedError) as caught:
         tool.Restart(rollout, a_workload(tool), str).patch()
     error = caught.value
     assert (error.outcome, str(error)) == (tool.Outcome.NOT_STARTED, "interrupted")

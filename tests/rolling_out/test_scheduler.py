@@ -42,6 +42,9 @@ class FakeCluster:
             "spec": {"template": {"spec": {"containers": []}}},
         }
 
+    def owner_object(self, owner, pod) -> dict:
+        return self.workload(owner)
+
     def pod_today(self, workload, obj, sample) -> dict:
         return obj["spec"]["template"]
 
@@ -270,8 +273,8 @@ def end(tool, scheduler, task, outcome, message: str = "") -> str:
     """A rollout ends: why nothing else starts."""
     scheduler.in_progress[task.planned.ref] = task
     stamp = "2026" if message == LATE else ""  # it may still complete
-    scheduler.tell(task, tool.Result(task.planned, outcome, message, stamp=stamp))
-    scheduler.handle_event(1)
+    scheduler.ended.put((task, tool.Result(task.planned, outcome, message, stamp=stamp)))
+    scheduler.handle_result(1)
     return scheduler.why_none_starts()
 
 
@@ -322,7 +325,7 @@ def test_what_ends_while_the_gate_is_asked_may_stop_the_run(tool, idle, monkeypa
     running = begin(tool, scheduler, "a")
 
     def is_open(gate) -> bool:
-        scheduler.tell(running, tool.Result(running.planned, tool.Outcome.FAILED, "no"))
+        scheduler.ended.put((running, tool.Result(running.planned, tool.Outcome.FAILED, "no")))
         return True
 
     monkeypatch.setattr(tool.Gate, "is_open", is_open)

@@ -184,6 +184,9 @@ class FakeCluster:
     def workload(self, ref) -> dict:
         return {"metadata": {}, "spec": {"replicas": 1, "template": {}}, "status": {}}
 
+    def owner_object(self, owner, pod) -> dict:
+        return self.workload(owner)
+
     def latest_event(self, obj, selector, since="") -> str:
         return ""
 
@@ -317,7 +320,7 @@ def test_without_it_all_is_read_once_after_the_last_eviction(cluster, run):
     cluster.create("shop", replicated("ReplicaSet", "lone"))
     cluster.settle()
     ended = run(cluster, CONFIRM, "--evict")
-    *_, verified, owner, census = [r.path for r in cluster.server.requests]
+    *_, owner, verified, census = [r.path for r in cluster.server.requests]
     assert ended.code == 0
     assert verified == "/api/v1/namespaces/shop/pods"
     assert owner == "/apis/apps/v1/namespaces/shop/replicasets/lone"

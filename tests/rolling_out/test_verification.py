@@ -184,11 +184,11 @@ def test_the_requests_of_a_rollout_besides_kubectls(deployments_a_to_f, run):
             ("GET", "shop", "pods"),
             ("GET", "replicasets", ours[first - 1].path.split("/")[-1]),
             ("PATCH", "deployments", "a"),
-            ("GET", "shop", "pods"),
-            ("GET", "replicasets", ours[first + 2].path.split("/")[-1]),
             ("GET", "deployments", "a"),  # how many Pods it wants
+            ("GET", "shop", "pods"),
+            ("GET", "replicasets", ours[first + 3].path.split("/")[-1]),
             ("GET", *ours[-1].path.split("/")[-2:]),  # the census
         ]
     )
     assert ours[-1].path.endswith("/pods")
-    assert ours[first - 1].path != ours[first + 2].path
+    assert ours[first - 1].path != ours[first + 3].path

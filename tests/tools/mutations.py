@@ -387,8 +387,8 @@ MUTATIONS = (
     Mutation(
         "writes: no dry run decides right before the patch",
         "check_before_rollout",
-        "            self.ask_again(obj, unpacked(self.found.sample))\n        pods = self.live",
-        "            pass\n        pods = self.live",
+        "            self.ask_again(obj, unpacked(self.found.sample))\n        own = ",
+        "            pass\n        own = ",
     ),
     # Verification
     Mutation(
@@ -522,8 +522,8 @@ MUTATIONS = (
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if self.signals.reason_to_stop():\n            raise UnsuccessfulError(",
-        "        if False:\n            raise UnsuccessfulError(",
+        "        if self.signals.reason_to_stop():\n            raise EndedError(",
+        "        if False:\n            raise EndedError(",
     ),
     Mutation(
         "evict: one that took place despite its answer is not waited for",
@@ -560,8 +560,8 @@ MUTATIONS = (
     Mutation(
         "secrets: values of settings are shown",
         "secrets",
-        "if not path[1:] or path[1] in PUBLIC:",
-        "if True:",
+        "if not path[1:] or path[1] in PUBLIC or path",
+        "if True or path",
     ),
     # Exit
     Mutation(
@@ -1340,7 +1340,7 @@ MUTATIONS = (
     Mutation(
         "verification: a custom resource may have fewer Pods in the end",
         "soak what_is_wanted",
-        "            desired += counts_of(owner, self.cluster.owner_object(owner, sample)).desired\n",
+        "            desired += counts_of(owner, obj).desired\n",
         "            desired += 0\n",
     ),
     Mutation(
@@ -1478,7 +1478,7 @@ MUTATIONS = (
     Mutation(
         "gate: what ended while it was asked is handled later",
         "gate scheduler",
-        "        while not self.events.empty():  # what ended meanwhile\n            self.handle_event(POLL)\n",
+        "        while not self.ended.empty():  # meanwhile\n            self.handle_result(POLL)\n",
         "",
     ),
     Mutation(
