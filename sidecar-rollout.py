@@ -5007,6 +5007,7 @@ KUBECTL_GRACE = 60.0  # seconds beyond its timeout: it may be held up by a lost 
 POLL = 0.2  # seconds until a signal is noticed
 SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the Pods
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
+LOOK_AFTER, LOOK_EVERY = 3.0, 5.0  # seconds until, and between looks while kubectl waits
 CONFLICTS = 20  # its status changes a workload's resource version, too
 # Statuses of a write that is tried again; an API server that has just started may answer 403
 TRIED_AGAIN = (0, 403, 409, 429, 503)
@@ -5018,6 +5019,7 @@ TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout statu
 DEADLINE_TEXT = "exceeded its progress deadline"
 DID_NOT_START = "a sidecar did not start"
 PAUSED = "paused during its rollout; run `kubectl rollout resume`"
+LINGERS = "kubectl lingers"  # although it has said that all is complete, and so do the Pods
 STOPPED = "stopped waiting; it may go on"
 STUCK_FOR = 60.0  # seconds that a new Pod is not ready because of a named sidecar
 READY_FOR = 10.0  # seconds that new containers must stay ready: at first, old probes count
@@ -5136,12 +5138,6 @@ class Signals:
         """Return why no rollout may start anymore; empty: it may."""
         return self.why_stopped()[0]
 
-    def require_not_stopped(self) -> None:
-        """Raise EndedError if no rollout may start anymore."""
-        reason, code = self.why_stopped()
-        if reason:
-            raise EndedError(Outcome.NOT_STARTED, reason, code=code)
-
     def is_second(self) -> bool:
         """Return whether nothing may be waited for anymore."""
         return len(self.received) > 1
@@ -5196,49 +5192,6 @@ class Gate:
                 log.warning("%s", status or "gate open")
             self.valid_until = time.monotonic() + self.VALID_FOR
             return not self.why_closed
-
-
-class Looks:
-    """Looks at a workload and its Pods every few seconds while kubectl waits.
-
-    A look may end the waiting, and never calls a rollout a success. Some versions of kubectl say
-    that it is complete, and exit minutes later (kubectl issue 1163): that is not waited for.
-    """
-
-    AFTER = 3.0  # seconds
-    EVERY = 5.0
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.is_complete = False  # whether the last look said so
-        self.has_lingered = False  # whether kubectl did not exit although all is complete
-        self.next = time.monotonic() + self.AFTER
-
-    def stop(self, last_line: str) -> str:
-        """Return why to wait no longer, also by kubectl's last line. If it is time, look."""
-        if self.work.signals.is_second():
-            return "interrupted"
-        if time.monotonic() < self.next:
-            return ""
-        was_complete = self.is_complete
-        reason = self.look()
-        self.next = time.monotonic() + self.EVERY
-        if was_complete and self.is_complete and COMPLETE.search(last_line):
-            self.has_lingered = True
-            return "kubectl lingers"
-        return reason
-
-    def look(self) -> str:
-        """Return why to wait no longer, and tell what is not complete."""
-        result, progress = self.work.quick_result()
-        self.work.tell(result.message)
-        self.is_complete = result.outcome is Outcome.SUCCEEDED
-        if is_paused(self.work.obj):
-            return PAUSED
-        for pod in progress.new:
-            if self.work.note_stuck(pod):
-                return DID_NOT_START
-        return ""
 
 
 class Progress(NamedTuple):
@@ -5299,7 +5252,7 @@ class Work:
     def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         self.note_pods(self.decision.found)
-        result, _ = self.result_now()
+        result, _ = self.judge()
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
         if result.outcome is not Outcome.SUCCEEDED:
@@ -5307,12 +5260,12 @@ class Work:
         message = f"complete when rechecked; before: {earlier.message}"
         return replace(result, outcome=Outcome.COMPLETED_LATE, message=message)
 
-    def quick_result(self) -> tuple[Result, Progress]:
-        """Return what the Pods say now, by few and short requests."""
+    def glance(self) -> tuple[Result, Progress]:
+        """Judge by few and short requests."""
         patient = self.cluster
         self.cluster = patient.at_a_glance()
         try:
-            return self.result_now()
+            return self.judge()
         finally:
             self.cluster = patient
 
@@ -5324,13 +5277,21 @@ class Work:
 
     # Deciding again, by what is in the cluster now
 
-    def decide_again(self, known: Known, **read: Any) -> Decision:
-        """Return the decision on what was found, with the fields that were read again.
+    def decide_again(
+        self, known: Known, obj: Json | None = None, pods: Iterable[Json] | None = None
+    ) -> Decision:
+        """Return the decision on what was found, with the object and Pods that were read again.
 
         EndedError if it is no longer to be rolled out, or if its Pods would not come back or would
         lose the sidecar.
         """
-        self.found = replace(self.found, **read)
+        if obj is not None:
+            self.found = replace(self.found, stored=packed_object(obj))
+            if asks_namespaces(self.options):
+                namespace = self.cluster.namespace(self.ref.namespace)
+                self.found = replace(self.found, namespace=namespace)
+        if pods is not None:
+            self.found = replace(self.found, pods=self.live_pods(pods))
         comparison = Comparison(today=self.today)
         if known > Known.OBJECT:
             comparison = compare(self.found, self.today, self.options)
@@ -5345,13 +5306,6 @@ class Work:
         if decision.reason:
             raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
         return decision
-
-    def decide_on_object(self, known: Known, obj: Json, **read: Any) -> Decision:
-        """Decide again on an object that was just read."""
-        read["stored"] = packed_object(obj)
-        if asks_namespaces(self.options):
-            read["namespace"] = self.cluster.namespace(self.ref.namespace)
-        return self.decide_again(known, **read)
 
     def ask_again(self, obj: Json, sample: Json) -> None:
         """Ask what would be created now. An answer that says nothing about the Pod is ignored."""
@@ -5398,11 +5352,14 @@ class Work:
 
         If the workload is changed while this waits, the write is a conflict.
         """
-        self.signals.require_not_stopped()
-        while not self.rollouts.gate.is_open():
+        while True:
+            reason, code = self.signals.why_stopped()
+            if reason:
+                raise EndedError(Outcome.NOT_STARTED, reason, code=code)
+            if self.rollouts.gate.is_open():
+                return
             self.tell(self.rollouts.gate.why_closed)
             self.signals.wait(1.0, self.signals.reason_to_stop)
-            self.signals.require_not_stopped()
 
     def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars are not ready, and none has been so far."""
@@ -5421,7 +5378,7 @@ class Work:
         now = time.monotonic()
         for name in stuck_sidecars(pod, self.options.sidecars):
             since, last = self.stuck_since.get((uid_of(pod), name), (now, now))
-            if now - last > 2.5 * Looks.EVERY:
+            if now - last > 2.5 * LOOK_EVERY:
                 since = now
             self.stuck_since[uid_of(pod), name] = since, now
             if not is_ready(pod) and now - since >= STUCK_FOR:
@@ -5562,51 +5519,40 @@ class Work:
     def verify(self) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
 
+        What is not complete has ten seconds: controllers and the kubelet may be a moment behind.
         During the soak, a container that restarts is a failure, and a Pod that is moved to another
-        node is none.
+        node is none: Pods that are missing, or cannot be read, have until its end.
         """
         since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
-        result, progress = self.settled_result(since)
-        soak = self.options.soak or 0.0
-        ends_at = time.monotonic() + soak
-        before = {uid_of(pod): pod for pod in progress.new}  # as they were seen first
-        while result.outcome is Outcome.SUCCEEDED:
-            remaining = ends_at - time.monotonic()
-            if remaining <= 0:
-                break
-            if self.signals.received:
-                text = f"soaked {int(soak - remaining)}s of {human_duration(soak)}; not repeated"
-                return replace(result, outcome=Outcome.INCOMPLETE, message=text)
-            self.tell(f"soaking, {human_duration(remaining)} left")
-            self.signals.wait(min(remaining, SOAK_EVERY), lambda: self.signals.received)
-            result, progress = self.settled_result(since, ends_at)
+        settled_by = time.monotonic() + SETTLE
+        soak, ends_at = self.options.soak or 0.0, 0.0
+        before: dict[str, Json] = {}  # new Pods, as they were seen first
+        while True:
+            result, progress = self.judge(since)
+            deadline = settled_by
+            if progress.uncreated or not result.counts:
+                deadline = max(settled_by, ends_at)
+            if result.outcome is Outcome.INCOMPLETE and time.monotonic() <= deadline:
+                self.tell(f"verifying: {result.message}")
+                self.signals.wait(0.5)
+                continue
             for pod in progress.new:
                 restart = restart_of(before.setdefault(uid_of(pod), pod), pod)
                 if restart:
                     text = f"failed during the soak: {restart}"
                     return replace(result, outcome=Outcome.FAILED, message=text)
-        return result
+            ends_at = ends_at or time.monotonic() + soak
+            remaining = ends_at - time.monotonic()
+            if result.outcome is not Outcome.SUCCEEDED or remaining <= 0:
+                return result
+            if self.signals.received:
+                text = f"soaked {int(soak - remaining)}s of {human_duration(soak)}; not repeated"
+                return replace(result, outcome=Outcome.INCOMPLETE, message=text)
+            self.tell(f"soaking, {human_duration(remaining)} left")
+            self.signals.wait(min(remaining, SOAK_EVERY), lambda: self.signals.received)
+            settled_by = time.monotonic() + SETTLE
 
-    def settled_result(self, since: datetime, ends_at: float = 0.0) -> tuple[Result, Progress]:
-        """Return what the Pods say, and they; what is not complete has ten seconds.
-
-        Controllers and the kubelet may be a moment behind. Pods that are missing, or cannot be
-        read, have until `ends_at`, too.
-        """
-        deadline = time.monotonic() + SETTLE
-        while True:
-            result, progress = self.result_now(since)
-            if result.outcome is not Outcome.INCOMPLETE:
-                return result, progress
-            last = deadline
-            if progress.uncreated or not result.counts:
-                last = max(deadline, ends_at)
-            if time.monotonic() > last:
-                return result, progress
-            self.tell(f"verifying: {result.message}")
-            self.signals.wait(0.5)
-
-    def result_now(self, ready_if_older: datetime = NO_CUTOFF) -> tuple[Result, Progress]:
+    def judge(self, ready_if_older: datetime = NO_CUTOFF) -> tuple[Result, Progress]:
         """Return what the Pods say now, and the Pods.
 
         Those that are older than `ready_if_older` must be ready; the others must not be stuck.
@@ -5681,11 +5627,11 @@ class Restart(Work):
 
         `is_asked`: the last answer was about the same spec.
         """
-        self.decide_on_object(Known.OBJECT, obj)
+        self.decide_again(Known.OBJECT, obj)
         if not is_asked:
             self.ask_again(obj, unpacked(self.found.sample))
         own = not_ending(self.cluster.pods_of(self.ref, obj))
-        decision = self.decide_again(Known.WRITE, pods=self.live_pods(self.selected(own)))
+        decision = self.decide_again(Known.WRITE, pods=self.selected(own))
         found = replace(decision.found, pods=self.live_pods(own))  # a rollout replaces all of them
         self.decision = replace(decision, found=found)
         self.note_pods(found)
@@ -5736,20 +5682,18 @@ class Restart(Work):
             return {RESTARTED_AT: self.stamp}
         names = []
         for name, container in sorted(unpacked_object(self.answer).items()):
-            is_init = container["position"] == INIT
-            names.append(f"{name} (init)" if is_init else name)
-        prefix = f"{self.options.annotation_prefix}.rollout"
-        # Without a dry run it has no sidecars: those of an earlier rollout are not true anymore.
-        annotations = {f"{prefix}.timestamp": self.stamp, f"{prefix}.sidecars": ", ".join(names)}
-        optional = {
+            names.append(f"{name} (init)" if container["position"] == INIT else name)
+        values = {
+            "timestamp": self.stamp,
             "reason": reason_for(self.decision, self.options),
             "revision": hash_of(self.today) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
         }
-        for name, value in optional.items():
-            if value:
-                annotations[f"{prefix}.{name}"] = value
-        return annotations
+        values = {name: value for name, value in values.items() if value}
+        # Without a dry run it has no sidecars: those of an earlier rollout are not true anymore.
+        values["sidecars"] = ", ".join(names)
+        prefix = f"{self.options.annotation_prefix}.rollout"
+        return {f"{prefix}.{name}": value for name, value in values.items()}
 
     def wait(self) -> tuple[int | None, str]:
         """Return kubectl's result, or None and why a look ended the waiting.
@@ -5757,19 +5701,19 @@ class Restart(Work):
         If kubectl ends without a result, for example because the API server is unavailable, it runs
         again until the rollout's timeout. EndedError if the workload was deleted.
         """
-        ref = self.ref
         deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
-        looks = Looks(self)
+        self.next_look = time.monotonic() + LOOK_AFTER
+        self.is_complete = False  # whether the last look said so
         for pause in growing(0.5):
             remaining = max(deadline - time.monotonic(), 1.0)
-            code, text = self.rollout_status(ref, remaining, looks.stop)
+            code, text = self.rollout_status(self.ref, remaining, self.look_if_due)
             self.signals.wait(0)  # EndedError after the second signal
-            if code is None and looks.has_lingered:
+            if text == LINGERS:
                 code = 0
             if code in (0, None) or is_final_word(text) or remaining <= 1:
                 break
-            log.debug("kubectl ended without a result: %s", text, extra={"workload": str(ref)})
-            self.quick_result()  # it may have been deleted
+            log.debug("kubectl ended without a result: %s", text, extra={"workload": str(self.ref)})
+            self.glance()  # it may have been deleted
             self.signals.wait(pause)
         return code, text
 
@@ -5782,28 +5726,54 @@ class Restart(Work):
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
+    def look_if_due(self, last_line: str) -> str:
+        """Return why to wait no longer, also by kubectl's last line. If it is time, look.
+
+        A look may end the waiting, and never calls a rollout a success. Some versions of kubectl
+        say that it is complete, and exit minutes later (kubectl issue 1163).
+        """
+        if self.signals.is_second():
+            return STOPPED
+        if time.monotonic() < self.next_look:
+            return ""
+        was_complete = self.is_complete
+        reason = self.look()
+        self.next_look = time.monotonic() + LOOK_EVERY
+        if was_complete and self.is_complete and COMPLETE.search(last_line):
+            return LINGERS
+        return reason
+
+    def look(self) -> str:
+        """Return why to wait no longer, and tell what is not complete."""
+        result, progress = self.glance()
+        self.tell(result.message)
+        self.is_complete = result.outcome is Outcome.SUCCEEDED
+        if is_paused(self.obj):
+            return PAUSED
+        return DID_NOT_START if any(map(self.note_stuck, progress.new)) else ""
+
     def unfinished_result(self, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
         EndedError if the workload was deleted.
         """
-        result, progress = self.result_now()
+        result, progress = self.judge()
         if result.outcome is Outcome.LOST_SIDECAR:
             return replace(result, message=f"{result.message}; {error}")
         if is_paused(self.obj) or error == PAUSED:
             stamp = "" if is_paused(self.obj) else self.stamp
             return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, stamp=stamp)
-        has_timed_out = TIMEOUT_TEXT in error
-        has_failed = is_final_word(error) and not has_timed_out
-        cause = (
-            "" if has_timed_out and result.message else error
-        )  # the outcome says that it is late
+        outcome = Outcome.TIMED_OUT
+        if is_final_word(error) and TIMEOUT_TEXT not in error:
+            outcome = Outcome.FAILED
+        if TIMEOUT_TEXT in error and result.message:
+            error = ""  # the outcome says that it is late
         reason = self.why_missing(self.obj, progress.uncreated)
         hint = repair_hint(self.obj, progress)
         return replace(
             result,
-            outcome=Outcome.FAILED if has_failed else Outcome.TIMED_OUT,
-            message=join_texts("; ", cause, result.message, hint, reason),
+            outcome=outcome,
+            message=join_texts("; ", error, result.message, hint, reason),
             stop_reason=self.why_not_proven(progress.new),
             stamp=self.stamp,
         )
@@ -6028,8 +5998,8 @@ class PodByPod(Work):
                 self.decide_again(Known.WRITE)  # EndedError if none is
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
-            self.decide_again(Known.WRITE, pods=self.live_pods(everything))  # see pending_template
-        decision = self.decide_again(Known.WRITE, pods=self.live_pods(own))
+            self.decide_again(Known.WRITE, pods=everything)  # see pending_template
+        decision = self.decide_again(Known.WRITE, pods=own)
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
         self.left = {uid_of(pod) for pod in own} - self.todo
 
@@ -6041,7 +6011,7 @@ class PodByPod(Work):
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
-        decision = self.decide_on_object(Known.METHOD, obj, pods=self.live_pods(pods))
+        decision = self.decide_again(Known.METHOD, obj, pods)
         return [pod for pod in pods if name_of(pod) in decision.old_pods]
 
     def read(self) -> None:

@@ -30,8 +30,8 @@ def three(cluster):
 def looking(tool, monkeypatch, on_node):
     """The stand-in backs off for 2 seconds, a kubelet for 10, 20, 40."""
     if not on_node:
-        monkeypatch.setattr(tool.Looks, "AFTER", 0.2)
-        monkeypatch.setattr(tool.Looks, "EVERY", 1.0)
+        monkeypatch.setattr(tool, "LOOK_AFTER", 0.2)
+        monkeypatch.setattr(tool, "LOOK_EVERY", 1.0)
         monkeypatch.setattr(tool, "STUCK_FOR", 3.0)
 
 

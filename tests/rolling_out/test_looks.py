@@ -29,8 +29,8 @@ BROKEN = "docker.io/istio/proxyv2:broken"
 @pytest.fixture
 def looking(tool, monkeypatch):
     """Looks that begin at once and come often."""
-    monkeypatch.setattr(tool.Looks, "AFTER", 0.2)
-    monkeypatch.setattr(tool.Looks, "EVERY", 0.2)
+    monkeypatch.setattr(tool, "LOOK_AFTER", 0.2)
+    monkeypatch.setattr(tool, "LOOK_EVERY", 0.2)
     monkeypatch.setattr(tool, "STUCK_FOR", 1.5)
 
 
@@ -203,14 +203,14 @@ def test_the_second_signal_ends_it_while_a_look_hangs(web, start):
 @pytest.fixture
 def looks(tool, monkeypatch) -> list[float]:
     """When Pods were looked at while kubectl waits."""
-    look = tool.Looks.look
+    look = tool.Restart.look
     moments: list[float] = []
 
     def note(found) -> str:
         moments.append(time.monotonic())
         return look(found)
 
-    monkeypatch.setattr(tool.Looks, "look", note)
+    monkeypatch.setattr(tool.Restart, "look", note)
     return moments
 
 
@@ -221,9 +221,9 @@ def test_a_short_rollout_is_not_looked_at(web, run, looks):
 
 def test_looks_come_every_five_seconds(web, run, tool, monkeypatch, looks):
     """Here, five times as often."""
-    assert (tool.Looks.AFTER, tool.Looks.EVERY) == (3.0, 5.0)
-    monkeypatch.setattr(tool.Looks, "AFTER", 0.6)
-    monkeypatch.setattr(tool.Looks, "EVERY", 1.0)
+    assert (tool.LOOK_AFTER, tool.LOOK_EVERY) == (3.0, 5.0)
+    monkeypatch.setattr(tool, "LOOK_AFTER", 0.6)
+    monkeypatch.setattr(tool, "LOOK_EVERY", 1.0)
     web.kubelet.ready_after = 2
     assert run(web, CONFIRM).outcomes == {"shop/web": "succeeded"}
     assert 2 <= len(looks) <= 5  # 4 seconds: two Pods, one after the other

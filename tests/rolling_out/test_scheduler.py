@@ -363,7 +363,6 @@ def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypat
         return 1, "error: flag provided but not defined"
 
     monkeypatch.setattr(tool.Restart, "rollout_status", fail)
-    monkeypatch.setattr(tool.Looks, "__init__", lambda *parts: None)
     ended = tool.Restart(rollout, a_workload(tool), bool).wait()
     assert ended == (1, "error: flag provided but not defined")
     assert calls[0] == 600 and calls[-1] == 1

@@ -69,14 +69,14 @@ MUTATIONS = (
     Mutation(
         "looks: a paused rollout is waited for",
         "looks",
-        "        if is_paused(self.work.obj):\n            return PAUSED\n",
+        "        if is_paused(self.obj):\n            return PAUSED\n",
         "",
     ),
     Mutation(
         "looks: a sidecar that does not start is waited for",
         "looks",
-        "                return DID_NOT_START\n",
-        '                return ""\n',
+        '        return DID_NOT_START if any(map(self.note_stuck, progress.new)) else ""\n',
+        '        return ""\n',
     ),
     Mutation(
         "looks: a sidecar that did not start is not rechecked",
@@ -436,8 +436,8 @@ MUTATIONS = (
     Mutation(
         "verification: an API server that stays away prolongs the soak",
         "soak",
-        "                last = max(deadline, ends_at)\n",
-        "                last = math.inf\n",
+        "                deadline = max(settled_by, ends_at)\n",
+        "                deadline = math.inf\n",
     ),
     # Signals
     Mutation(
@@ -1364,8 +1364,8 @@ MUTATIONS = (
     Mutation(
         "gate: a patch is sent though it has closed",
         "gate",
-        "        while not self.rollouts.gate.is_open():\n",
-        "        while False:\n",
+        "            if self.rollouts.gate.is_open():\n                return\n",
+        "            return\n",
     ),
     Mutation(
         "answers: what a person is admitted by says what controllers get",
@@ -1394,8 +1394,8 @@ MUTATIONS = (
     Mutation(
         "waiting: minReadySeconds does not prolong the timeout",
         "rolling_out",
-        "self.options.timeout + min_ready_seconds(self.obj)\n        looks = Looks(self)\n        for",
-        "self.options.timeout\n        looks = Looks(self)\n        for",
+        "self.options.timeout + min_ready_seconds(self.obj)\n        self.next_look",
+        "self.options.timeout\n        self.next_look",
     ),
     Mutation(
         "evict: Pods on nodes that do not want them hide missing ones",
@@ -1454,8 +1454,8 @@ MUTATIONS = (
     Mutation(
         "patch: an opt-out between two conflicts is not seen",
         "lost_answers",
-        "        self.decide_on_object(Known.OBJECT, obj)\n        if not is_asked:\n",
-        "        if not is_asked:\n            self.decide_on_object(Known.OBJECT, obj)\n",
+        "        self.decide_again(Known.OBJECT, obj)\n        if not is_asked:\n",
+        "        if not is_asked:\n            self.decide_again(Known.OBJECT, obj)\n",
     ),
     Mutation(
         "signals: workers may not report after the second signal",
