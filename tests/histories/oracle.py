@@ -560,7 +560,7 @@ class Oracle:
         if self.options.has("--skip-unhealthy"):
             return [], []
         lists = self.listed(run)
-        scene = lists[0][0].scene if lists else {}
+        scene = lists[0][0].scene if lists else self.first_scene(run)  # with --selector
         certain, possible = [], []
         for row in run.of("skip"):
             key = (PLURALS.get(row["kind"], ""), row["namespace"], row["name"])
@@ -796,6 +796,10 @@ class Oracle:
                 # What had no Pods at first was not compared, and is listed as that.
                 # Neither is what --plan does not select.
                 is_unknown = verdict is None and shown.get(key) in ("unknown", *NOT_AUDITED)
+                # In the middle of a rollout, it is asked with a Pod of another ReplicaSet.
+                is_unknown |= self.history.change == "name of the Pod" and (
+                    shown.get(key) == "incomplete_rollout"
+                )
                 if key in shown and not differs and not is_unknown:
                     self.say(2, f"leftovers: {key} is listed as {shown[key]}, and is up to date")
 
