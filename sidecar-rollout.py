@@ -417,21 +417,6 @@ class Interrupted(BaseException):
     """Raised by a signal before anything is changed. The client would catch an Exception."""
 
 
-class EndedError(Exception):
-    """Why a rollout is not begun, or ends early, in the fields of its Result."""
-
-    def __init__(
-        self, outcome: Outcome, message: str, stop_reason: str = "", code: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-        self.stop_reason = stop_reason
-        self.code = code
-
-    def result(self, planned: Decision) -> Result:
-        return Result(planned, self.outcome, str(self), self.stop_reason, self.code)
-
-
 # 2. Words, and values inside objects --------------------------------------------------------------
 
 
@@ -506,9 +491,8 @@ def count_words(counts: Mapping[str, int]) -> str:
 
 
 def reason_counts(counts: Mapping[str, int]) -> str:
-    """Return `17 drifted, 1 rejected, 1 static` of reasons why Pods are not up to date."""
-    rows = [(re.sub("^Pod | Pod$", "", reason), count) for reason, count in counts.items()]
-    rows.sort(key=lambda row: (-row[1], row[0]))
+    """Return `17 drifted, 1 rejected, 1 static Pod` of reasons why Pods are not up to date."""
+    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     return count_words(dict(rows))
 
 
@@ -1428,7 +1412,7 @@ class LeftPod(NamedTuple):
 
     subject: ObjectRef
     workload: ObjectRef
-    code: str  # see why_left
+    code: str  # see words_of
     sidecars: frozenset[Sidecar]
     found: str = ""  # what is not as expected
 
@@ -1517,6 +1501,21 @@ class Result:
     def may_complete(self) -> bool:
         """Return whether the rollout may still complete, and is to be rechecked."""
         return bool(self.stamp)
+
+
+class EndedError(Exception):
+    """Why a rollout is not begun, or ends early, in the fields of its Result."""
+
+    def __init__(
+        self, outcome: Outcome, message: str, stop_reason: str = "", code: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.stop_reason = stop_reason
+        self.code = code
+
+    def result(self, planned: Decision) -> Result:
+        return Result(planned, self.outcome, str(self), self.stop_reason, self.code)
 
 
 # 5. Command line ----------------------------------------------------------------------------------
@@ -3629,12 +3628,15 @@ def is_inconclusive(error: ApiError) -> bool:
     return bool(re.search(words, str(error)))
 
 
+ANSWERS_APART = 1.1  # seconds: an injector may write the time
+
+
 def compare_all(
     cluster: Cluster, everything: Sequence[Found], options: Options, progress: ProgressLine
 ) -> dict[ObjectRef, Comparison]:
     """Return the comparisons: one dry run per workload, one read per ConfigMap or Secret.
 
-    If the first dry runs all time out, the others are not tried.
+    What differs is asked again. If the first dry runs all time out, the others are not tried.
     """
     answers: dict[Found, Today] = {}
     answered_at: dict[Found, float] = {}
@@ -3654,38 +3656,19 @@ def compare_all(
     compared = {}
     for found in everything:  # those that were not asked have the last error
         changed = with_changes(answers.get(found, last), last_changes)
-        compared[found] = compare(found, changed, options)
-    asked = ask_again_later(cluster, options, compared, answered_at, progress)
-    compared |= {found: compare(found, today, options) for found, today in asked.items()}
-    return {found.ref: comparison for found, comparison in compared.items()}
+        compared[found.ref] = compare(found, changed, options)
+    differing = [found for found in answers if compared[found.ref].differences]
 
-
-ANSWERS_APART = 1.1  # seconds: an injector may write the time
-
-
-def ask_again_later(
-    cluster: Cluster,
-    options: Options,
-    compared: Mapping[Found, Comparison],
-    answered_at: Mapping[Found, float],
-    progress: ProgressLine,
-) -> dict[Found, Today]:
-    """Ask again what would be created for the workloads that differ, and return what is known then.
-
-    `answered_at` has the monotonic times of the first answers.
-    """
-
-    def ask(found: Found) -> Today:
+    def ask_again(found: Found) -> Today:
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
         return ask_today(cluster, options, found, number=1)
 
-    differing = [found for found in answered_at if compared[found].differences]
-    asked = {}
-    for found, second in in_parallel(differing, ask):
-        asked[found] = known_today(found, compared[found].today, second, options)
-        progress.show(f"Comparing again: {len(asked)} of {len(differing)} workloads")
+    for number, (found, second) in enumerate(in_parallel(differing, ask_again), 1):
+        today = known_today(found, compared[found.ref].today, second, options)
+        compared[found.ref] = compare(found, today, options)
+        progress.show(f"Comparing again: {number} of {len(differing)} workloads")
     progress.show("")
-    return asked
+    return compared
 
 
 def known_today(found: Found, first: Today, second: Today, options: Options) -> Today:
@@ -3837,7 +3820,6 @@ class Rule(NamedTuple):
 
     applies: RuleFunction
     known: Known
-    why_left: str  # why its Pods are not up to date, for the table of sidecars, if they are not
     is_audited: bool  # whether --fail-on-drift counts them: they are known, and matter to an audit
     needs_nothing: bool  # whether a row of --plan is not to be applied then
     rank: int  # in lists: what somebody must do comes first, then what an option includes
@@ -3849,7 +3831,6 @@ NO_RANK = 99
 
 def rule(
     known: Known,
-    why_left: str = "not checked",
     is_audited: bool = True,
     needs_nothing: bool = False,
     rank: int = NO_RANK,
@@ -3857,21 +3838,25 @@ def rule(
     """Register a function as the next rule."""
 
     def register(function: RuleFunction) -> RuleFunction:
-        row = Rule(function, known, why_left, is_audited, needs_nothing, rank)
+        row = Rule(function, known, is_audited, needs_nothing, rank)
         RULES[function.__name__] = row
         return function
 
     return register
 
 
-TEXTS = {"max_rollouts": "left by --max-rollouts"}
+WORDS = {  # of codes that are not clear by themselves
+    "max_rollouts": "left by --max-rollouts",
+    "restart_policy": "restartPolicy not Always",
+    "static_pod": "static Pod",
+    "without_pods": "without Pods",
+    "wrong_method": "paused or OnDelete",
+}
 
 
-def why_left(code: str) -> str:
-    """Return why Pods are not up to date, by the code of a rule, an outcome, or another word."""
-    if code in RULES:
-        return RULES[code].why_left
-    return TEXTS.get(code) or code.replace("_", " ")
+def words_of(code: str) -> str:
+    """Return what people read of a code: of a rule, an outcome, or what else is true of a Pod."""
+    return WORDS.get(code) or code.replace("_", " ")
 
 
 def is_audited(code: str) -> bool:
@@ -3887,14 +3872,6 @@ def rank_of(code: str) -> int:
 def needs_nothing(code: str) -> bool:
     """Return whether a row of --plan with a code counts as applied."""
     return code in RULES and RULES[code].needs_nothing
-
-
-def by_text(counts: Mapping[str, int]) -> Counter[str]:
-    """Return numbers of Pods by what people read, of those by code."""
-    by_reason: Counter[str] = Counter()
-    for code, count in counts.items():
-        by_reason[why_left(code)] += count
-    return by_reason
 
 
 CHECK_INJECTOR = "check what injects it"
@@ -4004,7 +3981,7 @@ def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
     return options.evict
 
 
-@rule(Known.OWNER, why_left="not selected", is_audited=False)
+@rule(Known.OWNER, is_audited=False)
 def not_named(draft: Decision, options: Options) -> str:
     """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
     if not is_named(draft.ref, options):
@@ -4012,7 +3989,7 @@ def not_named(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)
+@rule(Known.OBJECT, is_audited=False, needs_nothing=True)
 def excluded(draft: Decision, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
@@ -4023,7 +4000,7 @@ def excluded(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)
+@rule(Known.OBJECT, is_audited=False, needs_nothing=True)
 def not_included(draft: Decision, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
@@ -4032,7 +4009,7 @@ def not_included(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.OWNER, why_left="static Pod")
+@rule(Known.OWNER)
 def static_pod(draft: Decision, options: Options) -> str:
     """A static Pod, which the kubelet of its node manages."""
     if draft.ref.kind == "Node":
@@ -4040,7 +4017,7 @@ def static_pod(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.OWNER, why_left="of Jobs", is_audited=False)
+@rule(Known.OWNER, is_audited=False)
 def running_to_completion(draft: Decision, options: Options) -> str:
     """A Pod of a Job, which runs to completion."""
     if draft.ref.kind == "Job" and draft.ref.group == "batch":
@@ -4064,7 +4041,7 @@ def without_controller(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.OWNER, why_left="drifted", rank=6)
+@rule(Known.OWNER, rank=6)
 def kind_not_selected(draft: Decision, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
     ref = draft.ref
@@ -4087,7 +4064,7 @@ def gone(draft: Decision, options: Options) -> str:
     return text if is_workload(draft.ref) else f"its controller {text}"
 
 
-@rule(Known.EXISTS, why_left="being deleted", is_audited=False)
+@rule(Known.EXISTS, is_audited=False)
 def being_deleted(draft: Decision, options: Options) -> str:
     """It or its namespace is being deleted."""
     if nested(draft.found.obj, "metadata.deletionTimestamp"):
@@ -4121,7 +4098,7 @@ def restarted_meanwhile(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.OBJECT, why_left="without Pods", rank=2)
+@rule(Known.OBJECT, rank=2)
 def without_pods(draft: Decision, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
     if draft.found.sample:
@@ -4129,7 +4106,7 @@ def without_pods(draft: Decision, options: Options) -> str:
     return why_never_completed(draft.found, options)
 
 
-@rule(Known.METHOD, why_left="rejected", rank=4)
+@rule(Known.METHOD, rank=4)
 def rejected(draft: Decision, options: Options) -> str:
     """The API server, a policy or a webhook rejects new Pods."""
     if draft.comparison.verdict is not Verdict.REJECTED:
@@ -4158,7 +4135,7 @@ def would_differ(draft: Decision, options: Options) -> str:
     return today.unexpected and f"new Pods would have {today.unexpected}"
 
 
-@rule(Known.WRITE, why_left="lost sidecar", rank=1)
+@rule(Known.WRITE, rank=1)
 def lost_sidecar(draft: Decision, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
     found, view = draft.found, draft.comparison.today.view
@@ -4183,7 +4160,7 @@ def is_needed(draft: Decision, options: Options) -> bool:
     return bool(draft.old_pods or draft.kept_pods)
 
 
-@rule(Known.WRITE, why_left="drifted", rank=3)
+@rule(Known.WRITE, rank=3)
 def incomplete_rollout(draft: Decision, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
     # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
@@ -4203,7 +4180,7 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted", rank=5)
+@rule(Known.WRITE, rank=5)
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
@@ -4222,7 +4199,7 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
     return f"{text}; {CHECK_INJECTOR}"
 
 
-@rule(Known.WRITE, why_left="drifted")
+@rule(Known.WRITE)
 def another_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would get another sidecar than in `--plan`."""
     row = options.row_of(draft.ref)
@@ -4231,7 +4208,7 @@ def another_sidecar(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="up to date", is_audited=False, needs_nothing=True)
+@rule(Known.WRITE, is_audited=False, needs_nothing=True)
 def up_to_date(draft: Decision, options: Options) -> str:
     """Needs no rollout. Listed only if it is a row of `--plan`."""
     if not is_needed(draft, options):
@@ -4239,7 +4216,7 @@ def up_to_date(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.METHOD, why_left="drifted", rank=7)
+@rule(Known.METHOD, rank=7)
 def wrong_method(draft: Decision, options: Options) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
@@ -4258,7 +4235,7 @@ def wrong_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted", rank=8)
+@rule(Known.WRITE, rank=8)
 def degraded(draft: Decision, options: Options) -> str:
     """A restart would stop another Pod, or wait for an unready one; use `--evict`."""
     if draft.method is not Method.RESTART:
@@ -4272,7 +4249,7 @@ def degraded(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted", rank=9)
+@rule(Known.WRITE, rank=9)
 def unhealthy(draft: Decision, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
     if options.skip_unhealthy and draft.problem and not draft.found.pods_that_lost:
@@ -4280,7 +4257,7 @@ def unhealthy(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted", needs_nothing=True)
+@rule(Known.WRITE, needs_nothing=True)
 def below_partition(draft: Decision, options: Options) -> str:
     """All its old Pods are below the partition of its StatefulSet."""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
@@ -4289,7 +4266,7 @@ def below_partition(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted", needs_nothing=True)
+@rule(Known.WRITE, needs_nothing=True)
 def nothing_to_replace(draft: Decision, options: Options) -> str:
     """No Pod needs to be replaced anymore, or all were created after the cutoff."""
     found = draft.found
@@ -4308,7 +4285,7 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
     return "already up to date"
 
 
-@rule(Known.METHOD, why_left="drifted")
+@rule(Known.METHOD)
 def changed_in_place(draft: Decision, options: Options) -> str:
     """A SidecarSet manages its images, or by now not only images differ."""
     # OpenKruise would change an image back, in place (tested with 1.8.3).
@@ -4322,7 +4299,7 @@ def changed_in_place(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted")
+@rule(Known.WRITE)
 def pending_template(draft: Decision, options: Options) -> str:
     """Replacing its Pods may also roll out a change of its Pod template."""
     # A Pod comes back as the template of its owner is now.
@@ -4340,7 +4317,7 @@ def pending_template(draft: Decision, options: Options) -> str:
     return ""  # the ReplicaSet of a paused Deployment, or of another controller, keeps its template
 
 
-@rule(Known.METHOD, why_left="drifted")
+@rule(Known.METHOD)
 def another_method(draft: Decision, options: Options) -> str:
     """Its Pods would be replaced in another way than in `--plan`."""
     row = options.row_of(draft.ref)
@@ -4349,7 +4326,7 @@ def another_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, why_left="drifted", rank=10)
+@rule(Known.WRITE, rank=10)
 def has_downtime(draft: Decision, options: Options) -> str:
     """All its Pods may be away at once, with `--skip-downtime`."""
     if options.skip_downtime and draft.downtime:
@@ -6764,17 +6741,14 @@ MIN_WIDTH = 40
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
-    """Return the lines of a table whose columns are as wide as they need; the last is whole.
+    """Return the lines of a table whose columns are as wide as they need: no name is ever cut.
 
     With a width, that of a terminal, the last one wraps: below itself, or if there is no room,
-    below the others, as names are not to be cut.
+    below the others.
     """
     whole = [list(map(printable, row)) for row in rows]
     *widths, last = (min(max(map(len, column)), 80) for column in zip(*whole, strict=True))
-    gaps = 2 * len(widths)
-    while width and sum(widths) + gaps > width and max(widths) > 10:
-        widths[widths.index(max(widths))] -= 1
-    indent = sum(widths) + gaps
+    indent = sum(widths) + 2 * len(widths)
     is_below = bool(width) and indent + min(last, MIN_NOTES) > width
     if is_below:
         indent = 6
@@ -6782,7 +6756,7 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     for *row, note in whole:
         line = ""
         for cell, columns in zip(row, widths, strict=True):
-            line += shorten(cell, columns).ljust(columns) + "  "
+            line += cell.ljust(columns) + "  "
         notes = textwrap.wrap(note, width - indent) if width else [note]
         if notes and not is_below:
             line += notes.pop(0)
@@ -6950,7 +6924,7 @@ class Totals:
 def short_found(pod: LeftPod) -> str:
     """Return what a Pod has that is not as expected, or its code, if that says more."""
     if pod.code != "unexpected":
-        return why_left(pod.code)
+        return words_of(pod.code)
     return pod.found if "=" in pod.found else pod.found.rpartition("/")[2]
 
 
@@ -7197,7 +7171,7 @@ class Report:
         for pod in self.totals.leftovers:
             reason = f"Pods with {pod.found}"
             if pod.code != "unexpected":
-                reason = join_texts(": ", why_left(pod.code), pod.found)
+                reason = join_texts(": ", words_of(pod.code), pod.found)
             skips.add(Skip(pod.workload, reason, pod.code))
         for row in plan.decisions:
             if answer_of(row) in ("no_answer", "would_differ"):
@@ -7511,10 +7485,10 @@ class Report:
         rows = [["SIDECAR", "VERSION", "PODS", "UP TO DATE", "OLD", "LEFT"]]
         by_name = sorted(self.census.items(), key=lambda row: (row[0][0], not row[0][1], row[0]))
         for (name, image), codes in by_name:
-            reasons = by_text(codes)
+            reasons = {words_of(code): count for code, count in codes.items()}
             up_to_date = reasons.pop("", 0)
-            old = reasons.pop(why_left(IN_THE_PLAN), 0)
-            left = str(reasons.total())
+            old = reasons.pop(words_of(IN_THE_PLAN), 0)
+            left = str(sum(reasons.values()))
             if reasons:
                 left += f" ({reason_counts(reasons)})"
             version = image_version(image) if image else "<none>"
@@ -7554,7 +7528,7 @@ class Report:
                 "name": pod.subject.name,
                 "workload": pod.workload._asdict(),
                 "code": pod.code,
-                "reason": why_left(pod.code),
+                "reason": words_of(pod.code),
                 "sidecars": sidecars,
                 "found": pod.found,
             }
@@ -7642,7 +7616,8 @@ class Report:
             failed = names[reason]
             details = ", ".join([*failed[:3], "..."] if len(failed) > 3 else failed)
             if reason == "not up to date":
-                details = reason_counts(by_text(self.totals.not_up_to_date()))
+                counts = self.totals.not_up_to_date()
+                details = reason_counts({words_of(code): counts[code] for code in counts})
             if reason == "nothing checked":
                 details = "; ".join(self.totals.unmatched)
                 yield f"no Pod was checked ({details})" if details else "no Pod was checked"

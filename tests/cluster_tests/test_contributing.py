@@ -38,8 +38,8 @@ ADDED = {
     ),
     "an option's field": ("    skip_downtime: bool\n", "    skip_single: bool\n"),
     "a reason to skip": (
-        '@rule(Known.METHOD, why_left="rejected", rank=4)\n',
-        """@rule(Known.METHOD, why_left="single Pod")
+        "@rule(Known.METHOD, rank=4)\ndef rejected",
+        """@rule(Known.METHOD)
 def single_pod(draft: Decision, options: Options) -> str:
     \"\"\"Has one Pod, with `--skip-single`.\"\"\"
     return "has one Pod" if options.skip_single and draft.total_pods == 1 else ""

@@ -35,7 +35,7 @@ def company(cluster):
 def test_what_runs_now_and_why_it_is_not_up_to_date(company, run):
     ended = run(company, DRIFTED, TEXT)
     assert sidecar_table(ended) == [
-        "istio-proxy 1.26.2 7 0 2 5 (3 drifted, 1 of Jobs, 1 static)",
+        "istio-proxy 1.26.2 7 0 2 5 (3 kind not selected, 1 running to completion, 1 static Pod)",
         "istio-proxy 1.27.0 3 3 0 0",
     ]
     sidecars = run(company, DRIFTED).summary["sidecars"]
@@ -56,7 +56,7 @@ def test_after_a_run_it_says_what_is_left(company, run):
     ended = run(company, DRIFTED, CONFIRM, TEXT, "--include-statefulset")
     assert ended.code == 0  # the rest was not selected
     assert sidecar_table(ended) == [
-        "istio-proxy 1.26.2 3 0 0 3 (1 drifted, 1 of Jobs, 1 static)",
+        "istio-proxy 1.26.2 3 0 0 3 (1 kind not selected, 1 running to completion, 1 static Pod)",
         "istio-proxy 1.27.0 7 7 0 0",
     ]
     left = run(company, DRIFTED, "--include-statefulset").summary["leftovers"]
@@ -92,8 +92,8 @@ def test_pods_outside_the_selection_do_not_count(company, run):
     web = ["istio-proxy 1.26.2 2 0 2 0"]
     assert sidecar_table(run(company, TEXT, DRIFTED, "-n=shop", "-l=app=web")) == web
     assert sidecar_table(run(company, TEXT, DRIFTED, "-n=shop", "deploy/web")) == [
-        "istio-proxy 1.26.2 7 0 2 5 (5 not selected)",
-        "istio-proxy 1.27.0 3 0 0 3 (3 not selected)",
+        "istio-proxy 1.26.2 7 0 2 5 (5 not named)",
+        "istio-proxy 1.27.0 3 0 0 3 (3 not named)",
     ]
 
 
@@ -120,14 +120,18 @@ def test_every_owner_is_compared(company, run):
 def test_an_audit_fails_for_whatever_is_not_up_to_date(company, run):
     ended = run(company, *AUDIT, TEXT)
     assert ended.code == 1
-    assert ended.stdout.splitlines()[-1] == "Failed: 6 not up to date (5 drifted, 1 static)."
+    reasons = "3 kind not selected, 2 drifted, 1 static Pod"
+    assert ended.stdout.splitlines()[-1] == f"Failed: 6 not up to date ({reasons})."
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["-n=monitoring"], "4 not up to date (3 drifted, 1 not checked)"),
-        (["-n=monitoring", "--exclude-annotation=team/debug=true"], "3 not up to date (3 drifted)"),
+        (["-n=monitoring"], "4 not up to date (3 kind not selected, 1 without controller)"),
+        (
+            ["-n=monitoring", "--exclude-annotation=team/debug=true"],
+            "3 not up to date (3 kind not selected)",
+        ),
         (
             ["-n=monitoring", "deploy/debu*"],
             "no Pod was checked (no Pods of deployment/debu* have istio-proxy)",
@@ -162,7 +166,7 @@ def test_kinds_that_may_not_be_read_are_not_checked(company, run):
     assert "StatefulSet shop/db" in ended.stdout
     assert (
         ended.stdout.splitlines()[-1]
-        == "Failed: 6 not up to date (3 drifted, 2 not checked, 1 static)."
+        == "Failed: 6 not up to date (2 drifted, 2 gone, 1 kind not selected, 1 static Pod)."
     )
 
 
@@ -179,7 +183,7 @@ def test_only_pods_of_jobs_are_excused(cluster, run, owner, policy):
     cluster.settle()
     ended = run(cluster, *AUDIT, TEXT)
     is_job = bool(owner) and owner[1] == "Job"
-    why = "of Jobs" if is_job else "not checked"
+    why = "running to completion" if is_job else "restartPolicy not Always"
     expected = [f"istio-proxy 1.26.2 2 1 0 1 (1 {why})"]
     assert (ended.code, sidecar_table(ended)) == (int(not is_job), expected)
 
@@ -192,9 +196,9 @@ def test_pods_beside_one_that_is_not_restarted_are_not_checked_either(cluster, r
     ended = run(cluster, *AUDIT, TEXT)
     assert (ended.code, ended.stdout.splitlines()[-1]) == (
         1,
-        "Failed: 3 not up to date (3 not checked).",
+        "Failed: 3 not up to date (3 restartPolicy not Always).",
     )
-    assert sidecar_table(ended)[0].endswith(" 0 0 3 (3 not checked)")
+    assert sidecar_table(ended)[0].endswith(" 0 0 3 (3 restartPolicy not Always)")
 
 
 def test_pods_of_jobs_are_as_they_should_be(cluster, run):
@@ -288,8 +292,8 @@ def test_what_an_annotation_does_not_include_is_excluded(company, run):
     )
     assert (ended.code, ended.stdout.splitlines()[-1]) == (1, "Failed: no Pod was checked.")
     assert sidecar_table(ended) == [
-        "istio-proxy 1.26.2 2 0 0 2 (2 excluded)",
-        "istio-proxy 1.27.0 3 0 0 3 (3 excluded)",
+        "istio-proxy 1.26.2 2 0 0 2 (2 not included)",
+        "istio-proxy 1.27.0 3 0 0 3 (3 not included)",
     ]
 
 

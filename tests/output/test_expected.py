@@ -107,7 +107,7 @@ WAYS = {
         {"unexpected": 2},
         "2 Pods run another image (2 proxyv2:1.26.2); new Pods of 1 workload would get another one",
     ),
-    "Job": (of_a_job, {"running_to_completion": 1}, "1 Pod runs another image (1 of Jobs)"),
+    "Job": (of_a_job, {"running_to_completion": 1}, "1 Pod runs another image (1 running to completion)"),
     "static Pod": (static, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
     "debug Pod": (debug, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
     "virtual machine": (machine, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
@@ -141,7 +141,7 @@ def test_the_answer_is_the_last_line_with_the_reasons_above(fleet, run):
     fleet.settle()
     ended = run(fleet, EXPECT, TEXT)
     text = (
-        "No: 5 Pods run another image (4 proxyv2:1.26.2, 1 of Jobs); "
+        "No: 5 Pods run another image (4 proxyv2:1.26.2, 1 running to completion); "
         "new Pods of 1 workload would get another one."
     )
     assert ended.stdout.partition("\n\n")[2].splitlines() == [
@@ -158,7 +158,7 @@ def test_the_answer_is_the_last_line_with_the_reasons_above(fleet, run):
         "    Deployment shop/gateway",
         f"  new Pods would have {OLD}:",
         "    Deployment shop/gateway",
-        f"  of Jobs: {OLD}:",
+        f"  running to completion: {OLD}:",
         "    Job shop/backup",
         "",
         text,

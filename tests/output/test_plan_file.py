@@ -391,7 +391,7 @@ def test_what_a_wave_leaves_has_its_workload(fleet, run, tmp_path):
     assert ended.outcomes == {f"shop/{name}": "succeeded"}
     left = {(p["workload"]["name"], p["code"], p["reason"]) for p in ended.summary["leftovers"]}
     others = {"api", "db", "web"} - {name}
-    assert left == {(other, "not_named", "not selected") for other in others}
+    assert left == {(other, "not_named", "not named") for other in others}
     assert ended.summary["not_up_to_date"] == {}
     text = run(fleet, DRIFTED, TEXT, CONFIRM, written(tmp_path, wave)).stdout
     assert "not up to date:" not in text  # nobody knows: they were not compared

@@ -1182,14 +1182,14 @@ MUTATIONS = (
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        '@rule(Known.OBJECT, why_left="excluded", is_audited=False, needs_nothing=True)\ndef not_included',
+        "@rule(Known.OBJECT, is_audited=False, needs_nothing=True)\ndef not_included",
         "@rule(Known.OBJECT)\ndef not_included",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        '@rule(Known.OWNER, why_left="of Jobs", is_audited=False)\n',
-        "@rule(Known.OWNER)\n",
+        "@rule(Known.OWNER, is_audited=False)\ndef running_to_completion",
+        "@rule(Known.OWNER)\ndef running_to_completion",
     ),
     # Answers of an injector
     Mutation(
