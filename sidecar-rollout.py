@@ -4667,7 +4667,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     namespaces = namespaces_to_list(options)
     owners, scan = read_all_pods(cluster, options)
     everything = find_workloads(cluster, owners, scan, options)
-    needs_them = asks_namespaces(options) or options.confirm
+    needs_them = asks_namespaces(options) or options.confirm or options.label_columns
     names = {found.ref.namespace for found in everything if needs_them}
     read = dict(in_parallel(names, cluster.namespace))
     services = cluster.services_of_pods(namespaces) if everything else None
@@ -7020,10 +7020,11 @@ class Report:
         self.write(json.dumps(whole | fields))
 
     def labels_of(self, ref: ObjectRef) -> Labels:
-        """Return the labels of --label-columns that a workload has; none, if it was not read."""
+        """Return the labels of --label-columns that a workload has, or else its namespace."""
         if ref not in self.decided:
             return {}
-        labels = nested(self.decided[ref].found.obj, "metadata.labels")
+        found = self.decided[ref].found
+        labels = nested(found.namespace, "metadata.labels") | nested(found.obj, "metadata.labels")
         return with_keys(labels, self.options.label_columns)
 
     @property
@@ -7532,6 +7533,8 @@ class Report:
                 "sidecars": sidecars,
                 "found": pod.found,
             }
+            if self.options.label_columns:
+                record["labels"] = self.labels_of(pod.workload)
             records.append(record)
         return records
 
@@ -7621,6 +7624,8 @@ class Report:
             if reason == "nothing checked":
                 details = "; ".join(self.totals.unmatched)
                 yield f"no Pod was checked ({details})" if details else "no Pod was checked"
+            elif reason == "injector down":
+                yield "the injector is down"
             else:
                 yield f"{count} {reason} ({details})" if details else f"{count} {reason}"
 

@@ -44,6 +44,7 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
     failed = {word.replace("_", " "): count for word, count in summary["failed"].items()}
     plain = re.sub(r" \([^)]*\)", "", text)
     plain = plain.replace("no Pod was checked", "1 nothing checked").replace("of Pods", "of pods")
+    plain = plain.replace("the injector is down", "1 injector down")
     if summary["exit_code"] == 1 and numbers(plain, FAILED) != failed:
         yield f"text: failed: {numbers(plain, FAILED)}, records: {failed}"
     counted = summary["not_up_to_date"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 WORKLOAD = {
     "kind, namespace, name, group": "the workload, or the Pod if it has none",
-    "labels": "those of `--label-columns`; absent without it",
+    "labels": "those of `--label-columns`, or of its namespace; absent without it",
 }
 RECORDS = {
     "drift": {
@@ -62,7 +62,7 @@ RECORDS = {
         "verdicts": "numbers of workloads by verdict",
         "pods": "sums over the results; `wanted` includes Pods that were not verified",
         "sidecars": "the table of sidecars: `name`, `image`, `pods`, `up_to_date`, `old`, and `left` by code",
-        "leftovers": "Pods that are not up to date, without those of the plan: `namespace`, `name`, `workload`, `code`, `reason`, `sidecars`; with `--plan` also those that were not compared. With `--expect-image` and `--expect-annotation` those that are not as expected, and in `found` what they have",
+        "leftovers": "Pods that are not up to date, without those of the plan: `namespace`, `name`, `workload`, `code`, `reason`, `sidecars`, `labels`; with `--plan` also those that were not compared. With `--expect-image` and `--expect-annotation` those that are not as expected, and in `found` what they have",
         "planned": "number of workloads",
         "not_up_to_date": "what `--fail-on-drift` counts: Pods by code, and workloads `without_pods`",
         "seconds": "of the run",

@@ -107,7 +107,11 @@ WAYS = {
         {"unexpected": 2},
         "2 Pods run another image (2 proxyv2:1.26.2); new Pods of 1 workload would get another one",
     ),
-    "Job": (of_a_job, {"running_to_completion": 1}, "1 Pod runs another image (1 running to completion)"),
+    "Job": (
+        of_a_job,
+        {"running_to_completion": 1},
+        "1 Pod runs another image (1 running to completion)",
+    ),
     "static Pod": (static, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
     "debug Pod": (debug, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
     "virtual machine": (machine, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),

@@ -42,6 +42,19 @@ def test_each_record_of_a_workload_has_them(fleet, run):
     assert kinds == {"drift", "plan", "result"}
 
 
+def test_what_is_left_has_them_and_a_label_of_the_namespace_will_do(fleet, run):
+    """Tickets by team: most teams label their namespace alone."""
+    fleet.change("Namespace", "", "shop", {"metadata": {"labels": {"tier": "2"}}})
+    for name in ("web", "api"):
+        fleet.change("Deployment", "shop", name, {"spec": {"paused": True}})
+    ended = run(fleet, DRIFTED, *COLUMNS)
+    teams = {pod["workload"]["name"]: pod["labels"] for pod in ended.summary["leftovers"]}
+    assert teams["web"] == {"example.com/team": "payments", "tier": "1"}
+    assert teams["api"] == {"tier": "2"}
+    without = run(fleet, DRIFTED).summary["leftovers"]
+    assert not any("labels" in pod for pod in without)
+
+
 @pytest.mark.parametrize("key", ["", "Team Name", "a/b/c", "team=x"])
 def test_a_key_must_be_one(run, key):
     ended = run(None, TEXT, f"--label-columns={key}")

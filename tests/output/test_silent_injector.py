@@ -160,7 +160,7 @@ def test_it_is_no_drift_and_no_success(three, run):
     ended = run(three, *AUDIT)
     assert (ended.code, ended.summary["failed"]) == (1, {"injector_down": 1})
     assert ended.summary["not_up_to_date"] == {}
-    assert run(three, *AUDIT, TEXT).stdout.endswith("\nFailed: 1 injector down.\n")
+    assert run(three, *AUDIT, TEXT).stdout.endswith("\nFailed: the injector is down.\n")
 
 
 def test_with_leave_to_remove_it_is_said_nowhere(three, run):
