@@ -1481,7 +1481,8 @@ class PodCounts(NamedTuple):
     wanted: int  # to be replaced or changed, without those that are kept
     updated: int = 0
     ready: int = 0  # of the updated ones
-    lost: int = 0  # Pods that have no sidecar anymore, or no longer exist
+    lost: int = 0  # new ones without a sidecar that they should have
+    not_created: int = 0  # that its owner wants
 
 
 @dataclass(frozen=True)
@@ -4718,8 +4719,8 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             needs_evict = True
         is_examined = RULES[decision.code].known > Known.OBJECT or decision.code == "without_pods"
         is_examined = is_examined and is_selected_kind(decision.ref, options)
-        if options.skip_unhealthy or not is_examined:
-            continue
+        if options.skip_unhealthy or not is_examined or decision.code == "lost_sidecar":
+            continue  # the last is red by itself
         if why_never_completed(decision.found, options):
             never_completed.append(decision.ref)
     asked = [decided[ref] for ref in compared if answer_of(decided[ref]) != "not_asked"]
@@ -4849,17 +4850,18 @@ def not_needed(
 
 
 def pod_codes(
-    pods: Sequence[LivePod], decision: Decision, options: Options
+    pods: Sequence[LivePod], decision: Decision, code: str, options: Options
 ) -> Mapping[str, tuple[str, Collection[str]]]:
-    """Return the Pods of a workload that are not up to date by name: a code, and what differs."""
-    code = decision.code
+    """Return the Pods of a workload that are not up to date by name: a code, and what differs.
+
+    `code` says why those are left that are to be replaced: in the plan, an outcome or a rule.
+    """
     if not options.only_drifted:  # their age counts
         cutoff = options.cutoff_of(decision.ref)
         old = [pod.name for pod in pods if pod.sidecars and pod.created < cutoff]
         kept = decision.kept_pods
         return {name: ("below_partition" if name in kept else code, ()) for name in old}
-    is_of_rule = bool(decision.reason)  # the outcome has the same code, and no reason
-    if code == "lost_sidecar" and is_of_rule:  # new ones would not get it; the others have it
+    if decision.code == "lost_sidecar":  # new ones would not get it; the others have it
         lost = {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
         others = {pod.name: ("losing_sidecar", ()) for pod in pods if pod.sidecars}
         return others | lost
@@ -5481,10 +5483,11 @@ class Work:
             old = [pod for pod in old if name_of(pod) in self.decision.old_pods]
         kept = len(pods) - len(new) - len(old)
         updated = [pod for pod in new if not self.missing_in(pod)]
-        lost = len(new) - len(updated) + uncreated
+        lost = len(new) - len(updated)
         # During a rollout there may be more Pods than are desired: old ones that are replaced.
-        wanted = max(desired - kept, len(updated) + lost)
-        counts = PodCounts(wanted, len(updated), sum(map(is_ready, updated)), lost)
+        wanted = max(desired - kept, len(new) + uncreated)
+        ready = sum(map(is_ready, updated))
+        counts = PodCounts(wanted, len(updated), ready, lost, uncreated)
         if counts.ready:
             self.rollouts.proven.set()
         return Progress(pods, old, new, uncreated, "".join(ending[:1]), counts)
@@ -6904,7 +6907,7 @@ class Totals:
             failures["of an earlier run"] += len(self.plan.never_completed)
             rows = set(self.options.plan or ()).difference(self.plan.never_completed)
             for skip in self.plan.skips:
-                is_over = needs_nothing(skip.code) or skip.code == "not_selected"
+                is_over = needs_nothing(skip.code) or skip.code in ("not_selected", "lost_sidecar")
                 if skip.subject in rows and not is_over:
                     failures["not applied"] += 1
         if self.options.fail_on_drift:
@@ -7003,6 +7006,8 @@ class Report:
         self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
         # What is known of all owners of Pods by now; the code says why their Pods are left
         self.decided: dict[ObjectRef, Decision] = {}
+        # Why Pods are left: in the plan, by an outcome; else by the code of the decision's rule
+        self.why_left: dict[ObjectRef, str] = {}
         self.durations: list[float] = []  # seconds, of the rollouts that have ended
         self.at_once = 1  # how many rollouts were in progress at most
         self.hint = " (use --log-level=debug to list all)"  # shown once
@@ -7116,8 +7121,7 @@ class Report:
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected_count
             self.places[workload.ref] = str(position) if is_selected else "-"
-            code = IN_THE_PLAN if is_selected else "max_rollouts"
-            self.decided[workload.ref] = replace(workload, code=code)
+            self.why_left[workload.ref] = IN_THE_PLAN if is_selected else "max_rollouts"
             self.record(
                 "plan",
                 workload.ref,
@@ -7394,7 +7398,8 @@ class Report:
         elif outcome is Outcome.SKIPPED or result.code == "max_rollouts":
             code = result.code or code
         comparison = replace(planned.comparison, today=today)
-        self.decided[planned.ref] = replace(planned, comparison=comparison, code=code)
+        self.decided[planned.ref] = replace(planned, comparison=comparison)
+        self.why_left[planned.ref] = code
         self.totals.count(result)
         if outcome not in LISTED_BY_REASON:
             self.durations.append(result.seconds)
@@ -7474,7 +7479,8 @@ class Report:
                 codes[pod.name] = code, differing
             return codes
         if known:
-            return pod_codes(found.pods, known, self.options)
+            code = self.why_left.get(known.ref, known.code)
+            return pod_codes(found.pods, known, code, self.options)
         # It was created, or scaled up from 0, since; or its Pods have lost their owner.
         for pod in found.pods:
             if pod.sidecars and pod.created < self.plan.scan.began:
@@ -7615,6 +7621,10 @@ class Report:
                 names[outcome.value].append(f"{ref.namespace}/{ref.name}")
         for ref in self.plan.never_completed:
             names["of an earlier run"].append(f"{ref.namespace}/{ref.name}")
+        for skip in self.plan.skips:
+            if skip.code == "lost_sidecar":
+                ref = skip.subject
+                names["lost sidecar"].append(f"{ref.namespace}/{ref.name}")
         for reason, count in self.totals.failures.items():
             failed = names[reason]
             details = ", ".join([*failed[:3], "..."] if len(failed) > 3 else failed)
@@ -7667,11 +7677,12 @@ class Report:
         for line in self.skipped_text():
             self.print(line)
         pods = self.totals.pods
-        wanted, ready, lost = pods["wanted"], pods["ready"], pods["lost"]
-        not_verified = pods["not_verified"]
+        wanted, ready, not_verified = pods["wanted"], pods["ready"], pods["not_verified"]
+        absent = pods["lost"] + pods["not_created"]
         missing = {
-            "not updated": wanted - pods["updated"] - lost - not_verified,
-            "lost": lost,
+            "not updated": wanted - pods["updated"] - absent - not_verified,
+            "lost": pods["lost"],
+            "not created": pods["not_created"],
             "not ready": pods["updated"] - ready,
             "not verified": not_verified,
         }

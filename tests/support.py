@@ -400,13 +400,14 @@ def cutoff(hours: float = 0) -> str:
     return f"--only-started-before={moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def counts(matched: int, updated: int, ready: int, lost: int = 0) -> dict:
+def counts(matched: int, updated: int, ready: int, lost: int = 0, not_created: int = 0) -> dict:
     """The Pods of a summary."""
     return {
-        "wanted": matched + lost,
+        "wanted": matched + lost + not_created,
         "updated": updated,
         "ready": ready,
         "lost": lost,
+        "not_created": not_created,
     }
 
 

@@ -798,7 +798,7 @@ class Oracle:
                 is_unknown = verdict is None and shown.get(key) in ("unknown", *NOT_AUDITED)
                 # In the middle of a rollout, it is asked with a Pod of another ReplicaSet.
                 is_unknown |= self.history.change == "name of the Pod" and (
-                    shown.get(key) == "incomplete_rollout"
+                    shown.get(key) in ("incomplete_rollout", "timed_out")
                 )
                 if key in shown and not differs and not is_unknown:
                     self.say(2, f"leftovers: {key} is listed as {shown[key]}, and is up to date")
@@ -893,12 +893,12 @@ class Oracle:
             return  # Pods that were up to date are not to be replaced then
         known = {p["metadata"]["uid"] for p in pods_of(self.scene_before(stored[-1]), app)}
         numbers = [self.numbers(app, known, scene) for scene in scenes]
-        shown = tuple(counts[n] for n in ("wanted", "updated", "ready", "lost"))
+        shown = tuple(counts[n] for n in ("wanted", "updated", "ready", "lost", "not_created"))
         if shown not in numbers:
             self.say(2, f"{app.key} {entry.data['outcome']} with {counts}, in fact {numbers}")
 
     def numbers(self, app: App, known: set[str], scene: Scene) -> tuple[int, ...] | None:
-        """Wanted, updated, of these ready, lost: of the Pods that a restart replaces."""
+        """Wanted, updated, of these ready, lost, not created: of the Pods that a restart replaces."""
         obj = scene.get((PLURALS[app.kind], app.namespace, app.name))
         if not obj:
             return None
@@ -912,8 +912,9 @@ class Oracle:
         kept = len(pods) - len(new) - len(old)
         counted = old[: max(wanted - kept - len(new), 0)]
         ready = [p for p in updated if is_ready(p)]
-        lost = len(new) - len(updated) + max(wanted - len(pods), 0)
-        return len(updated) + len(counted) + lost, len(updated), len(ready), lost
+        lost, missing = len(new) - len(updated), max(wanted - len(pods), 0)
+        sum_of_all = len(new) + len(counted) + missing
+        return sum_of_all, len(updated), len(ready), lost, missing
 
     def check_counts(self, run: Run, entry: Entry, app: App, scenes: list[Scene]) -> None:
         """A success counts all Pods of its workload, except below a partition, as updated and ready."""
@@ -935,7 +936,7 @@ class Oracle:
         if record["method"] != "restart":
             numbers = set(range(record["pods"]["old"], max(numbers) + 1))
         shown = {counts[name] for name in ("wanted", "updated", "ready")}
-        if len(shown) > 1 or not shown & numbers or counts["lost"]:
+        if len(shown) > 1 or not shown & numbers or counts["lost"] + counts["not_created"]:
             self.say(2, f"{app.key} succeeded with {counts}, in fact {numbers} Pods")
 
     # 6. Peace

@@ -78,6 +78,7 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
         "updated": 1,
         "ready": 1,
         "lost": 1,
+        "not_created": 0,
     }
 
 

@@ -47,7 +47,7 @@ RECORDS = {
         "seconds": "how long it took",
         "message": "text for people",
         "command": "of a failure: the words of the command that says more; else empty",
-        "pods": "`wanted` (to replace or change), `updated`, `ready` (of these), `lost`; success is `ready` = `wanted`; null: not verified",
+        "pods": "`wanted` (to replace or change), `updated`, `ready` (of these), `lost` (without the sidecar), `not_created`; success is `ready` = `wanted`; null: not verified",
         "unhealthy_before": "as `unhealthy_reason` in `plan`",
         "sidecar_hash": "of what new Pods got",
     },

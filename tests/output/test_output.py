@@ -165,6 +165,7 @@ def test_the_summary_has_each_that_did_not_succeed_with_the_next_command_then_co
         ((3, 2, 2), f"Pods: 2 of 3{UPDATED_AND_READY} (1 not updated)."),
         ((3, 3, 1), f"Pods: 1 of 3{UPDATED_AND_READY} (2 not ready)."),
         ((3, 0, 0, 3), f"Pods: 0 of 3{UPDATED_AND_READY} (3 lost)."),
+        ((3, 0, 0, 1, 2), f"Pods: 0 of 3{UPDATED_AND_READY} (1 lost, 2 not created)."),
         ((3, 2, 1, 1), f"Pods: 1 of 3{UPDATED_AND_READY} (1 lost, 1 not ready)."),
         ((9, 9, 9), f"Pods: 9 of 9{UPDATED_AND_READY}."),  # it was scaled up
     ],

@@ -164,7 +164,7 @@ def test_the_numbers_are_those_after_a_failure(cluster, run):
     cluster.delete("ServiceAccount", "shop", "web")
     ended = run(unchecked(cluster), CONFIRM, "--timeout=20s")
     assert (ended.code, ended.outcomes["shop/web"] in ("failed", "timed_out")) == (1, True)
-    assert ended.summary["pods"] == counts(0, 0, 0, lost=2)
+    assert ended.summary["pods"] == counts(0, 0, 0, not_created=2)
 
 
 def test_the_requests_of_a_rollout_besides_kubectls(deployments_a_to_f, run):

@@ -191,8 +191,8 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: who skips what is unhealthy is told of it",
         "earlier_rollouts",
-        "        if options.skip_unhealthy or not is_examined:\n",
-        "        if not is_examined:\n",
+        "        if options.skip_unhealthy or not is_examined or decision",
+        "        if not is_examined or decision",
     ),
     Mutation(
         "earlier rollouts: a row of a plan counts twice",
@@ -823,8 +823,8 @@ MUTATIONS = (
     Mutation(
         "labels: those of the Pod template are shown",
         "label_columns",
-        'nested(self.decided[ref].found.obj, "metadata.labels")',
-        'nested(self.decided[ref].found.obj, "spec.template.metadata.labels")',
+        'nested(found.obj, "metadata.labels")\n        return',
+        'nested(found.obj, "spec.template.metadata.labels")\n        return',
     ),
     # The census
     Mutation(
@@ -1152,7 +1152,7 @@ MUTATIONS = (
     Mutation(
         "numbers: surge Pods are counted",
         "numbers",
-        "        wanted = max(desired - kept, len(updated) + lost)\n",
+        "        wanted = max(desired - kept, len(new) + uncreated)\n",
         "        wanted = len(pods) - kept + lost\n",
     ),
     Mutation(
