@@ -388,6 +388,8 @@ class Oracle:
         if not obj or not is_ready(pod) or self.is_unwanted(app, pod):
             return
         wanted = wanted_of(obj)
+        if app.kind == "DaemonSet":  # its status may still count a node that has just got a taint
+            wanted = min(wanted, 3 - len(self.world.tainted))
         if app.kind == "CloneSet":  # it is not read: it wants the Pods that the run began with
             wanted = min(wanted, len(pods_of(self.first_scene(run), app)))
         most = self.options.values("--max-unavailable") or ["1"]

@@ -48,7 +48,9 @@ def test_the_last_pod_disappears_while_its_budget_is_waited_for(cluster, start, 
     ended = running.finish()
     outcome = "lost_sidecar" if state == "ignored" else "incomplete"
     assert (ended.code, ended.outcomes) == (1, {"shop/lone": outcome})
-    assert ended.summary["pods"] == counts(0, 0, 0, **{("lost" if state == "ignored" else "not_created"): 1})
+    assert ended.summary["pods"] == counts(
+        0, 0, 0, **{("lost" if state == "ignored" else "not_created"): 1}
+    )
     if state == "denies":
         assert messages(ended)["lone"] == "1 of 1 Pod missing"
 
