@@ -2183,6 +2183,23 @@ def is_included(namespace: str, options: Options) -> bool:
 # 6. Logging ---------------------------------------------------------------------------------------
 
 
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a line for a terminal, broken at spaces; one of a list or table goes on indented."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    if "  " in line:
+        indent += "  "
+    # A command in a sentence stays whole, to be copied.
+    whole = re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), line)
+    parts = textwrap.wrap(
+        whole,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [part.replace("\0", " ") for part in parts] or [line]
+
+
 class TextFormatter(logging.Formatter):
     """`12:30:01Z WARNING Deployment shop/web: rollout timed out in 300.1s`."""
 
@@ -2192,21 +2209,31 @@ class TextFormatter(logging.Formatter):
         "CRITICAL": "\033[31m",
     }
 
-    def __init__(self, colored: bool) -> None:
+    def __init__(self, on_terminal: bool) -> None:
         super().__init__()
-        self.colored = colored
+        self.on_terminal = on_terminal
+        self.colored = on_terminal and not os.environ.get("NO_COLOR")
 
     def format(self, record: logging.LogRecord) -> str:
         workload = vars(record).get("workload")
         text = f"{workload}: {record.getMessage()}" if workload else record.getMessage()
-        level = f"{record.levelname:<7}"
-        if self.colored and record.levelname in self.COLORS:
-            level = f"{self.COLORS[record.levelname]}{level}\033[0m"
         clock = time.strftime("%H:%M:%SZ", time.gmtime(record.created))
-        lines = [f"{clock} {level} {printable(text)}"]
+        lines = [f"{clock} {record.levelname:<7} {printable(text)}"]
+        if self.on_terminal:
+            lines = wrapped(lines[0], error_columns())
+        if self.colored and record.levelname in self.COLORS:
+            color = f"{self.COLORS[record.levelname]}{record.levelname}\033[0m"
+            lines[0] = lines[0].replace(record.levelname, color, 1)
         if record.exc_info:
             lines += map(printable, self.formatException(record.exc_info).split("\n"))
         return "\n".join(lines)
+
+
+def error_columns() -> int:
+    """Return how many columns the terminal of standard error has."""
+    with suppress(OSError):  # it was closed
+        return os.get_terminal_size(2).columns or 80
+    return 80
 
 
 class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 has none
@@ -2235,9 +2262,7 @@ class ProgressLine(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3
 
     def draw(self) -> None:
         if self.on_terminal and self.text:
-            with suppress(OSError):  # the terminal was closed
-                width = os.get_terminal_size(2).columns or 80
-                self.write(shorten(self.text, width - 1))
+            self.write(shorten(self.text, error_columns() - 1))
 
     def write(self, text: str) -> None:
         try:
@@ -2251,8 +2276,7 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
     """Log to standard error and return the handler. Libraries log only errors."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     handler = ProgressLine()
-    colored = handler.on_terminal and not os.environ.get("NO_COLOR")
-    formatter: logging.Formatter = TextFormatter(colored)
+    formatter: logging.Formatter = TextFormatter(handler.on_terminal)
     if log_format == "json":
         from pythonjsonlogger.json import JsonFormatter
 
@@ -6954,25 +6978,6 @@ def risks_of(workloads: Collection[Decision]) -> tuple[int, int, int]:
     return downtime, unhealthy, sum(workload.pods_replaced for workload in workloads)
 
 
-def wrapped(line: str, width: int) -> list[str]:
-    """Return a line for a terminal, broken at spaces; a line of a list goes on below its text."""
-    indent = " " * (len(line) - len(line.lstrip()))
-    if indent:
-        indent += "  "
-    if "  " in line.strip():  # a row of a table
-        return [line]
-    # A command in a sentence stays whole, to be copied.
-    whole = re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), line)
-    parts = textwrap.wrap(
-        whole,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [part.replace("\0", " ") for part in parts] or [line]
-
-
 class Report:
     """Writes text or JSON records to standard output."""
 
@@ -7328,7 +7333,7 @@ class Report:
             texts = [f"Nothing to roll out; scanned {count_of(plan.scan.pods, 'Pod')}."]
         elif not self.options.only_drifted:
             texts.append(
-                "Every workload with the sidecar is in the plan, even if it is up to date; use "
+                "Every workload with the sidecar is in the plan, as nothing was compared; use "
                 "--only-drifted to compare first."
             )
         if len(selected) > 1 and not self.options.confirm:

@@ -58,7 +58,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         "istio-proxy  1.26.2   8",
         "",
         "To roll out: 2 workloads with 4 Pods, 4 of them old.",
-        "Every workload with the sidecar is in the plan, even if it is up to date; use "
+        "Every workload with the sidecar is in the plan, as nothing was compared; use "
         "--only-drifted to compare first.",
         "This takes about 2m if each takes 1 minute.",
         "Not rolled out: 2 workloads and 2 Pods.",
@@ -322,7 +322,7 @@ def test_a_line_of_the_log_begins_with_what_it_is_about(tool):
             "created": 0.0,
         }
     )
-    line = tool.TextFormatter(colored=False).format(record)
+    line = tool.TextFormatter(on_terminal=False).format(record)
     assert line == "00:00:00Z INFO    Pod a/b: m"
 
 
@@ -336,7 +336,7 @@ def test_colors_on_a_terminal_unless_no_color_is_set(web_and_api):
     web_and_api.fault(
         method="PATCH", times=9, path="deployments/", status=422, body={"message": "no"}
     )
-    assert "\x1b[31mERROR  \x1b[0m" in Terminal(web_and_api, CONFIRM).text
+    assert "\x1b[31mERROR\x1b[0m  " in Terminal(web_and_api, CONFIRM).text
     assert "\x1b[3" not in Terminal(web_and_api, CONFIRM, NO_COLOR="1").text
 
 

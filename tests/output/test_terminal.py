@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from types import SimpleNamespace
 
@@ -108,3 +109,32 @@ def test_the_plan_says_where_new_pods_wait_for_min_ready_seconds(cluster, run):
     shown = run(cluster, TEXT, "--timeout=20s").stdout
     assert [line.endswith(" minReadySeconds 7") for line in shown.splitlines()].count(True) == 1
     assert re.search(r"deployment/web .* minReadySeconds 7\n", shown)
+
+
+def test_the_longest_names_are_whole_on_a_narrow_terminal(a_report, tool, monkeypatch):
+    """Nobody can choose a canary among names that end in dots."""
+    monkeypatch.setattr(tool.Report, "width", 80)
+    report = a_report(TEXT)
+    names = [f"mobile-cron-scheduler-of-the-west-coast-{number}" for number in range(3)]
+    rows = [a_workload(tool, name, problem="CrashLoopBackOff") for name in names]
+    report.places = {row.ref: "1" for row in rows}
+    report.plan = tool.Plan(workloads=rows)
+    lines = report.table(rows)
+    assert [name for name in names if any(f"/{name} " in line for line in lines)] == names
+    notes = [line for line in lines if "CrashLoopBackOff" in line]
+    assert all(line.startswith("      ") for line in notes) and len(notes) == 3
+
+
+def test_lines_of_the_log_and_differences_break_at_spaces(tool, monkeypatch):
+    words = "1 of 2 Pods not ready: web-7d4b9c-x2x4z: container istio-proxy: ImagePullBackOff"
+    record = logging.makeLogRecord({"msg": f"rollout timed out: {words}", "levelname": "WARNING"})
+    monkeypatch.setattr(tool, "error_columns", lambda: 60)
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = tool.TextFormatter(on_terminal=True).format(record).split("\n")
+    assert len(lines) == 2 and max(map(len, lines)) <= 60
+    assert " ".join(" ".join(lines).split()).endswith(f"WARNING rollout timed out: {words}")
+    assert tool.TextFormatter(on_terminal=False).format(record).endswith(words)
+    difference = "  a  1 workload  istio-proxy  image  registry.example.com/proxyv2:1 -> 2"
+    first, second = tool.wrapped(difference, 60)
+    assert second == "    registry.example.com/proxyv2:1 -> 2"
+    assert difference == f"{first}  {second.strip()}"
