@@ -100,6 +100,17 @@ def test_a_long_row_behind_one_service_does_not_wait_for_others(tool):
     assert max(map(names.index, (workload.ref.name for workload in others))) < 30
 
 
+def test_services_of_another_namespace_may_have_the_same_name(tool):
+    scheduler = tool.Scheduler(a_rollout(tool, FakeCluster()), None, 0)
+    refs = [tool.ObjectRef("Deployment", name, "web", "apps") for name in ("shop", "shop", "pay")]
+    first, same, other = (tool.Task(a_workload(tool, ref=ref, services=["x"])) for ref in refs)
+    scheduler.in_progress[first.planned.ref] = first
+    assert scheduler.next_task([same, other]) is other
+    assert scheduler.next_task([same]) is None
+    same.result = tool.Result(same.planned, tool.Outcome.TIMED_OUT)  # it is only looked at again
+    assert scheduler.next_task([same, other]) is same
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_after_a_signal_none_is_left_waiting(tool, signals):
     plan = [a_workload(tool, f"w{number}", services=["x"]) for number in range(3)]

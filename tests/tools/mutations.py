@@ -1560,6 +1560,80 @@ MUTATIONS = (
         '                codes[pod.name] = "unknown", ()\n',
         "                pass\n",
     ),
+    # Services
+    Mutation(
+        "services: workloads behind the same one roll out together",
+        "services scheduler",
+        "            if task.result or busy.isdisjoint(service_names(task.planned)):\n",
+        "            if True:\n",
+    ),
+    Mutation(
+        "services: those of other namespaces count as the same",
+        "services",
+        'return [f"{found.ref.namespace}/{name}" for name in found.services or ()]',
+        'return [f"{name}" for name in found.services or ()]',
+    ),
+    Mutation(
+        "services: one that waits holds up the others",
+        "services",
+        "                return task\n        return None\n",
+        "                return task\n            return None\n        return None\n",
+    ),
+    Mutation(
+        "services: the estimate knows no rows",
+        "services",
+        "human_duration(max(total, *rows.values(), 0.0))",
+        "human_duration(total)",
+    ),
+    # What survived once
+    Mutation(
+        "proven: a batch that ends by a scale-down proves the sidecar",
+        "evicting_replacements",
+        "        if self.batch and not self.not_replaced:\n",
+        "        if self.batch:\n",
+    ),
+    Mutation(
+        "in place: a restart of another container is that of the changed one",
+        "image_changes",
+        "    return restarted.issuperset(names)\n",
+        "    return bool(restarted)\n",
+    ),
+    Mutation(
+        "audit: what is being deleted is drift",
+        "fail_on_drift",
+        "@rule(Known.EXISTS, is_audited=False)\ndef being_deleted",
+        "@rule(Known.EXISTS)\ndef being_deleted",
+    ),
+    Mutation(
+        "lists: what needs another method has no rank",
+        "output",
+        "@rule(Known.METHOD, rank=7)\n",
+        "@rule(Known.METHOD)\n",
+    ),
+    Mutation(
+        "--plan: a row that a person interrupted is not applied",
+        "plan_file",
+        'result.code in ("max_rollouts", "interrupted")',
+        'result.code in ("max_rollouts",)',
+    ),
+    Mutation(
+        "selector: a worker decides on all Pods",
+        "changed_meanwhile",
+        "        decision = self.decide_again(Known.WRITE, pods=self.selected(own))\n",
+        "        decision = self.decide_again(Known.WRITE, pods=own)\n",
+    ),
+    Mutation(
+        "evictions: by another answer, Pods that are left stay",
+        "evicting_answers",
+        "            self.todo |= self.left\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "kubeconfig: a pipe is read again and again",
+        "kubeconfig",
+        "stat.S_ISFIFO(os.stat(path).st_mode)",
+        "False",
+    ),
 )
 
 
