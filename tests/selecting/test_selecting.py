@@ -584,6 +584,7 @@ def test_a_strategy_that_kubectl_cannot_wait_for_is_skipped(cluster, run):
     assert "updateStrategy is Recreate" in ended.reasons["StatefulSet shop/db"]
 
 
+@pytest.mark.embedded("its garbage collector removes Pods without their owner")
 def test_the_controller_of_a_pod_may_be_of_the_core_group(cluster, run):
     cluster.create("shop", pod("x", owner=("v1", "Service", "x")))
     cluster.settle()
