@@ -3476,7 +3476,8 @@ def shown_path(path: Path) -> Path:
 def without_values(difference: Difference) -> Difference:
     """Return a difference without values that may be secret; of a new volume, with its kind."""
     path, *values = difference
-    if not path[1:] or path[1] in PUBLIC or path[-2:] == ("image", "reference"):
+    is_image = path[1:2] == ("volumes",) and path[-2:] == ("image", "reference")
+    if not path[1:] or path[1] in PUBLIC or is_image:
         return difference
     if path != shown_path(path):
         return Difference(shown_path(path), REDACTED, REDACTED)
@@ -5434,6 +5435,10 @@ class Work:
             self.missing[names] = missing_sidecars(self.planned, names, self.options)
         return self.missing[names]
 
+    def unchecked(self, new: Iterable[Json]) -> list[Json]:
+        """Return the new Pods that were not found to be right by the latest answer."""
+        return [pod for pod in new if uid_of(pod) not in self.checked]
+
     def is_reverted(self) -> bool:
         """Return whether somebody has removed the annotation of a restart."""
         return bool(self.stamp) and self.stamp not in template_annotations(self.obj).values()
@@ -5456,10 +5461,11 @@ class Work:
             stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
-        unchecked = [pod for pod in new if uid_of(pod) not in self.checked]
+        unchecked = self.unchecked(new)
         differences = self.differences_of(unchecked)
         if differences:
             self.ask_with_new_pod(unchecked[0])
+            unchecked = self.unchecked(new)  # all of them, by another answer
             differences = self.differences_of(unchecked)
         if not differences:
             self.checked.update(map(uid_of, unchecked))
@@ -5906,7 +5912,8 @@ class PodByPod(Work):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.done = 0  # how many Pods were replaced or changed
-        self.left: set[str] = set()  # UIDs of selected Pods that need nothing by the answer so far
+        self.left: set[str] = set()  # UIDs of selected Pods that need nothing by the first answer
+        self.first_answer = b""
         self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
@@ -5931,7 +5938,7 @@ class PodByPod(Work):
         try:
             for owner in self.owners:
                 self.owner = owner
-                while self.todo and self.take_next():
+                while self.has_more() and self.take_next():
                     self.tell(self.progress)
             return self.verify()
         except EndedError as ended:
@@ -5949,7 +5956,7 @@ class PodByPod(Work):
 
     @property
     def progress(self) -> str:
-        return f"{self.done} of {count_of(len(self.decision.old_pods), 'Pod')} {self.verb}"
+        return f"{self.done} of {count_of(self.done + len(self.todo), 'Pod')} {self.verb}"
 
     def unsuccessful(self, result: Result) -> Result:
         """Return a result with what was done so far."""
@@ -5979,11 +5986,11 @@ class PodByPod(Work):
         """Return whether a Pod is like a new one by now."""
         return self.options.only_drifted and not self.differences_of([pod])
 
-    def note_answer(self, view: bytes) -> None:
-        """Note what new Pods would be like. By another answer, Pods that are left may be old."""
-        if view != self.today.view:
-            self.todo |= self.left
-        super().note_answer(view)
+    def has_more(self) -> bool:
+        """Return whether Pods may be old. By another answer, those that were left may be, too."""
+        if not self.todo and self.today.view != self.first_answer:
+            self.first_answer, self.todo = self.today.view, set(self.left)
+        return bool(self.todo)
 
     def prepare(self) -> None:
         """Find the Pods to take. EndedError if there are none."""
@@ -6006,6 +6013,7 @@ class PodByPod(Work):
         decision = self.decide_again(Known.WRITE, pods=own)
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
         self.left = {uid_of(pod) for pod in own} - self.todo
+        self.first_answer = self.today.view
 
     def decide_on(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
@@ -6551,6 +6559,7 @@ class Task:
     result: Result | None = None  # the latest; one that may still complete is checked again
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
+    is_rechecked: bool = False
 
     def tell(self, line: str) -> None:
         """Note a line of progress. Called by its worker."""
@@ -6625,7 +6634,8 @@ class Scheduler:
         self.waiting = waiting
         while not self.signals.is_second():
             self.fill_slots(waiting)
-            if not self.in_progress and (not waiting or not self.may_go_on(waiting[0])):
+            task = self.next_task(waiting)
+            if not self.in_progress and not (task and self.may_go_on(task)):
                 return
             self.handle_result(POLL)
             self.announce_stop()
@@ -6657,8 +6667,14 @@ class Scheduler:
         return bool(task.result) or not self.why_none_starts()
 
     def next_task(self, waiting: Iterable[Task]) -> Task | None:
-        """Return the first task that is behind no Service of one in progress, or only checks."""
-        busy = {name for task in self.in_progress.values() for name in service_names(task.planned)}
+        """Return the first task that is behind no Service of one in progress, or only checks.
+
+        One that was late is in progress until it was rechecked.
+        """
+        late = [task for task in self.rechecks if not task.is_rechecked]
+        busy: set[str] = set()
+        for task in (*self.in_progress.values(), *late):  # these go on in the cluster
+            busy.update(service_names(task.planned))
         for task in waiting:
             if task.result or busy.isdisjoint(service_names(task.planned)):
                 return task
@@ -6713,7 +6729,7 @@ class Scheduler:
             return
         ref = task.planned.ref
         del self.in_progress[ref]
-        was_late = bool(task.result)
+        task.is_rechecked = bool(task.result)
         task.result = result
         self.signals.stop(result.stop_reason, "stopped")
         if not any(other.result and other.result.may_complete for other in self.begun):
@@ -6721,7 +6737,7 @@ class Scheduler:
         if not result.may_complete:
             self.report.finish(result)
             return
-        if not was_late:
+        if not task.is_rechecked:
             is_later = self.in_progress or (self.waiting and self.may_go_on(self.waiting[0]))
             text = "rollout not complete: %s; will recheck " + ("at the end" if is_later else "now")
             level = logging.INFO if is_later else logging.DEBUG

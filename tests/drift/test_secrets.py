@@ -139,6 +139,17 @@ def test_the_image_of_an_image_volume_is_shown(tool):
     assert text == "istio-proxy  volume /v.image.reference  r/plugin:1 -> r/plugin:2"
 
 
+def test_an_image_inside_a_variable_is_no_image(tool):
+    """It may be a secret, whatever its keys are."""
+    pods = []
+    for secret in ("s3cret", "t0ken"):
+        value = json.dumps({"image": {"reference": secret}, "port": 80})
+        proxy = {"name": "istio-proxy", "image": "x", "env": [{"name": "C", "value": value}]}
+        pods.append({"metadata": {}, "spec": pod_spec(proxy)})
+    texts = list(map(tool.difference_text, differences(tool, *pods)))
+    assert texts and not any("s3cret" in text or "t0ken" in text for text in texts)
+
+
 def test_show_values_shows_all(tool):
     found = differences(tool, pod_of("old-one"), pod_of("new-one"), with_values=True)
     texts = list(map(tool.difference_text, found))

@@ -94,8 +94,8 @@ SEEN = (
     Seen(
         7,
         "values that may be secret are shown",
-        "    if not path[1:] or path[1] in PUBLIC or path",
-        "    if True or path",
+        "    if not path[1:] or path[1] in PUBLIC or is_image:",
+        "    if True:",
     ),
     Seen(
         7,

@@ -228,7 +228,29 @@ def test_by_another_answer_pods_that_were_left_are_replaced_too(cluster, run):
             cluster.injector.container["image"] = newest
 
     cluster.server.after = after
-    ended = run(cluster, CONFIRM, *EVICT, DRIFTED, cutoff(hours=0.5))
+    ended = run(cluster, CONFIRM, *EVICT, DRIFTED, cutoff(hours=0.5), "--log-level=debug")
     assert (ended.code, ended.outcomes) == (0, {"shop/db": "succeeded"})
+    assert "2 of 2 Pods replaced" in ended.stderr and "3 of 3 Pods replaced" in ended.stderr
     assert evicted == ["db-3", "db-2", "db-0"]
     assert images(cluster, "istio-proxy") == [newest, new, newest, newest]
+
+
+@pytest.mark.embedded("the injector changes at a moment of the run")
+def test_another_answer_in_the_soak_makes_nothing_old_that_was_left(cluster, start):
+    """One Pod is younger than the cutoff; a new one dies in the soak, and gets what is new by then."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=2, **ON_DELETE))
+    make_old(cluster)
+    cluster.delete("Pod", "shop", "db-0")
+    cluster.settle()
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    options = CONFIRM, *EVICT, DRIFTED, cutoff(hours=0.5), "--soak=8s", "--log-level=debug"
+    running = start(cluster, *options)
+    running.wait_for_log("soaking")
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
+    cluster.delete("Pod", "shop", "db-1")
+    ended = running.finish()
+    assert (ended.code, ended.outcomes, evictions(cluster)) == (
+        0,
+        {"shop/db": "succeeded"},
+        ["db-1"],
+    )

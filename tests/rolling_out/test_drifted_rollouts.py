@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support import CONFIRM, DRIFTED, counts, patched
+from clusters.embedded.manifests import workload
+from support import CONFIRM, DRIFTED, counts, images, make_old, patched
 
 pytestmark = pytest.mark.both
 
@@ -116,3 +117,20 @@ def test_verdicts_come_before_the_first_patch_and_live_state_is_read_again(every
         "PATCH",
         "POST",
     ]  # and again right before each patch
+
+
+@pytest.mark.embedded("the injector changes at a moment of the rollout")
+def test_new_pods_of_two_versions_are_no_success(cluster, start):
+    """The injector is upgraded again before the last Pod; the others were looked at by then."""
+    new, newest = "docker.io/istio/proxyv2:1.27.0", "docker.io/istio/proxyv2:1.28.0"
+    cluster.create("shop", workload("StatefulSet", "db", replicas=4))
+    make_old(cluster)
+    cluster.injector.container["image"] = new
+    cluster.kubelet.ready_after = 3.0  # kubectl waits for longer than until the first look
+    running = start(cluster, CONFIRM, DRIFTED, "--include-statefulset")
+    cluster.wait_for(lambda: images(cluster, "istio-proxy").count(new) == 3)
+    cluster.injector.container["image"] = newest
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (ended.code, result["outcome"]) == (1, "still_drifted")
+    assert f"{new} -> 1.28.0" in result["message"]

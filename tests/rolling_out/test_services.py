@@ -111,6 +111,22 @@ def test_services_of_another_namespace_may_have_the_same_name(tool):
     assert scheduler.next_task([same, other]) is same
 
 
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_one_that_is_late_is_rechecked_before_another_of_its_service_starts(tool, is_stuck):
+    """Its Pods may not be ready. If it is late for good, the others go on, as without a Service."""
+    services = {"a": ["x"], "b": ["x"], "c": []}
+    plan = [a_workload(tool, name, services=found) for name, found in services.items()]
+    kubectl = FakeKubectl({"a": "timed_out", "b": "succeeded", "c": "succeeded"}, 3)
+    cluster = FakeCluster(["a"] if is_stuck else [])
+    results = run_all(tool, cluster, kubectl, plan, 3, proven=True)
+    ended = [(result.planned.ref.name, result.outcome.snake_case) for result in results]
+    assert list(cluster.patched) in (["a", "c", "b"], ["c", "a", "b"])
+    if is_stuck:
+        assert ended == [("c", "succeeded"), ("b", "succeeded"), ("a", "timed_out")]
+    else:
+        assert ended == [("c", "succeeded"), ("a", "completed_late"), ("b", "succeeded")]
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_after_a_signal_none_is_left_waiting(tool, signals):
     plan = [a_workload(tool, f"w{number}", services=["x"]) for number in range(3)]

@@ -560,8 +560,8 @@ MUTATIONS = (
     Mutation(
         "secrets: values of settings are shown",
         "secrets",
-        "if not path[1:] or path[1] in PUBLIC or path",
-        "if True or path",
+        "if not path[1:] or path[1] in PUBLIC or is_image:",
+        "if True:",
     ),
     # Exit
     Mutation(
@@ -1580,6 +1580,12 @@ MUTATIONS = (
         "                return task\n            return None\n        return None\n",
     ),
     Mutation(
+        "services: what is late does not hold them",
+        "services",
+        "        for task in (*self.in_progress.values(), *late):",
+        "        for task in self.in_progress.values():",
+    ),
+    Mutation(
         "services: the estimate knows no rows",
         "services",
         "human_duration(max(total, *rows.values(), 0.0))",
@@ -1625,8 +1631,20 @@ MUTATIONS = (
     Mutation(
         "evictions: by another answer, Pods that are left stay",
         "evicting_answers",
-        "            self.todo |= self.left\n",
+        "            self.first_answer, self.todo = self.today.view, set(self.left)\n",
         "            pass\n",
+    ),
+    Mutation(
+        "evictions: by another answer, what was checked stays right",
+        "drifted_rollouts",
+        "            unchecked = self.unchecked(new)  # all of them, by another answer\n",
+        "",
+    ),
+    Mutation(
+        "secrets: JSON of a variable may have an image",
+        "secrets",
+        'path[1:2] == ("volumes",) and path',
+        "path",
     ),
     Mutation(
         "kubeconfig: a pipe is read again and again",
