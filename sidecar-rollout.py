@@ -5099,11 +5099,11 @@ class Signals:
         self.children: set[int] = set()  # process IDs of commands that run, see run_until
         show = sys.unraisablehook  # where nothing can be raised, as in the end of an object
 
-        def show_others(error: Any) -> None:
-            if error.exc_type is not Interrupted:
+        def show_before_signals(error: Any) -> None:
+            if not self.received:  # else it is the signal, or what that has left half done
                 show(error)
 
-        sys.unraisablehook = show_others
+        sys.unraisablehook = show_before_signals
         # Why nothing else may start, and its code; set by the main thread
         self.stop_reason = self.stop_code = ""
         self.ends_at = math.inf  # monotonic; of --max-duration

@@ -6,7 +6,7 @@ import base64
 import http.server
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import stat
@@ -129,8 +129,11 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             self.send_response(200)
             self.end_headers()
             pairs = {self.connection: there, there: self.connection}
+            waiting = selectors.DefaultSelector()  # select() knows only the first 1,024 files
+            for end in pairs:
+                waiting.register(end, selectors.EVENT_READ)
             while True:
-                readable, _, _ = select.select(list(pairs), [], [], 10)
+                readable = [key.fileobj for key, _ in waiting.select(10)]
                 data = [(pairs[end], end.recv(65536)) for end in readable]
                 if not data or not all(part for _, part in data):
                     return

@@ -338,7 +338,7 @@ MUTATIONS = (
     Mutation(
         "signals: one in the end of an object shows a traceback",
         "interrupting",
-        "if error.exc_type is not Interrupted:\n                show(error)",
+        "if not self.received:  # else it is the signal, or what that has left half done\n                show(error)",
         "show(error)",
     ),
     Mutation(
