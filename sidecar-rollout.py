@@ -2183,11 +2183,10 @@ def is_included(namespace: str, options: Options) -> bool:
 # 6. Logging ---------------------------------------------------------------------------------------
 
 
-def wrapped(line: str, width: int) -> list[str]:
+def wrapped(line: str, width: int, indent: str = "") -> list[str]:
     """Return a line for a terminal, broken at spaces; one of a list or table goes on indented."""
-    indent = " " * (len(line) - len(line.lstrip()))
-    if "  " in line:
-        indent += "  "
+    if not indent and "  " in line:
+        indent = " " * (len(line) - len(line.lstrip())) + "  "
     # A command in a sentence stays whole, to be copied.
     whole = re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), line)
     parts = textwrap.wrap(
@@ -2220,7 +2219,7 @@ class TextFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%SZ", time.gmtime(record.created))
         lines = [f"{clock} {record.levelname:<7} {printable(text)}"]
         if self.on_terminal:
-            lines = wrapped(lines[0], error_columns())
+            lines = wrapped(lines[0], error_columns(), "  ")
         if self.colored and record.levelname in self.COLORS:
             color = f"{self.COLORS[record.levelname]}{record.levelname}\033[0m"
             lines[0] = lines[0].replace(record.levelname, color, 1)
@@ -2597,13 +2596,18 @@ class Cluster:
         return pods
 
     def services_of_pods(self, namespaces: Names) -> dict[tuple[str, str], set[str]] | None:
-        """Return Services by namespace and name of their Pods, ready or not. None if forbidden."""
+        """Return the names of Services by namespace and name of their Pods, ready or not.
+
+        None if that is forbidden.
+        """
         services: dict[tuple[str, str], set[str]] = defaultdict(set)
         try:
             for endpoint_slice in self.items(DISCOVERY, "endpointslices", namespaces):
                 metadata = endpoint_slice["metadata"]
                 service = nested(metadata, "labels").get("kubernetes.io/service-name")
-                for endpoint in nested(endpoint_slice, "endpoints") if service else ():
+                if not service:
+                    continue
+                for endpoint in nested(endpoint_slice, "endpoints"):
                     name = nested(endpoint, "targetRef").get("name")  # none: not a Pod
                     services[metadata["namespace"], name].add(service)
         except ApiError as error:
@@ -2998,8 +3002,8 @@ def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -
         raise StartError(f"kubeconfig {kubeconfig} does not exist")
     for path in (kubeconfig or os.environ.get("KUBECONFIG", "")).split(os.pathsep):
         if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
-            hint = "kubectl runs several times, and a pipe can be read once; save it to a file"
-            raise StartError(f"kubeconfig {path} is a pipe: {hint}")
+            hint = "kubectl reads it several times; save it to a file"
+            raise StartError(f"kubeconfig {path} is a pipe, and {hint}")
     flags = ["--kubeconfig", kubeconfig] if kubeconfig else []
     view = [kubectl, "config", "view", "--minify", *flags]
     view += ["--context", context] if context else []
@@ -3086,7 +3090,7 @@ def check_kubectl(path: str, connection: Connection) -> None:
 
 
 def asks_namespaces(options: Options) -> bool:
-    """Return whether a rule asks for a namespace's annotations or labels: only then it is read."""
+    """Return whether a rule asks for a namespace's annotations or labels: then it is read again."""
     return bool(options.exclude_annotation)
 
 
@@ -3947,7 +3951,8 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     replaced = len(old)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
-    risk = Risk.NO_SERVICE if found.services == [] else Risk.SERVING
+    is_serving = found.services is None or bool(found.services)
+    risk = Risk.SERVING if is_serving else Risk.NO_SERVICE
     return replace(
         draft,
         method=method,
@@ -4299,7 +4304,7 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
     if draft.old_pods:
         return ""
     if not found.pods:
-        return "it has no selected Pods now"
+        return "its Pods do not match now" if options.selector else "it has no Pods now"
     if not options.include_missing and not any(pod.sidecars for pod in found.pods):
         return "its Pods no longer have the sidecar"
     pods, kind = found.pods, "Pods"
@@ -4768,10 +4773,10 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     )
 
 
-def service_names(workload: Decision) -> list[str]:
-    """Return `namespace/name` of the Services of a workload; empty if they are not known."""
+def services_of(workload: Decision) -> list[tuple[str, str]]:
+    """Return namespace and name of the Services of a workload; empty if they are not known."""
     found = workload.found
-    return [f"{found.ref.namespace}/{name}" for name in found.services or ()]
+    return [(found.ref.namespace, name) for name in found.services or ()]
 
 
 def workers_for(plan: Plan, options: Options) -> int:
@@ -5454,14 +5459,14 @@ class Work:
 
         It asks again before it calls a Pod different, and remembers those that are right.
         """
-        missing = list(filter(None, map(self.missing_in, new)))
+        unchecked = self.unchecked(new)
+        missing = [self.missing_in(pod) for pod in unchecked if self.missing_in(pod)]
         if missing:
             count = f"{len(missing)} of {count_of(len(new), 'new Pod')}"
-            names = join_words(sorted(set(itertools.chain(*missing))), "or")
+            names = join_words(sorted(set().union(*missing)), "or")
             stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
-        unchecked = self.unchecked(new)
         differences = self.differences_of(unchecked)
         if differences:
             self.ask_with_new_pod(unchecked[0])
@@ -5505,7 +5510,11 @@ class Work:
         pods = not_ending(everything)
         if not all(map(has_template, owners)):
             desired = len(pods)
-        ending = [termination_text(pod) for pod in everything if is_ending(pod)]
+        ending = ""
+        for pod in everything:
+            if is_ending(pod):
+                ending = termination_text(pod)
+                break
         uncreated = max(desired - len(pods) + misscheduled(self.obj), 0)
         new = self.new_ones(pods)
         old = [pod for pod in pods if uid_of(pod) in self.todo]
@@ -5520,7 +5529,7 @@ class Work:
         counts = PodCounts(wanted, len(updated), ready, lost, uncreated)
         if counts.ready:
             self.rollouts.proven.set()
-        return Progress(pods, old, new, uncreated, "".join(ending[:1]), counts)
+        return Progress(pods, old, new, uncreated, ending, counts)
 
     def new_ones(self, pods: Iterable[Json]) -> list[Json]:
         """Return the Pods that came, or were changed, since the first write."""
@@ -5535,7 +5544,8 @@ class Work:
         """
         since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
         settled_by = time.monotonic() + SETTLE
-        soak, ends_at = self.options.soak or 0.0, 0.0
+        soak = self.options.soak or 0.0
+        ends_at = 0.0  # of the soak, once it has begun (monotonic)
         before: dict[str, Json] = {}  # new Pods, as they were seen first
         while True:
             result, progress = self.judge(since)
@@ -5610,6 +5620,11 @@ class Work:
 
 class Restart(Work):
     """Patches the Pod template of a workload, and waits for its rollout."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.next_look = math.inf  # monotonic; while kubectl waits
+        self.is_complete = False  # whether the last look said so
 
     def carry_out(self) -> Result:
         """Return kubectl's verdict on a rollout, and that of its Pods."""
@@ -5713,7 +5728,7 @@ class Restart(Work):
         """
         deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
         self.next_look = time.monotonic() + LOOK_AFTER
-        self.is_complete = False  # whether the last look said so
+        self.is_complete = False
         for pause in growing(0.5):
             remaining = max(deadline - time.monotonic(), 1.0)
             code, text = self.rollout_status(self.ref, remaining, self.look_if_due)
@@ -5760,7 +5775,10 @@ class Restart(Work):
         self.is_complete = result.outcome is Outcome.SUCCEEDED
         if is_paused(self.obj):
             return PAUSED
-        return DID_NOT_START if any(map(self.note_stuck, progress.new)) else ""
+        for pod in progress.new:
+            if self.note_stuck(pod):
+                return DID_NOT_START
+        return ""
 
     def unfinished_result(self, error: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
@@ -5912,8 +5930,8 @@ class PodByPod(Work):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.done = 0  # how many Pods were replaced or changed
-        self.left: set[str] = set()  # UIDs of selected Pods that need nothing by the first answer
-        self.first_answer = b""
+        self.left: set[str] = set()  # UIDs of selected Pods that need nothing ...
+        self.left_by = b""  # ... by this answer
         self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
@@ -5938,7 +5956,7 @@ class PodByPod(Work):
         try:
             for owner in self.owners:
                 self.owner = owner
-                while self.has_more() and self.take_next():
+                while self.find_more() and self.take_next():
                     self.tell(self.progress)
             return self.verify()
         except EndedError as ended:
@@ -5986,10 +6004,10 @@ class PodByPod(Work):
         """Return whether a Pod is like a new one by now."""
         return self.options.only_drifted and not self.differences_of([pod])
 
-    def has_more(self) -> bool:
-        """Return whether Pods may be old. By another answer, those that were left may be, too."""
-        if not self.todo and self.today.view != self.first_answer:
-            self.first_answer, self.todo = self.today.view, set(self.left)
+    def find_more(self) -> bool:
+        """Return whether there is more to do. By another answer, Pods that were left may be old."""
+        if not self.todo and self.today.view != self.left_by:
+            self.left_by, self.todo = self.today.view, set(self.left)
         return bool(self.todo)
 
     def prepare(self) -> None:
@@ -6013,7 +6031,7 @@ class PodByPod(Work):
         decision = self.decide_again(Known.WRITE, pods=own)
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
         self.left = {uid_of(pod) for pod in own} - self.todo
-        self.first_answer = self.today.view
+        self.left_by = self.today.view
 
     def decide_on(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
@@ -6593,7 +6611,7 @@ class Scheduler:
             threading.Thread(target=self.work, daemon=True).start()
 
     def work(self) -> None:
-        """Carry out tasks, one after the other. Runs in a worker, which shares only the queues."""
+        """Carry out tasks, one after the other. Runs in a worker, which shares queues and tasks."""
         for task in iter(self.tasks.get, None):
             try:
                 result = self.rollouts.carry_out(task.planned, task.tell, task.result)
@@ -6634,8 +6652,7 @@ class Scheduler:
         self.waiting = waiting
         while not self.signals.is_second():
             self.fill_slots(waiting)
-            task = self.next_task(waiting)
-            if not self.in_progress and not (task and self.may_go_on(task)):
+            if not self.in_progress and not self.has_next():
                 return
             self.handle_result(POLL)
             self.announce_stop()
@@ -6662,9 +6679,10 @@ class Scheduler:
         message = join_texts("; ", task.line, STOPPED)
         return Result(task.planned, Outcome.INTERRUPTED, message, seconds=seconds)
 
-    def may_go_on(self, task: Task) -> bool:
+    def has_next(self) -> bool:
         """Return whether a task may start, now or later. To check something again always may."""
-        return bool(task.result) or not self.why_none_starts()
+        task = self.next_task(self.waiting)
+        return bool(task and (task.result or not self.why_none_starts()))
 
     def next_task(self, waiting: Iterable[Task]) -> Task | None:
         """Return the first task that is behind no Service of one in progress, or only checks.
@@ -6672,11 +6690,11 @@ class Scheduler:
         One that was late is in progress until it was rechecked.
         """
         late = [task for task in self.rechecks if not task.is_rechecked]
-        busy: set[str] = set()
+        busy: set[tuple[str, str]] = set()
         for task in (*self.in_progress.values(), *late):  # these go on in the cluster
-            busy.update(service_names(task.planned))
+            busy.update(services_of(task.planned))
         for task in waiting:
-            if task.result or busy.isdisjoint(service_names(task.planned)):
+            if task.result or busy.isdisjoint(services_of(task.planned)):
                 return task
         return None
 
@@ -6737,12 +6755,12 @@ class Scheduler:
         if not result.may_complete:
             self.report.finish(result)
             return
+        self.rechecks.append(task)
         if not task.is_rechecked:
-            is_later = self.in_progress or (self.waiting and self.may_go_on(self.waiting[0]))
+            is_later = self.in_progress or self.has_next()
             text = "rollout not complete: %s; will recheck " + ("at the end" if is_later else "now")
             level = logging.INFO if is_later else logging.DEBUG
             log.log(level, text, result.message, extra={"workload": str(ref)})
-        self.rechecks.append(task)
 
     @property
     def failed(self) -> list[bool]:
@@ -7354,12 +7372,13 @@ class Report:
             )
         if len(selected) > 1 and not self.options.confirm:
             each = 60 + (self.options.soak or 0)
-            total, rows = 0.0, dict[str, float]()  # those behind a Service go one after the other
+            total = 0.0
+            rows: dict[tuple[str, str], float] = defaultdict(float)  # behind the same Service
             for workload in selected:
                 seconds = each + min_ready_seconds(workload.found.obj)
                 total += seconds / workers_for(plan, self.options)
-                for name in service_names(workload):
-                    rows[name] = rows.get(name, 0.0) + seconds
+                for service in services_of(workload):
+                    rows[service] += seconds
             duration = human_duration(max(total, *rows.values(), 0.0))
             texts.append(f"This takes about {duration} if each takes 1 minute.")
         if plan.workloads or not self.options.confirm:  # else this is the end

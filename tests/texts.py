@@ -84,7 +84,7 @@ REASONS = {
     "not_named": "not selected by TYPE/NAME or --plan",
     "not_selected": "your options do not select it",
     "nothing_to_replace": (
-        "it has no selected Pods now|its Pods no longer have the sidecar|already up to date"
+        "it has no Pods now|its Pods do not match now|its Pods no longer have the sidecar|already up to date"
         "|all its (drifted )?Pods were created after the cutoff"
     ),
     "pending_template": (

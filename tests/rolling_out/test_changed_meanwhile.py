@@ -85,7 +85,7 @@ def test_what_a_selector_no_longer_matches_is_not_restarted(cluster, start):
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/db": "skipped"})
-    assert messages(ended)["db"] == "it has no selected Pods now"
+    assert messages(ended)["db"] == "its Pods do not match now"
 
 
 def test_a_rollout_of_a_selected_pod_is_rechecked_with_all_the_others(cluster, start):

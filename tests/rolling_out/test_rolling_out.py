@@ -233,7 +233,7 @@ def scaled_to_zero(cluster):
             ),
             "being deleted",
         ),
-        (scaled_to_zero, "it has no selected Pods now"),
+        (scaled_to_zero, "it has no Pods now"),
     ],
 )
 def test_a_workload_that_changed_since_the_plan_is_skipped(cluster, start, meanwhile, reason):

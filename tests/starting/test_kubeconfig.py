@@ -86,7 +86,9 @@ def test_a_pipe_is_refused_because_kubectl_reads_it_several_times(shop, run, is_
         os.close(end)
         os.close(other)
     assert ended.code == 3
-    assert f"error: kubeconfig {path} is a pipe: kubectl runs several times" in ended.stderr
+    assert (
+        f"error: kubeconfig {path} is a pipe, and kubectl reads it several times; " in ended.stderr
+    )
     assert "save it to a file" in ended.stderr
 
 

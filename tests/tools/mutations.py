@@ -75,8 +75,8 @@ MUTATIONS = (
     Mutation(
         "looks: a sidecar that does not start is waited for",
         "looks",
-        '        return DID_NOT_START if any(map(self.note_stuck, progress.new)) else ""\n',
-        '        return ""\n',
+        "                return DID_NOT_START\n",
+        '                return ""\n',
     ),
     Mutation(
         "looks: a sidecar that did not start is not rechecked",
@@ -1564,14 +1564,14 @@ MUTATIONS = (
     Mutation(
         "services: workloads behind the same one roll out together",
         "services scheduler",
-        "            if task.result or busy.isdisjoint(service_names(task.planned)):\n",
+        "            if task.result or busy.isdisjoint(services_of(task.planned)):\n",
         "            if True:\n",
     ),
     Mutation(
         "services: those of other namespaces count as the same",
         "services",
-        'return [f"{found.ref.namespace}/{name}" for name in found.services or ()]',
-        'return [f"{name}" for name in found.services or ()]',
+        "return [(found.ref.namespace, name) for name in found.services or ()]",
+        'return [("", name) for name in found.services or ()]',
     ),
     Mutation(
         "services: one that waits holds up the others",
@@ -1631,7 +1631,7 @@ MUTATIONS = (
     Mutation(
         "evictions: by another answer, Pods that are left stay",
         "evicting_answers",
-        "            self.first_answer, self.todo = self.today.view, set(self.left)\n",
+        "            self.left_by, self.todo = self.today.view, set(self.left)\n",
         "            pass\n",
     ),
     Mutation(
