@@ -1386,7 +1386,7 @@ class Decision:
     found: Found
     comparison: Comparison = NOT_COMPARED
     planned: Decision | None = None  # of a worker's: what the plan had decided
-    # Known to the rules of Known.METHOD and later; see draft_of
+    # Known to the rules of Known.ALL; see draft_of
     method: Method = Method.RESTART
     old_pods: Names = ()  # to be replaced or changed
     kept_pods: Names = ()  # old ones below the partition, which are left alone
@@ -3835,11 +3835,9 @@ def value_text(value: Any) -> str:
 class Known(enum.IntEnum):
     """What is known of a workload when a rule is asked."""
 
-    EXISTS = 0  # whether it is still there; once its rollout has begun, nothing else matters
-    OWNER = 1  # the owner of its Pods; of others, the object is not read
-    OBJECT = 2  # the object: in the plan, and each time a worker reads it
-    METHOD = 3  # how its Pods would be replaced, and which: also before each Pod
-    WRITE = 4  # what our own writes change
+    OWNER = 0  # the owner of its Pods; of others, the object is not read
+    OBJECT = 1  # the object, too
+    ALL = 2  # how its Pods compare with new ones, if these are asked about, and what follows
 
 
 RuleFunction = Callable[[Decision, Options], str]
@@ -3849,7 +3847,8 @@ class Rule(NamedTuple):
     """A rule, and what is said of a workload to which it applies."""
 
     applies: RuleFunction
-    known: Known
+    known: Known  # what it needs
+    once: bool  # whether it is not asked again before each Pod: our own writes change the answer
     is_audited: bool  # whether --fail-on-drift counts them: they are known, and matter to an audit
     needs_nothing: bool  # whether a row of --plan is not to be applied then
     rank: int  # in lists: what somebody must do comes first, then what an option includes
@@ -3861,6 +3860,7 @@ NO_RANK = 99
 
 def rule(
     known: Known,
+    once: bool = False,
     is_audited: bool = True,
     needs_nothing: bool = False,
     rank: int = NO_RANK,
@@ -3868,7 +3868,7 @@ def rule(
     """Register a function as the next rule."""
 
     def register(function: RuleFunction) -> RuleFunction:
-        row = Rule(function, known, is_audited, needs_nothing, rank)
+        row = Rule(function, known, once, is_audited, needs_nothing, rank)
         RULES[function.__name__] = row
         return function
 
@@ -3916,19 +3916,20 @@ def decide(
     found: Found,
     comparison: Comparison,
     options: Options,
-    known: Known = Known.WRITE,
+    known: Known = Known.ALL,
     planned: Decision | None = None,
+    again: bool = False,
 ) -> Decision:
     """Return what is done about a workload, or the reason of the first rule that applies.
 
     It depends on nothing else: the plan decides, and a worker again, by what it has read since.
-    `planned` is what the plan had decided, for the worker.
+    `planned` is what the plan had decided, for the worker; `again`: before each Pod, see Rule.once.
     """
     draft = Decision(found, comparison, planned=planned)
-    if known >= Known.METHOD:
+    if known is Known.ALL:
         draft = draft_of(draft, options)
     for code, row in RULES.items():
-        if row.known > known:
+        if row.known > known or (row.once and again):
             continue
         reason = row.applies(draft, options)
         if reason:
@@ -4086,7 +4087,7 @@ def kind_not_selected(draft: Decision, options: Options) -> str:
     return f"managed by {ref.kind_and_group}, which has no rollouts; {hint}"
 
 
-@rule(Known.EXISTS)
+@rule(Known.OBJECT)
 def gone(draft: Decision, options: Options) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
     if draft.found.stored != b"":
@@ -4095,7 +4096,7 @@ def gone(draft: Decision, options: Options) -> str:
     return text if is_workload(draft.ref) else f"its controller {text}"
 
 
-@rule(Known.EXISTS, is_audited=False)
+@rule(Known.OBJECT, is_audited=False)
 def being_deleted(draft: Decision, options: Options) -> str:
     """It or its namespace is being deleted."""
     if nested(draft.found.obj, "metadata.deletionTimestamp"):
@@ -4137,7 +4138,7 @@ def without_pods(draft: Decision, options: Options) -> str:
     return why_never_completed(draft.found, options)
 
 
-@rule(Known.METHOD, rank=4)
+@rule(Known.ALL, rank=4)
 def rejected(draft: Decision, options: Options) -> str:
     """The API server, a policy or a webhook rejects new Pods."""
     if draft.comparison.verdict is not Verdict.REJECTED:
@@ -4145,7 +4146,7 @@ def rejected(draft: Decision, options: Options) -> str:
     return f"new Pods cannot be created: {short_reason(draft.comparison.message)}"
 
 
-@rule(Known.METHOD)
+@rule(Known.ALL)
 def unknown(draft: Decision, options: Options) -> str:
     """Not compared: the dry run had no answer, or two different ones."""
     if draft.comparison.verdict is not Verdict.UNKNOWN:
@@ -4154,7 +4155,7 @@ def unknown(draft: Decision, options: Options) -> str:
     return f"{what}: {short_reason(draft.comparison.message)}"
 
 
-@rule(Known.METHOD)
+@rule(Known.ALL)
 def would_differ(draft: Decision, options: Options) -> str:
     """New Pods would not be as `--expect-image` and `--expect-annotation` say."""
     today = draft.comparison.today
@@ -4166,7 +4167,7 @@ def would_differ(draft: Decision, options: Options) -> str:
     return today.unexpected and f"new Pods would have {today.unexpected}"
 
 
-@rule(Known.WRITE, rank=1)
+@rule(Known.ALL, once=True, rank=1)
 def lost_sidecar(draft: Decision, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
     found, view = draft.found, draft.comparison.today.view
@@ -4191,7 +4192,7 @@ def is_needed(draft: Decision, options: Options) -> bool:
     return bool(draft.old_pods or draft.kept_pods)
 
 
-@rule(Known.WRITE, rank=3)
+@rule(Known.ALL, once=True, rank=3)
 def incomplete_rollout(draft: Decision, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
     # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
@@ -4211,7 +4212,7 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, rank=5)
+@rule(Known.ALL, once=True, rank=5)
 def losing_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would not have the sidecar."""
     view = draft.comparison.today.view
@@ -4230,7 +4231,7 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
     return f"{text}; {CHECK_INJECTOR}"
 
 
-@rule(Known.WRITE)
+@rule(Known.ALL, once=True)
 def another_sidecar(draft: Decision, options: Options) -> str:
     """New Pods would get another sidecar than in `--plan`."""
     row = options.row_of(draft.ref)
@@ -4239,7 +4240,7 @@ def another_sidecar(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, is_audited=False, needs_nothing=True)
+@rule(Known.ALL, once=True, is_audited=False, needs_nothing=True)
 def up_to_date(draft: Decision, options: Options) -> str:
     """Needs no rollout. Listed only if it is a row of `--plan`."""
     if not is_needed(draft, options):
@@ -4247,7 +4248,7 @@ def up_to_date(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.METHOD, rank=7)
+@rule(Known.ALL, rank=7)
 def wrong_method(draft: Decision, options: Options) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
@@ -4266,7 +4267,7 @@ def wrong_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, rank=8)
+@rule(Known.ALL, once=True, rank=8)
 def degraded(draft: Decision, options: Options) -> str:
     """A restart would stop another Pod, or wait for an unready one; use `--evict`."""
     if draft.method is not Method.RESTART:
@@ -4280,7 +4281,7 @@ def degraded(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, rank=9)
+@rule(Known.ALL, once=True, rank=9)
 def unhealthy(draft: Decision, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
     if options.skip_unhealthy and draft.problem and not draft.found.pods_that_lost:
@@ -4288,7 +4289,7 @@ def unhealthy(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, needs_nothing=True)
+@rule(Known.ALL, once=True, needs_nothing=True)
 def below_partition(draft: Decision, options: Options) -> str:
     """All its old Pods are below the partition of its StatefulSet."""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
@@ -4297,7 +4298,7 @@ def below_partition(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, needs_nothing=True)
+@rule(Known.ALL, once=True, needs_nothing=True)
 def nothing_to_replace(draft: Decision, options: Options) -> str:
     """No Pod needs to be replaced anymore, or all were created after the cutoff."""
     found = draft.found
@@ -4316,7 +4317,7 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
     return "already up to date"
 
 
-@rule(Known.METHOD)
+@rule(Known.ALL)
 def changed_in_place(draft: Decision, options: Options) -> str:
     """A SidecarSet manages its images, or by now not only images differ."""
     # OpenKruise would change an image back, in place (tested with 1.8.3).
@@ -4330,7 +4331,7 @@ def changed_in_place(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE)
+@rule(Known.ALL, once=True)
 def pending_template(draft: Decision, options: Options) -> str:
     """Replacing its Pods may also roll out a change of its Pod template."""
     # A Pod comes back as the template of its owner is now.
@@ -4348,7 +4349,7 @@ def pending_template(draft: Decision, options: Options) -> str:
     return ""  # the ReplicaSet of a paused Deployment, or of another controller, keeps its template
 
 
-@rule(Known.METHOD)
+@rule(Known.ALL)
 def another_method(draft: Decision, options: Options) -> str:
     """Its Pods would be replaced in another way than in `--plan`."""
     row = options.row_of(draft.ref)
@@ -4357,7 +4358,7 @@ def another_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.WRITE, rank=10)
+@rule(Known.ALL, once=True, rank=10)
 def has_downtime(draft: Decision, options: Options) -> str:
     """All its Pods may be away at once, with `--skip-downtime`."""
     if options.skip_downtime and draft.downtime:
@@ -4716,7 +4717,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster, compare, decide, and return the plan."""
     everything, scan = read_cluster(cluster, options)
-    known = Known.OBJECT if options.only_drifted else Known.WRITE
+    known = Known.OBJECT if options.only_drifted else Known.ALL
     decided = {found.ref: decide(found, NOT_COMPARED, options, known) for found in everything}
     compared: dict[ObjectRef, Comparison] = {}
     if options.only_drifted:
@@ -5024,24 +5025,40 @@ MAY_HAVE_ARRIVED = (0, 502, 503, 504)
 
 RECREATED = "was deleted and recreated during its rollout"
 COMPLETE = re.compile("successfully rolled out|roll(ing update| out) complete")  # of kubectl
-TIMEOUT_TEXT = "timed out waiting for the condition"  # of kubectl rollout status
-DEADLINE_TEXT = "exceeded its progress deadline"
-DID_NOT_START = "a sidecar did not start"
-PAUSED = "paused during its rollout; run `kubectl rollout resume`"
-LINGERS = "kubectl lingers"  # although it has said that all is complete, and so do the Pods
 STOPPED = "stopped waiting; it may go on"
 STUCK_FOR = 60.0  # seconds that a new Pod is not ready because of a named sidecar
 READY_FOR = 10.0  # seconds that new containers must stay ready: at first, old probes count
 
 
+class Waited(Word):
+    """How the waiting for a rollout ended: by kubectl, in its words, or by a look at its Pods."""
+
+    COMPLETE = "complete"
+    TIMED_OUT = "timed out waiting for the condition"
+    DEADLINE = "exceeded its progress deadline"
+    NO_RESULT = "kubectl ended without a result"  # it counts as timed out
+    DID_NOT_START = "a sidecar did not start"
+    PAUSED = "paused during its rollout; run `kubectl rollout resume`"
+
+
+def kubectl_result(code: int | None, last_line: str) -> Waited:
+    """Return what `kubectl rollout status` says, by its exit code and last line."""
+    if code == 0:
+        return Waited.COMPLETE
+    for waited in (Waited.TIMED_OUT, Waited.DEADLINE):
+        if waited.value in last_line:
+            return waited
+    return Waited.NO_RESULT
+
+
 def run_until(
-    command: Sequence[str], seconds: float, stop: Callable[[str], str], children: set[int]
+    command: Sequence[str], seconds: float, stop: Callable[[str], object], children: set[int]
 ) -> tuple[int | None, str]:
     """Run a command; return its exit code and its last line of output.
 
-    The code is None if it took too long, or if `stop`, which gets the last line so far, returned
-    why to end it; and 1 if the command cannot run. It runs in a session of its own: Ctrl-C is for
-    this program. Until it has ended, `children` has its process ID.
+    The code is None if it took too long, or if `stop`, which gets the last line so far, is true;
+    and 1 if the command cannot run. It runs in a session of its own: Ctrl-C is for this program.
+    Until it has ended, `children` has its process ID.
     """
     deadline = time.monotonic() + seconds
     try:
@@ -5067,9 +5084,8 @@ def run_until(
                     output = late.output or b""
                 if code is not None:  # what it has left behind may keep its output open
                     return code, last_line(output)
-                reason = stop(last_line(output))
-                if reason:
-                    return None, reason
+                if stop(last_line(output)):
+                    return None, last_line(output)
                 if time.monotonic() > deadline:
                     return None, f"timed out after {seconds:g}s"
         finally:
@@ -5092,6 +5108,16 @@ def last_line(output: bytes) -> str:
     return ""
 
 
+class Stop(NamedTuple):
+    """Why nothing else may be begun, and its code. False: it may."""
+
+    reason: str = ""
+    code: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+
 class Signals:
     """SIGINT, SIGTERM and SIGHUP: the first starts no new rollouts, the second stops waiting.
 
@@ -5109,8 +5135,7 @@ class Signals:
                 show(error)
 
         sys.unraisablehook = show_before_signals
-        # Why nothing else may start, and its code; set by the main thread
-        self.stop_reason = self.stop_code = ""
+        self.stopped = Stop()  # what else the main thread knows
         self.ends_at = math.inf  # monotonic; of --max-duration
         self.may_interrupt = True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -5130,22 +5155,17 @@ class Signals:
     def exit_code(self) -> int:
         return 128 + self.received[0] if self.received else 0
 
-    def stop(self, reason: str, code: str) -> None:
-        """Start nothing else. The first reason counts."""
-        if reason and not self.stop_reason:
-            self.stop_reason, self.stop_code = reason, code
+    def stop(self, stop: Stop) -> None:
+        """Begin nothing else. The first reason counts."""
+        self.stopped = self.stopped or stop
 
-    def why_stopped(self) -> tuple[str, str]:
-        """Return why no rollout may start anymore, and the code; empty texts: it may."""
+    def why_stopped(self) -> Stop:
+        """Return why nothing else may be begun in this run."""
         if self.received:
-            return "interrupted", "interrupted"
-        if not self.stop_reason and time.monotonic() >= self.ends_at:
-            return "--max-duration reached", "max_duration"
-        return self.stop_reason, self.stop_code
-
-    def reason_to_stop(self) -> str:
-        """Return why no rollout may start anymore; empty: it may."""
-        return self.why_stopped()[0]
+            return Stop("interrupted", "interrupted")
+        if not self.stopped and time.monotonic() >= self.ends_at:
+            return Stop("--max-duration reached", "max_duration")
+        return self.stopped
 
     def is_second(self) -> bool:
         """Return whether nothing may be waited for anymore."""
@@ -5190,9 +5210,9 @@ class Gate:
             if not self.command or time.monotonic() < self.valid_until:
                 return not self.why_closed
             code, last = run_until(
-                self.command, self.TIMEOUT, lambda _: signals.reason_to_stop(), signals.children
+                self.command, self.TIMEOUT, lambda _: signals.why_stopped(), signals.children
             )
-            if signals.reason_to_stop():
+            if signals.why_stopped():
                 return False
             reason = shorten(last, 200) or f"exit code {code}"
             status = "" if code == 0 else f"gate closed: {reason}"
@@ -5287,7 +5307,11 @@ class Work:
     # Deciding again, by what is in the cluster now
 
     def decide_again(
-        self, known: Known, obj: Json | None = None, pods: Iterable[Json] | None = None
+        self,
+        obj: Json | None = None,
+        pods: Iterable[Json] | None = None,
+        known: Known = Known.ALL,
+        again: bool = False,
     ) -> Decision:
         """Return the decision on what was found, with the object and Pods that were read again.
 
@@ -5302,15 +5326,15 @@ class Work:
         if pods is not None:
             self.found = replace(self.found, pods=self.live_pods(pods))
         comparison = Comparison(today=self.today)
-        if known > Known.OBJECT:
+        if known is Known.ALL:
             comparison = compare(self.found, self.today, self.options)
-        decision = decide(self.found, comparison, self.options, known, self.planned)
+        decision = decide(self.found, comparison, self.options, known, self.planned, again)
         if decision.code in IMPOSSIBLE:
             stop_reason = ""
             if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
                 stop_reason = f"new Pods of {self.ref} would not have the sidecar"
             raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
-        if known is Known.WRITE:
+        if known is Known.ALL and not again:
             self.decision = decision
         if decision.reason:
             raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
@@ -5342,7 +5366,8 @@ class Work:
         Or if it was created again, for example by `kubectl replace --force`: it may have adopted
         old Pods. Not by the other rules: the annotations of its template are our own by now.
         """
-        reason = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS).reason
+        draft = Decision(self.found)
+        reason = gone(draft, self.options) or being_deleted(draft, self.options)
         if reason:
             raise EndedError(Outcome.SKIPPED, reason)
         if nested(self.obj, "metadata.uid") != uid:
@@ -5357,18 +5382,10 @@ class Work:
         return send(*parts)
 
     def require_running(self) -> None:
-        """Wait until the gate is open. EndedError if nothing else may be begun.
-
-        If the workload is changed while this waits, the write is a conflict.
-        """
-        while True:
-            reason, code = self.signals.why_stopped()
-            if reason:
-                raise EndedError(Outcome.NOT_STARTED, reason, code=code)
-            if self.rollouts.gate.is_open():
-                return
-            self.tell(self.rollouts.gate.why_closed)
-            self.signals.wait(1.0, self.signals.reason_to_stop)
+        """Raise EndedError if nothing else may be begun."""
+        stop = self.signals.why_stopped()
+        if stop:
+            raise EndedError(Outcome.NOT_STARTED, stop.reason, code=stop.code)
 
     def why_not_proven(self, pods: Iterable[Json]) -> str:
         """Return why nothing else may start: sidecars are not ready, and none has been so far."""
@@ -5625,6 +5642,7 @@ class Restart(Work):
         super().__init__(*parts)
         self.next_look = math.inf  # monotonic; while kubectl waits
         self.is_complete = False  # whether the last look said so
+        self.waited: Waited | None = None  # what a look ended the waiting with
 
     def carry_out(self) -> Result:
         """Return kubectl's verdict on a rollout, and that of its Pods."""
@@ -5636,27 +5654,27 @@ class Restart(Work):
                 raise EndedError(Outcome.SKIPPED, text, code=UP_TO_DATE) from None
             raise
         self.is_begun = True
-        code, error = self.wait()
-        if code == 0:
+        waited, text = self.wait()
+        if waited is Waited.COMPLETE:
             return self.verify()
-        return self.unfinished_result(error or f"kubectl exited with {code}")
+        return self.unfinished_result(waited, text)
 
     def is_applied(self) -> bool:
         """Wait for a rollout of another run, and return whether its Pods are right."""
         self.stamp = ""
         self.note_pods(self.planned.found)  # it may have had new Pods when they were read again
-        return self.wait()[0] == 0 and self.verify().outcome is Outcome.SUCCEEDED
+        return self.wait()[0] is Waited.COMPLETE and self.verify().outcome is Outcome.SUCCEEDED
 
     def check(self, obj: Json, *, is_asked: bool) -> None:
         """Decide again on a workload, by what is in the cluster now.
 
         `is_asked`: the last answer was about the same spec.
         """
-        self.decide_again(Known.OBJECT, obj)
+        self.decide_again(obj, known=Known.OBJECT)
         if not is_asked:
             self.ask_again(obj, unpacked(self.found.sample))
         own = not_ending(self.cluster.pods_of(self.ref, obj))
-        decision = self.decide_again(Known.WRITE, pods=self.selected(own))
+        decision = self.decide_again(pods=self.selected(own))
         found = replace(decision.found, pods=self.live_pods(own))  # a rollout replaces all of them
         self.decision = replace(decision, found=found)
         self.note_pods(found)
@@ -5673,7 +5691,7 @@ class Restart(Work):
         problem: ApiError | None = None  # of the last try
         for pause in itertools.islice(growing(0.05), CONFLICTS):
             if not problem:
-                self.require_running()  # it may take long, and then all else is old
+                self.wait_for_gate()  # it may take long, and then all else is old
             obj = self.cluster.workload(ref)
             if self.stamp in template_annotations(obj).values():  # the last try has arrived
                 return
@@ -5683,6 +5701,7 @@ class Restart(Work):
             self.check(obj, is_asked=generation == asked)
             asked = generation
             version = obj["metadata"].get("resourceVersion", "")
+            self.wait_for_gate()  # if the workload is changed meanwhile, the write is a conflict
             try:
                 self.write(self.cluster.patch_template, ref, self.annotations(), version)
                 return
@@ -5691,11 +5710,21 @@ class Restart(Work):
                 self.is_begun |= error.status in MAY_HAVE_ARRIVED
                 log.debug("patch: retrying: %s", error, extra={"workload": str(ref)})
             pause = max(min(pause, 1.0), min(problem.retry_after, 30.0))
-            self.signals.wait(pause, self.signals.reason_to_stop)
+            self.signals.wait(pause, self.signals.why_stopped)
         if problem and problem.status != 409:
             raise problem
         text = f"not patched: gave up after {CONFLICTS} update conflicts"
         raise EndedError(Outcome.FAILED, text)
+
+    def wait_for_gate(self) -> None:
+        """Wait until the gate is open. EndedError if nothing else may be begun."""
+        gate = self.rollouts.gate
+        while True:
+            self.require_running()
+            if gate.is_open():
+                return
+            self.tell(gate.why_closed)
+            self.signals.wait(1.0, self.signals.why_stopped)
 
     def annotations(self) -> Labels:
         """Return the annotations that restart a workload.
@@ -5720,30 +5749,31 @@ class Restart(Work):
         prefix = f"{self.options.annotation_prefix}.rollout"
         return {f"{prefix}.{name}": value for name, value in values.items()}
 
-    def wait(self) -> tuple[int | None, str]:
-        """Return kubectl's result, or None and why a look ended the waiting.
+    def wait(self) -> tuple[Waited, str]:
+        """Return how the waiting ended, and what kubectl said last.
 
         If kubectl ends without a result, for example because the API server is unavailable, it runs
         again until the rollout's timeout. EndedError if the workload was deleted.
         """
         deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
         self.next_look = time.monotonic() + LOOK_AFTER
-        self.is_complete = False
+        self.is_complete, self.waited = False, None
         for pause in growing(0.5):
             remaining = max(deadline - time.monotonic(), 1.0)
-            code, text = self.rollout_status(self.ref, remaining, self.look_if_due)
+            code, text = self.rollout_status(self.ref, remaining, self.is_over)
             self.signals.wait(0)  # EndedError after the second signal
-            if text == LINGERS:
-                code = 0
-            if code in (0, None) or is_final_word(text) or remaining <= 1:
+            if self.waited:
+                return self.waited, self.waited.value
+            waited = kubectl_result(code, text)
+            if waited is not Waited.NO_RESULT or code is None or remaining <= 1:
                 break
             log.debug("kubectl ended without a result: %s", text, extra={"workload": str(self.ref)})
             self.glance()  # it may have been deleted
             self.signals.wait(pause)
-        return code, text
+        return waited, text or f"kubectl exited with {code}"
 
     def rollout_status(
-        self, ref: ObjectRef, seconds: float, stop: Callable[[str], str]
+        self, ref: ObjectRef, seconds: float, stop: Callable[[str], bool]
     ) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see run_until."""
         words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
@@ -5751,57 +5781,58 @@ class Restart(Work):
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
-    def look_if_due(self, last_line: str) -> str:
-        """Return why to wait no longer, also by kubectl's last line. If it is time, look.
+    def is_over(self, last_line: str) -> bool:
+        """Return whether to wait no longer, and note why, also by kubectl's last line.
 
-        A look may end the waiting, and never calls a rollout a success. Some versions of kubectl
+        If it is time, look. A look never calls a rollout a success, but some versions of kubectl
         say that it is complete, and exit minutes later (kubectl issue 1163).
         """
         if self.signals.is_second():
-            return STOPPED
+            return True
         if time.monotonic() < self.next_look:
-            return ""
+            return False
         was_complete = self.is_complete
-        reason = self.look()
+        self.waited = self.look()
         self.next_look = time.monotonic() + LOOK_EVERY
         if was_complete and self.is_complete and COMPLETE.search(last_line):
-            return LINGERS
-        return reason
+            self.waited = Waited.COMPLETE
+        return self.waited is not None
 
-    def look(self) -> str:
+    def look(self) -> Waited | None:
         """Return why to wait no longer, and tell what is not complete."""
         result, progress = self.glance()
         self.tell(result.message)
         self.is_complete = result.outcome is Outcome.SUCCEEDED
         if is_paused(self.obj):
-            return PAUSED
+            return Waited.PAUSED
         for pod in progress.new:
             if self.note_stuck(pod):
-                return DID_NOT_START
-        return ""
+                return Waited.DID_NOT_START
+        return None
 
-    def unfinished_result(self, error: str) -> Result:
+    def unfinished_result(self, waited: Waited, text: str) -> Result:
         """Return the result of a rollout that failed or timed out, with the reason in the cluster.
 
         EndedError if the workload was deleted.
         """
         result, progress = self.judge()
         if result.outcome is Outcome.LOST_SIDECAR:
-            return replace(result, message=f"{result.message}; {error}")
-        if is_paused(self.obj) or error == PAUSED:
+            return replace(result, message=f"{result.message}; {text}")
+        if is_paused(self.obj) or waited is Waited.PAUSED:
+            message = Waited.PAUSED.value
             stamp = "" if is_paused(self.obj) else self.stamp
-            return replace(result, outcome=Outcome.INCOMPLETE, message=PAUSED, stamp=stamp)
+            return replace(result, outcome=Outcome.INCOMPLETE, message=message, stamp=stamp)
         outcome = Outcome.TIMED_OUT
-        if is_final_word(error) and TIMEOUT_TEXT not in error:
+        if waited in (Waited.DEADLINE, Waited.DID_NOT_START):
             outcome = Outcome.FAILED
-        if TIMEOUT_TEXT in error and result.message:
-            error = ""  # the outcome says that it is late
+        if waited is Waited.TIMED_OUT and result.message:
+            text = ""  # the outcome says that it is late
         reason = self.why_missing(self.obj, progress.uncreated)
         hint = repair_hint(self.obj, progress)
         return replace(
             result,
             outcome=outcome,
-            message=join_texts("; ", error, result.message, hint, reason),
+            message=join_texts("; ", text, result.message, hint, reason),
             stop_reason=self.why_not_proven(progress.new),
             stamp=self.stamp,
         )
@@ -5840,14 +5871,6 @@ def reason_for(decision: Decision, options: Options) -> str:
         parts.append(count_of(others, "other difference" if images else "difference"))
     text = f"{DEFAULT_REASON} {join_words(options.sidecars)}"
     return join_texts(": ", text, ", ".join(parts))
-
-
-def is_final_word(text: str) -> bool:
-    """Return whether kubectl or a look says what became of a rollout that is not complete.
-
-    After any other error, it counts as timed out.
-    """
-    return any(words in text for words in (TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START))
 
 
 NOUNS = {  # of each method, for the log
@@ -5961,10 +5984,14 @@ class PodByPod(Work):
             return self.verify()
         except EndedError as ended:
             result = ended.result(self.planned)
+            is_left = ended.outcome is Outcome.NOT_STARTED
+            if (is_left or ended.outcome is Outcome.SKIPPED) and not self.done:
+                raise
             if ended.outcome is Outcome.SKIPPED:
-                if not self.done:
-                    raise
                 result = replace(result, outcome=Outcome.INCOMPLETE, code="")
+            if is_left:
+                text = f"the others were not {self.verb}"
+                result = Result(self.planned, Outcome.INTERRUPTED, text)
         except ApiError as error:
             if not self.is_begun:
                 raise
@@ -6024,11 +6051,11 @@ class PodByPod(Work):
             old = self.decide_on(selected)
             if old:
                 self.ask(old[0])  # by this answer, other Pods may be old
-                self.decide_again(Known.WRITE)  # EndedError if none is
+                self.decide_again()  # EndedError if none is
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
-            self.decide_again(Known.WRITE, pods=everything)  # see pending_template
-        decision = self.decide_again(Known.WRITE, pods=own)
+            self.decide_again(pods=everything)  # see pending_template
+        decision = self.decide_again(pods=own)
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
         self.left = {uid_of(pod) for pod in own} - self.todo
         self.left_by = self.today.view
@@ -6041,7 +6068,7 @@ class PodByPod(Work):
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
-        decision = self.decide_again(Known.METHOD, obj, pods)
+        decision = self.decide_again(obj, pods, again=True)
         return [pod for pod in pods if name_of(pod) in decision.old_pods]
 
     def read(self) -> None:
@@ -6069,7 +6096,7 @@ class PodByPod(Work):
             if remaining <= 0:
                 raise EndedError(Outcome.TIMED_OUT, obstacle)
             pause = min(max(pause, self.retry_after), remaining)
-            self.signals.wait(pause, self.signals.reason_to_stop)
+            self.signals.wait(pause, self.signals.why_stopped)
         self.wait_for_batch()
         if self.deferred:
             raise self.deferred
@@ -6128,16 +6155,11 @@ class PodByPod(Work):
             self.todo.discard(uid_of(pod))
         return None
 
-    def require_running(self) -> None:
-        """Raise EndedError if no other Pod may be taken; the gate is an obstacle."""
-        if self.signals.reason_to_stop():
-            raise EndedError(Outcome.INTERRUPTED, f"the others were not {self.verb}")
-
     def require_started(self) -> None:
         """Raise EndedError if a named sidecar of a new Pod does not start."""
         for pod in self.new_ones(not_ending(self.pods)):
             if self.note_stuck(pod):
-                text = f"{DID_NOT_START}: {self.problem_of(pod)}"
+                text = f"{Waited.DID_NOT_START.value}: {self.problem_of(pod)}"
                 raise EndedError(Outcome.FAILED, text, self.why_not_proven([pod]))
 
     def order(self, pod: Json) -> tuple[bool, int, str]:
@@ -6633,11 +6655,11 @@ class Scheduler:
             late, self.rechecks = self.rechecks, deque()
             self.drain(late)
             self.rechecks += late  # left after the second signal
-            self.signals.stop(self.limit_reached(), "max_failures")
-            is_over = not waiting or bool(self.why_none_starts())
+            self.signals.stop(self.limit_reached())
+            is_over = not waiting or bool(self.why_stopped())
         why_closed = self.rollouts.gate.why_closed
-        message = join_texts("; ", self.why_none_starts(), why_closed)
-        code = self.signals.why_stopped()[1] or "max_failures"
+        reason, code = self.why_stopped()
+        message = join_texts("; ", reason, why_closed)
         if why_closed and code == "max_duration":  # it was closed until then
             code = "gate"
         for task in waiting:
@@ -6656,7 +6678,7 @@ class Scheduler:
                 return
             self.handle_result(POLL)
             self.announce_stop()
-            held = self.why_none_starts() or self.rollouts.gate.why_closed
+            held = self.why_stopped().reason or self.rollouts.gate.why_closed
             self.report.show_progress(self.in_progress.values(), held)
         self.stop_waiting()
 
@@ -6682,7 +6704,7 @@ class Scheduler:
     def has_next(self) -> bool:
         """Return whether a task may start, now or later. To check something again always may."""
         task = self.next_task(self.waiting)
-        return bool(task and (task.result or not self.why_none_starts()))
+        return bool(task and (task.result or not self.why_stopped()))
 
     def next_task(self, waiting: Iterable[Task]) -> Task | None:
         """Return the first task that is behind no Service of one in progress, or only checks.
@@ -6718,16 +6740,16 @@ class Scheduler:
 
     def prepare_start(self) -> bool:
         """Return whether a rollout may start now. That may take a while."""
-        if self.why_none_starts():
+        if self.why_stopped():
             return False
         is_open = self.rollouts.gate.is_open()
         while not self.ended.empty():  # meanwhile
             self.handle_result(POLL)
-        return is_open and not self.why_none_starts()
+        return is_open and not self.why_stopped()
 
     def announce_stop(self) -> None:
         """Log why no other rollout will start, once for each reason."""
-        reason = self.why_none_starts()
+        reason = self.why_stopped().reason
         if reason == self.announced:
             return
         self.announced = reason
@@ -6749,9 +6771,9 @@ class Scheduler:
         del self.in_progress[ref]
         task.is_rechecked = bool(task.result)
         task.result = result
-        self.signals.stop(result.stop_reason, "stopped")
+        self.signals.stop(Stop(result.stop_reason, "stopped"))
         if not any(other.result and other.result.may_complete for other in self.begun):
-            self.signals.stop(self.limit_reached(), "max_failures")
+            self.signals.stop(self.limit_reached())
         if not result.may_complete:
             self.report.finish(result)
             return
@@ -6775,19 +6797,20 @@ class Scheduler:
     def failures(self) -> int:
         return sum(self.failed)
 
-    def limit_reached(self) -> str:
-        """Return which limit is reached, --max-failures or a few in a row; empty: none."""
+    def limit_reached(self) -> Stop:
+        """Return which limit is reached: --max-failures, or a few in a row."""
         limit = self.max_failures
+        reason = ""
         if limit and self.failures >= limit:
-            return f"--max-failures={limit} reached"
+            reason = f"--max-failures={limit} reached"
         last = self.failed[-self.TOO_MANY_IN_A_ROW :]
         if not limit and sum(last) == self.TOO_MANY_IN_A_ROW:
-            return f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
-        return ""
+            reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
+        return Stop(reason, "max_failures")
 
-    def why_none_starts(self) -> str:
-        """Return why no rollout may start now; empty: it may."""
-        return self.signals.reason_to_stop() or self.limit_reached()
+    def why_stopped(self) -> Stop:
+        """Return why no rollout may start now: what is late may complete, and lift a limit."""
+        return self.signals.why_stopped() or self.limit_reached()
 
 
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------

@@ -439,8 +439,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
 def no_signals(tool: ModuleType):
     """The tool's Signals, without handlers."""
     found = tool.Signals.__new__(tool.Signals)
-    found.received, found.children = [], set()
-    found.stop_reason = found.stop_code = ""
+    found.received, found.children, found.stopped = [], set(), tool.Stop()
     found.ends_at = math.inf
     return found
 

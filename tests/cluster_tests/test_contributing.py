@@ -38,8 +38,8 @@ ADDED = {
     ),
     "an option's field": ("    skip_downtime: bool\n", "    skip_single: bool\n"),
     "a reason to skip": (
-        "@rule(Known.METHOD, rank=4)\ndef rejected",
-        """@rule(Known.METHOD)
+        "@rule(Known.ALL, rank=4)\ndef rejected",
+        """@rule(Known.ALL)
 def single_pod(draft: Decision, options: Options) -> str:
     \"\"\"Has one Pod, with `--skip-single`.\"\"\"
     return "has one Pod" if options.skip_single and draft.total_pods == 1 else ""

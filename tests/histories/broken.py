@@ -22,8 +22,8 @@ SEEN = (
     Seen(
         1,
         "what kubectl says is not compared with the Pods",
-        "        if code == 0:\n            return self.verify()\n",
-        "        if code is not None:\n            return Result(self.planned, Outcome.SUCCEEDED)\n",
+        "        if waited is Waited.COMPLETE:\n            return self.verify()\n",
+        "        if waited is not Waited.PAUSED:\n            return Result(self.planned, Outcome.SUCCEEDED)\n",
     ),
     Seen(
         2,

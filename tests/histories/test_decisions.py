@@ -30,9 +30,9 @@ def test_a_worker_decides_what_the_plan_has_decided(tool, monkeypatch, first):
     made = []
     decide = tool.decide
 
-    def noted(found, comparison, options, stage=tool.Known.WRITE, planned=None):
-        decision = decide(found, comparison, options, stage, planned)
-        if planned and stage is tool.Known.WRITE:
+    def noted(found, comparison, options, known=tool.Known.ALL, planned=None, again=False):
+        decision = decide(found, comparison, options, known, planned, again)
+        if planned and known is tool.Known.ALL and not again:
             made.append((planned, decision))
         return decision
 

@@ -66,7 +66,9 @@ def test_a_signal_ends_the_wait_for_a_budget_at_once(cluster, start):
     running.wait_for_log("The disruption budget x needs")
     running.signal(signal.SIGTERM)
     ended = running.finish(timeout=5)
-    assert (ended.code, ended.outcomes) == (143, {"shop/x": "interrupted"})
+    assert (ended.code, ended.outcomes) == (143, {"shop/x": "not_started"})
+    (result,) = ended.of("result")
+    assert (result["code"], result["pods"]) == ("interrupted", None)
 
 
 def test_a_failure_elsewhere_stops_between_two_pods(slow, start):

@@ -188,6 +188,7 @@ def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
         rollout.gate.why_closed = ""
 
     monkeypatch.setattr(rollout.signals, "wait", wait)
+    work.wait_for_gate()
     work.write(sent.append, "x")
     assert sent == ["x"]
     rollout.gate.why_closed = "gate closed: no"
@@ -196,14 +197,39 @@ def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
     def stop(seconds: float, *parts) -> None:
         waits.append(seconds)
         if len(waits) > 5:
-            rollout.signals.stop("enough", "stopped")
+            rollout.signals.stop(tool.Stop("enough", "stopped"))
 
     monkeypatch.setattr(rollout.signals, "wait", stop)
     monkeypatch.setattr(tool.time, "monotonic", itertools.count(0, 3600.0).__next__)
     with pytest.raises(tool.EndedError) as caught:
-        work.write(sent.append, "y")
+        work.wait_for_gate()
     assert (caught.value.outcome, str(caught.value)) == (tool.Outcome.NOT_STARTED, "enough")
-    assert (len(waits), sent) == (6, ["x"])
+    assert len(waits) == 6
+    with pytest.raises(tool.EndedError, match="enough"):
+        work.write(sent.append, "y")
+    assert sent == ["x"]
+
+
+@pytest.mark.embedded("the gate closes at a request of the tool")
+def test_a_patch_waits_for_a_gate_that_closes_during_its_dry_run(
+    cluster, run, tool, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(tool.Gate, "VALID_FOR", 0.0)
+    cluster.create("shop", workload("Deployment", "a"))
+    make_old(cluster)
+    hold, held = tmp_path / "hold", tmp_path / "held"
+    patched = []
+
+    def after(request, code, content) -> None:
+        if request.query.get("dryRun") and not held.exists():
+            hold.touch()
+        if request.method == "PATCH":
+            patched.append(held.exists())
+
+    cluster.server.after = after
+    gate = f"--gate=sh -c 'if test -e {hold}; then mv {hold} {held}; exit 1; fi'"
+    ended = run(cluster, CONFIRM, gate)
+    assert (ended.outcomes, patched) == ({"shop/a": "succeeded"}, [True])
 
 
 @pytest.mark.embedded("the gate closes at a request of the tool")

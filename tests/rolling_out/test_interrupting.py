@@ -225,7 +225,7 @@ def test_after_the_second_signal_not_even_a_moment_is_waited(tool):
     signals = no_signals(tool)
     signals.received = [signal.SIGINT]
     signals.wait(0)
-    signals.wait(60, until=signals.reason_to_stop)
+    signals.wait(60, until=signals.why_stopped)
     signals.received.append(signal.SIGINT)
     with pytest.raises(tool.EndedError):
         signals.wait(0)

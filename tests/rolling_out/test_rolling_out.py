@@ -473,11 +473,13 @@ def test_a_kubectl_that_hangs_is_ended(rollout_status, tmp_path):
 
 
 def test_kubectl_is_ended_when_nobody_waits_any_more(rollout_status, tmp_path):
-    def stop(_: str) -> str:
-        return "interrupted" if (tmp_path / "pid").exists() else ""
+    def stop(last_line: str) -> bool:
+        return last_line == "waiting" and (tmp_path / "pid").exists()
 
-    text = f"echo $$ > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\nexec sleep 600"
-    assert rollout_status(text, 60.0, stop) == (None, "interrupted")
+    text = (
+        f"echo waiting\necho $$ > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\nexec sleep 600"
+    )
+    assert rollout_status(text, 60.0, stop) == (None, "waiting")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

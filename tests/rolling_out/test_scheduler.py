@@ -275,7 +275,7 @@ def end(tool, scheduler, task, outcome, message: str = "") -> str:
     stamp = "2026" if message == LATE else ""  # it may still complete
     scheduler.ended.put((task, tool.Result(task.planned, outcome, message, stamp=stamp)))
     scheduler.handle_result(1)
-    return scheduler.why_none_starts()
+    return scheduler.why_stopped().reason
 
 
 def test_a_success_after_the_stop_does_not_start_anything_again(tool, idle):
@@ -303,10 +303,10 @@ def test_a_row_is_that_in_which_the_rollouts_began(tool, idle):
     for task in others[:-2]:
         assert end(tool, scheduler, task, tool.Outcome.FAILED, "no") == ""
     assert end(tool, scheduler, others[-2], tool.Outcome.FAILED, "no") == f"5 {IN_A_ROW}"
-    assert scheduler.signals.reason_to_stop() == ""  # the late one is looked at first
+    assert scheduler.signals.why_stopped().reason == ""  # the late one is looked at first
     assert end(tool, scheduler, late, tool.Outcome.COMPLETED_LATE) == ""
     assert end(tool, scheduler, others[-1], tool.Outcome.FAILED, "no") == f"5 {IN_A_ROW}"
-    assert scheduler.signals.reason_to_stop() == f"5 {IN_A_ROW}"
+    assert scheduler.signals.why_stopped().reason == f"5 {IN_A_ROW}"
 
 
 def test_late_ones_together_reach_a_limit_and_none_that_is_complete_counts(tool, idle):
@@ -316,7 +316,7 @@ def test_late_ones_together_reach_a_limit_and_none_that_is_complete_counts(tool,
         assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == said
     for task, said in zip(tasks, [*["--max-failures=2 reached"] * 2, "", ""], strict=True):
         assert end(tool, scheduler, task, tool.Outcome.COMPLETED_LATE) == said
-    assert scheduler.signals.reason_to_stop() == ""
+    assert scheduler.signals.why_stopped().reason == ""
 
 
 def test_what_ends_while_the_gate_is_asked_may_stop_the_run(tool, idle, monkeypatch):
@@ -332,7 +332,7 @@ def test_what_ends_while_the_gate_is_asked_may_stop_the_run(tool, idle, monkeypa
     waiting = tool.deque([tool.Task(a_workload(tool, "b"))])
     scheduler.fill_slots(waiting)
     assert (len(waiting), scheduler.in_progress) == (1, {})
-    assert scheduler.signals.reason_to_stop() == "--max-failures=1 reached"
+    assert scheduler.signals.why_stopped().reason == "--max-failures=1 reached"
 
 
 def test_a_failed_recheck_is_no_second_failure(tool, idle):
@@ -364,7 +364,7 @@ def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypat
 
     monkeypatch.setattr(tool.Restart, "rollout_status", fail)
     ended = tool.Restart(rollout, a_workload(tool), bool).wait()
-    assert ended == (1, "error: flag provided but not defined")
+    assert ended == (tool.Waited.NO_RESULT, "error: flag provided but not defined")
     assert calls[0] == 600 and calls[-1] == 1
     assert len(calls) < 150
     assert 1600 <= now[0] < 1660

@@ -214,7 +214,7 @@ def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str
     """The outcome and message of a verification with a soak whose waits take no time."""
     ref = tool.ObjectRef("StatefulSet", "shop", "web", "apps")
     rollout = a_rollout(tool, cluster, *options)
-    rollout.signals.stop_reason = stop_reason
+    rollout.signals.stop(tool.Stop(stop_reason, "max_failures"))
     cluster.clock = 0.0
     cluster.looks.clear()
 

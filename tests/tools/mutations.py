@@ -69,20 +69,20 @@ MUTATIONS = (
     Mutation(
         "looks: a paused rollout is waited for",
         "looks",
-        "        if is_paused(self.obj):\n            return PAUSED\n",
+        "        if is_paused(self.obj):\n            return Waited.PAUSED\n",
         "",
     ),
     Mutation(
         "looks: a sidecar that does not start is waited for",
         "looks",
-        "                return DID_NOT_START\n",
+        "                return Waited.DID_NOT_START\n",
         '                return ""\n',
     ),
     Mutation(
         "looks: a sidecar that did not start is not rechecked",
         "looks",
-        "(TIMEOUT_TEXT, DEADLINE_TEXT, DID_NOT_START)",
-        "(TIMEOUT_TEXT, DEADLINE_TEXT)",
+        "(Waited.DEADLINE, Waited.DID_NOT_START)",
+        "(Waited.DEADLINE,)",
     ),
     Mutation(
         "first: all begin at once",
@@ -424,8 +424,8 @@ MUTATIONS = (
     Mutation(
         "limits: new rollouts start while late ones are checked again",
         "failure_limits",
-        "        return self.signals.reason_to_stop() or self.limit_reached()\n",
-        "        return self.signals.reason_to_stop()\n",
+        "        return self.signals.why_stopped() or self.limit_reached()\n",
+        "        return self.signals.why_stopped()\n",
     ),
     Mutation(
         "verification: a crash during the soak is a success",
@@ -522,8 +522,8 @@ MUTATIONS = (
     Mutation(
         "evict: a signal does not stop between two Pods",
         "evicting_stops",
-        "        if self.signals.reason_to_stop():\n            raise EndedError(",
-        "        if False:\n            raise EndedError(",
+        "                self.require_running()  # also before what is only waited for\n",
+        "",
     ),
     Mutation(
         "evict: one that took place despite its answer is not waited for",
@@ -805,7 +805,7 @@ MUTATIONS = (
     Mutation(
         "plan file: whatever another run did counts as applied",
         "concurrent_runs",
-        "        return self.wait()[0] == 0 and self.verify().outcome is Outcome.SUCCEEDED\n",
+        "        return self.wait()[0] is Waited.COMPLETE and self.verify().outcome is Outcome.SUCCEEDED\n",
         "        return True\n",
     ),
     Mutation(
@@ -1127,7 +1127,7 @@ MUTATIONS = (
     Mutation(
         "patch: conflicts do not pause",
         "lost_answers",
-        "            self.signals.wait(pause, self.signals.reason_to_stop)\n        if problem and problem",
+        "            self.signals.wait(pause, self.signals.why_stopped)\n        if problem and problem",
         "            pass\n        if problem and problem",
     ),
     Mutation(
@@ -1364,8 +1364,8 @@ MUTATIONS = (
     Mutation(
         "gate: a patch is sent though it has closed",
         "gate",
-        "            if self.rollouts.gate.is_open():\n                return\n",
-        "            return\n",
+        "            self.wait_for_gate()  # if the workload is changed meanwhile, the write is a conflict\n",
+        "",
     ),
     Mutation(
         "answers: what a person is admitted by says what controllers get",
@@ -1454,8 +1454,8 @@ MUTATIONS = (
     Mutation(
         "patch: an opt-out between two conflicts is not seen",
         "lost_answers",
-        "        self.decide_again(Known.OBJECT, obj)\n        if not is_asked:\n",
-        "        if not is_asked:\n            self.decide_again(Known.OBJECT, obj)\n",
+        "        self.decide_again(obj, known=Known.OBJECT)\n        if not is_asked:\n",
+        "        if not is_asked:\n            self.decide_again(obj, known=Known.OBJECT)\n",
     ),
     Mutation(
         "signals: workers may not report after the second signal",
@@ -1496,8 +1496,8 @@ MUTATIONS = (
     Mutation(
         "waiting: a kubectl that keeps failing is run forever",
         "scheduler",
-        "if code in (0, None) or is_final_word(text) or remaining <= 1:",
-        "if code in (0, None) or is_final_word(text):",
+        "if waited is not Waited.NO_RESULT or code is None or remaining <= 1:",
+        "if waited is not Waited.NO_RESULT or code is None:",
     ),
     Mutation(
         "requests: they have no deadline",
@@ -1607,14 +1607,14 @@ MUTATIONS = (
     Mutation(
         "audit: what is being deleted is drift",
         "fail_on_drift",
-        "@rule(Known.EXISTS, is_audited=False)\ndef being_deleted",
-        "@rule(Known.EXISTS)\ndef being_deleted",
+        "@rule(Known.OBJECT, is_audited=False)\ndef being_deleted",
+        "@rule(Known.OBJECT)\ndef being_deleted",
     ),
     Mutation(
         "lists: what needs another method has no rank",
         "output",
-        "@rule(Known.METHOD, rank=7)\n",
-        "@rule(Known.METHOD)\n",
+        "@rule(Known.ALL, rank=7)\n",
+        "@rule(Known.ALL)\n",
     ),
     Mutation(
         "--plan: a row that a person interrupted is not applied",
@@ -1625,8 +1625,8 @@ MUTATIONS = (
     Mutation(
         "selector: a worker decides on all Pods",
         "changed_meanwhile",
-        "        decision = self.decide_again(Known.WRITE, pods=self.selected(own))\n",
-        "        decision = self.decide_again(Known.WRITE, pods=own)\n",
+        "        decision = self.decide_again(pods=self.selected(own))\n",
+        "        decision = self.decide_again(pods=own)\n",
     ),
     Mutation(
         "evictions: by another answer, Pods that are left stay",
