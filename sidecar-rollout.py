@@ -127,6 +127,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 VERSION = "0.7.0"
@@ -315,8 +316,9 @@ class Word(enum.Enum):
     """An enum whose values are for people."""
 
     @property
-    def snake_case(self) -> str:
-        return snake_case(str(self.value))
+    def code(self) -> str:
+        """Return the value as JSON records have it."""
+        return snake_case(self.value)
 
 
 class Risk(Word):
@@ -386,7 +388,7 @@ class LivePod(NamedTuple):
     restarts: frozenset[str] = frozenset()  # see timestamps_in
 
 
-NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
+NOTHING: Any = MappingProxyType({})  # shared by all: there may be 30,000 workloads
 
 
 class StartError(Exception):
@@ -508,10 +510,11 @@ def human_duration(seconds: float) -> str:
     minutes, second = divmod(max(int(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    match = re.search("([1-9][0-9]*[dhms]){1,2}", f"{days}d{hour}h{minute}m{second}s")
-    if not match:
-        return "0s"
-    return match[0]
+    parts = [(days, "d"), (hour, "h"), (minute, "m"), (second, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    texts = [f"{number}{unit}" for number, unit in parts[:2] if number]
+    return "".join(texts) or "0s"
 
 
 def nested(obj: Json, path: str) -> Any:
@@ -701,7 +704,7 @@ def node_suffix(pod: Json) -> str:
     return f" on node {node}"
 
 
-REGULAR, NATIVE, INIT = "containers", "initContainers", "init"  # as plans and hashes have them
+REGULAR, NATIVE, INIT = "regular", "native", "init"  # as plans and hashes have them
 
 
 def containers_of(pod: Json) -> Iterator[tuple[str, Json]]:
@@ -733,22 +736,22 @@ def as_sidecar(kind: str, container: Json) -> Sidecar:
     return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
 
 
-def lacking_of(sidecars: Iterable[Sidecar], present: Collection[str], names: Names) -> set[str]:
-    """Return the named sidecars that are not among the containers of a Pod, which are present.
+def lost_of(expected: Iterable[Sidecar], present: Collection[str], names: Names) -> set[str]:
+    """Return the expected sidecars that are not among the containers of a Pod, which are present.
 
     An init container may be replaced by another one that its pattern names: with Istio CNI,
     istio-validation takes the place of istio-init.
     """
-    lacking = set()
-    for sidecar in sidecars:
+    lost = set()
+    for sidecar in expected:
         if sidecar.name in present:
             continue
         for pattern in names:
             if fnmatch.fnmatchcase(sidecar.name, pattern):
                 is_substituted = sidecar.init and fnmatch.filter(present, pattern)
                 if not is_substituted:
-                    lacking.add(sidecar.name)
-    return lacking
+                    lost.add(sidecar.name)
+    return lost
 
 
 def container_statuses(pod: Json) -> list[Json]:
@@ -816,7 +819,9 @@ def stuck_containers(pod: Json) -> Iterator[Stuck]:
         reason, message = waiting.get("reason"), redact_text(waiting.get("message") or "")
         if reason == CRASH_LOOP or is_in_crash_loop(pod, status):
             ended = nested(status, "state.terminated") or nested(status, "lastState.terminated")
-            reason, message = CRASH_LOOP, exit_text(ended) if ended else message
+            reason = CRASH_LOOP
+            if ended:
+                message = exit_text(ended)
         if reason in STUCK:
             yield Stuck(status["name"], reason, message)
 
@@ -1029,7 +1034,6 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
     )
     metadata = {
         **with_keys(nested(template, "metadata"), ("annotations", "finalizers")),
-        "labels": labels,
         "generateName": live.get("generateName") or f"{workload.name}-",
         "ownerReferences": [
             without_keys(reference, "blockOwnerDeletion")
@@ -1043,8 +1047,8 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
         ordinal = str(start + max(counts.desired, counts.current) + UNUSED_ORDINALS + number)
         pod_name = f"{workload.name}-{ordinal}"
         metadata["name"] = pod_name
-        # In the metadata, too; only those that live Pods have
-        labels |= with_keys({POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}, labels)
+        own_labels = {POD_NAME_LABEL: pod_name, POD_INDEX_LABEL: ordinal}
+        labels |= with_keys(own_labels, labels)  # only those that live Pods have
         volumes = {volume["name"]: volume for volume in nested(spec, "volumes")}
         for name in map(name_of, nested(obj, "spec.volumeClaimTemplates")):
             claim = {"claimName": f"{name}-{pod_name}"}
@@ -1054,6 +1058,7 @@ def pod_to_create(workload: ObjectRef, obj: Json, sample: Json, number: int = 0)
             "hostname": pod_name,
             "subdomain": obj["spec"].get("serviceName", ""),
         }
+    metadata["labels"] = labels
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -1278,6 +1283,11 @@ class Found:
         return unpacked_object(self.stored or b"")
 
     @property
+    def is_gone(self) -> bool:
+        """Return whether the object was read and does not exist."""
+        return self.stored == b""
+
+    @property
     def subjects(self) -> list[ObjectRef]:
         """Return what is named if it is skipped: it, or the Pods of an owner that was not read."""
         if is_workload(self.ref) or self.stored:
@@ -1294,15 +1304,15 @@ class Found:
 
     @property
     def pods_that_lost(self) -> set[str]:
-        """Return the Pods that lack a sidecar that this command restarted them to have.
+        """Return the Pods that lost a sidecar that this command restarted them to have.
 
         Whoever has restarted them since: that annotation came with their template.
         """
         return {pod.name for pod in self.pods if pod.lost_sidecars}
 
     @property
-    def lost_sidecar_names(self) -> set[str]:
-        """Return the sidecars that these Pods lost."""
+    def lost_sidecars(self) -> set[str]:
+        """Return the names of the sidecars that these Pods lost."""
         return set().union(*(pod.lost_sidecars for pod in self.pods))
 
     @property
@@ -1441,7 +1451,7 @@ class Plan:
     """What is rolled out, and what is not."""
 
     workloads: Sequence[Decision] = ()  # in rollout order
-    selected_count: int = 0  # how many of them --max-rollouts leaves
+    selected_count: int = 0  # how many of them --max-rollouts selects
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
     never_completed: Collection[ObjectRef] = ()  # whose rollouts of earlier runs never were
     injector: str = ""  # what is wrong with it; empty: nothing
@@ -1450,6 +1460,15 @@ class Plan:
     compared: Sequence[Decision] = ()  # with --only-drifted
     decisions: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
     scan: Scan = field(default_factory=Scan)
+
+    @property
+    def selected(self) -> Sequence[Decision]:
+        return self.workloads[: self.selected_count]
+
+    @property
+    def left_count(self) -> int:
+        """Return how many workloads --max-rollouts leaves."""
+        return len(self.workloads) - self.selected_count
 
 
 class Outcome(Word):
@@ -1679,14 +1698,15 @@ def plan_file(text: str) -> dict[ObjectRef, PlanRow]:
 
 def plan_row(record: Json) -> tuple[ObjectRef, PlanRow]:
     """Return what a `plan` record says. An exception if a field is absent, or of another type."""
-    *names, uid, digest = (record[name] for name in (*ObjectRef._fields, "uid", "sidecar_hash"))
-    if not all(isinstance(text, str) for text in (*names, uid, digest)):
+    ref = ObjectRef(*(record[name] for name in ObjectRef._fields))
+    uid, digest = record["uid"], record["sidecar_hash"]
+    if not all(isinstance(text, str) for text in (*ref, uid, digest)):
         raise TypeError
     cutoff = NO_CUTOFF
     if record["started_before"] is not None:
         cutoff = parse_time(record["started_before"]).astimezone(timezone.utc)
     method = Method(record["method"].replace("_", " "))
-    return ObjectRef(*names), PlanRow(uid, cutoff, digest, method)
+    return ref, PlanRow(uid, cutoff, digest, method)
 
 
 SHORT_NAMES = {
@@ -2084,7 +2104,8 @@ def parse_args(argv: Sequence[str]) -> Options:
     given.sidecars = given.sidecar_container_name
     given.cutoff = given.only_started_before
     if given.plan and given.cutoff is not NO_CUTOFF:
-        given.plan = {ref: p._replace(cutoff=given.cutoff) for ref, p in given.plan.items()}
+        for ref, row in given.plan.items():
+            given.plan[ref] = row._replace(cutoff=given.cutoff)
     return Options(**with_keys(vars(given), Options.__dataclass_fields__))
 
 
@@ -2092,8 +2113,12 @@ def selected_kinds(given: argparse.Namespace) -> frozenset[str]:
     types = types_of(given.workloads)
     if types:
         return frozenset(kind for kind in WORKLOADS if kind.lower() in types)
-    selected = (not given.exclude_deployment, given.include_statefulset, given.include_daemonset)
-    return frozenset(itertools.compress(WORKLOADS, selected))
+    is_selected = {
+        "Deployment": not given.exclude_deployment,
+        "StatefulSet": given.include_statefulset,
+        "DaemonSet": given.include_daemonset,
+    }
+    return frozenset(kind for kind in WORKLOADS if is_selected[kind])
 
 
 def types_of(workloads: Names) -> set[str]:
@@ -2106,19 +2131,20 @@ UNSET: tuple[Any, ...] = (None, False, [], NO_CUTOFF, Amount(100, is_percentage=
 def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
     types = types_of(given.workloads)
-    known = [kind.lower() for kind in WORKLOADS]
-    others = types.difference(known)
+    workload_types = [kind.lower() for kind in WORKLOADS]
+    others = types.difference(workload_types)
     if others and not given.evict:
-        return f'invalid type "{min(others)}": must be {join_words(known, "or")}, or use --evict'
+        valid = join_words(workload_types, "or")
+        return f'invalid type "{min(others)}": must be {valid}, or use --evict'
     if not given.kinds and not given.evict:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
     if given.fail_on_drift and given.confirm:
         hint = "run the audit afterwards, as a command of its own"
         return f"--fail-on-drift cannot be used with --confirm; {hint}"
-    are_compared = [bool(row.sidecar_hash) for row in (given.plan or {}).values()]
-    if are_compared and all(are_compared) != given.only_drifted:
-        return "--plan was made with other options: --only-drifted belongs to both or to neither"
+    for row in (given.plan or {}).values():
+        if bool(row.sidecar_hash) != given.only_drifted:
+            return "--plan was made with other options: give --only-drifted to both, or to neither"
     values = {f"--{name.replace('_', '-')}": value for name, value in vars(given).items()}
     values["workloads"] = given.workloads
     question = [flag for flag in ("--expect-image", "--expect-annotation") if values[flag]]
@@ -3320,7 +3346,7 @@ def lost_sidecars(pod: Json, options: Options) -> set[str]:
     expected = []
     for name, init in re.findall(r"([a-z0-9-]+)( \(init\))?", text):
         expected.append(Sidecar(name, "", native=False, init=bool(init)))
-    return lacking_of(expected, container_names(pod), options.sidecars)
+    return lost_of(expected, container_names(pod), options.sidecars)
 
 
 @functools.cache
@@ -3533,8 +3559,10 @@ def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, b
 
 def config_references(value: Any) -> Iterator[tuple[str, Json]]:
     """Yield the references to ConfigMaps and Secrets inside containers and volumes."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        match = re.fullmatch("(configMap|secret)((Key)?Ref)?", str(key))
+    if isinstance(value, list):
+        value = by_index(value)
+    for key, inner in value.items():
+        match = re.fullmatch("(configMap|secret)((Key)?Ref)?", key)
         if match and isinstance(inner, dict):
             yield "Secret" if match[1] == "secret" else "ConfigMap", inner
         if isinstance(inner, (dict, list)):
@@ -3589,7 +3617,8 @@ def compare_pods(
 def only_images(comparison: Comparison) -> bool:
     """Return whether only images differ, of containers that run as long as their Pod."""
     today = unpacked_object(comparison.today.view)
-    for container, *section in (difference.path for difference in comparison.differences):
+    for difference in comparison.differences:
+        container, *section = difference.path
         if section != ["image"] or today[container]["position"] == INIT:
             return False
     return bool(comparison.differences)
@@ -3671,29 +3700,29 @@ def compare_all(
     answers: dict[Found, Today] = {}
     answered_at: dict[Found, float] = {}
     timeouts = 0
-    last = NOT_ASKED
-    for found, last in in_parallel(everything, partial(ask_today, cluster, options)):
-        answers[found], answered_at[found] = last, time.monotonic()
-        timeouts += last.error is not None and last.error.is_timeout
+    for found, today in in_parallel(everything, partial(ask_today, cluster, options)):
+        answers[found], answered_at[found] = today, time.monotonic()
+        timeouts += today.error is not None and today.error.is_timeout
         progress.show(f"Comparing: {len(answers)} of {len(everything)} workloads")
         if len(answers) == timeouts == REQUESTS_AT_A_TIME:
             text = "the first %d dry runs timed out; the remaining workloads are not compared"
             log.warning(text, timeouts)
-            break  # with the last answer for those
+            answers = {found: answers.get(found, today) for found in everything}
+            break
     progress.show("")
     configs = {config for answer in answers.values() for config in answer.configs}
     last_changes = dict(in_parallel(configs, cluster.config_change))
     compared = {}
-    for found in everything:  # those that were not asked have the last error
-        changed = with_changes(answers.get(found, last), last_changes)
-        compared[found.ref] = compare(found, changed, options)
+    for found in everything:
+        today = with_changes(answers[found], last_changes)
+        compared[found.ref] = compare(found, today, options)
     differing = [found for found in answers if compared[found.ref].differences]
 
-    def ask_again(found: Found) -> Today:
+    def ask_once_more(found: Found) -> Today:
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
         return ask_today(cluster, options, found, number=1)
 
-    for number, (found, second) in enumerate(in_parallel(differing, ask_again), 1):
+    for number, (found, second) in enumerate(in_parallel(differing, ask_once_more), 1):
         today = known_today(found, compared[found.ref].today, second, options)
         compared[found.ref] = compare(found, today, options)
         progress.show(f"Comparing again: {number} of {len(differing)} workloads")
@@ -3835,9 +3864,10 @@ def value_text(value: Any) -> str:
 class Known(enum.IntEnum):
     """What is known of a workload when a rule is asked."""
 
-    OWNER = 0  # the owner of its Pods; of others, the object is not read
-    OBJECT = 1  # the object, too
-    ALL = 2  # how its Pods compare with new ones, if these are asked about, and what follows
+    EXISTS = 0  # whether it is still there
+    OWNER = 1  # the owner of its Pods; of others, the object is not read
+    OBJECT = 2  # the object, too
+    ALL = 3  # how its Pods compare with new ones, if these are asked about, and what follows
 
 
 RuleFunction = Callable[[Decision, Options], str]
@@ -3876,6 +3906,7 @@ def rule(
 
 
 WORDS = {  # of codes that are not clear by themselves
+    "list_of_pods": "list of Pods",
     "max_rollouts": "left by --max-rollouts",
     "restart_policy": "restartPolicy not Always",
     "static_pod": "static Pod",
@@ -4087,16 +4118,16 @@ def kind_not_selected(draft: Decision, options: Options) -> str:
     return f"managed by {ref.kind_and_group}, which has no rollouts; {hint}"
 
 
-@rule(Known.OBJECT)
+@rule(Known.EXISTS)
 def gone(draft: Decision, options: Options) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
-    if draft.found.stored != b"":
+    if not draft.found.is_gone:
         return ""
     text = "no longer exists, or there is no permission to read it"
     return text if is_workload(draft.ref) else f"its controller {text}"
 
 
-@rule(Known.OBJECT, is_audited=False)
+@rule(Known.EXISTS, is_audited=False)
 def being_deleted(draft: Decision, options: Options) -> str:
     """It or its namespace is being deleted."""
     if nested(draft.found.obj, "metadata.deletionTimestamp"):
@@ -4161,9 +4192,9 @@ def would_differ(draft: Decision, options: Options) -> str:
     today = draft.comparison.today
     if not (options.is_question and today.view):
         return ""
-    missing = missing_sidecars(draft, unpacked_object(today.view), options)
-    if missing:
-        return f"new Pods would not have {join_words(missing)}"
+    lost = sidecars_lost_by(draft, unpacked_object(today.view), options)
+    if lost:
+        return f"new Pods would not have {join_words(lost)}"
     return today.unexpected and f"new Pods would have {today.unexpected}"
 
 
@@ -4173,11 +4204,11 @@ def lost_sidecar(draft: Decision, options: Options) -> str:
     found, view = draft.found, draft.comparison.today.view
     if not view or not is_selected_kind(draft.ref, options):
         return ""
-    missing = sorted(found.lost_sidecar_names.difference(unpacked(view)))
-    if not missing:
+    names = sorted(found.lost_sidecars.difference(unpacked(view)))
+    if not names:
         return ""
-    lost = f"{len(found.pods_that_lost)} of {count_of(len(found.pods), 'Pod')}"
-    text = f"{lost} lost {join_words(missing)}"
+    pods = f"{len(found.pods_that_lost)} of {count_of(len(found.pods), 'Pod')}"
+    text = f"{pods} lost {join_words(names)}"
     hint = "repair the injector; if the Pods are to have none, exclude the workload, or remove the"
     key = f"{options.annotation_prefix}.rollout.sidecars"
     return f"{text}, and new ones would not get it; {hint} annotation {key} with its next release"
@@ -4220,12 +4251,12 @@ def losing_sidecar(draft: Decision, options: Options) -> str:
         return ""
     if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
         return ""  # nothing_to_replace says so
-    missing = missing_sidecars(draft.planned or draft, unpacked(view), options)
-    if not missing:
+    lost = sidecars_lost_by(draft.planned or draft, unpacked(view), options)
+    if not lost:
         return ""
     if draft.planned:
-        return f"new Pods would not have the sidecar {join_words(missing)}; {CHECK_INJECTOR}"
-    text = f"would lose the sidecar {join_words(missing)}"
+        return f"new Pods would not have the sidecar {join_words(lost)}; {CHECK_INJECTOR}"
+    text = f"would lose the sidecar {join_words(lost)}"
     if draft.comparison.added:
         text += f" and get {join_words(draft.comparison.added)}"
     return f"{text}; {CHECK_INJECTOR}"
@@ -4458,20 +4489,20 @@ def why_not_healthy(found: Found) -> str:
     return str(conditions.get(("Progressing", "False"), {}).get("reason", ""))
 
 
-def missing_sidecars(decision: Decision, names: Collection[str], options: Options) -> list[str]:
-    """Return the sidecars that a Pod with these containers should have and has not.
+def sidecars_lost_by(decision: Decision, names: Collection[str], options: Options) -> list[str]:
+    """Return the sidecars that a Pod with these containers should have, and has lost.
 
     Those that other Pods have or lost, and those that the plan said would be added. With
-    --allow-removal, those that it said would be removed may be missing.
+    --allow-removal, those that it said would be removed are not lost.
     """
     found, comparison = decision.found, decision.comparison
-    wanted = lacking_of(found.sidecars, names, options.sidecars).union(
-        comparison.added, found.lost_sidecar_names
+    lost = lost_of(found.sidecars, names, options.sidecars).union(
+        comparison.added, found.lost_sidecars
     )
-    wanted = wanted.difference(names)
+    lost = lost.difference(names)
     if options.allow_removal:
-        wanted = wanted.difference(comparison.removed)
-    return sorted(wanted)
+        lost = lost.difference(comparison.removed)
+    return sorted(lost)
 
 
 def annotations_to_match(found: Found) -> list[Labels]:
@@ -4543,14 +4574,7 @@ def find_workloads(
 ) -> list[Found]:
     """Return the workloads of the owners of Pods, and those without Pods."""
     # Drop owners without the sidecar, unless another owner of the same workload has it.
-    wanted = set()
-    for found in owners:
-        if (
-            found.sidecars
-            or options.include_missing
-            or any(pod.lost_sidecars for pod in found.pods)
-        ):
-            wanted.add(found.ref)
+    wanted = {found.ref for found in owners if is_concerned(found, options)}
     owners = [found for found in owners if found.ref in wanted]
     objects, without_pods = read_lists(cluster, wanted, scan, options)
     controllers = controllers_of(cluster, owners, objects, options)
@@ -4562,11 +4586,12 @@ def find_workloads(
             selected.append(found)
     for found, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         merged[found.ref] = replace(found, stored=stored)
-    workloads = []
-    for found in merged.values():
-        if found.sidecars or found.pods_that_lost or options.include_missing:
-            workloads.append(found)
-    return workloads + without_pods
+    return [found for found in merged.values() if is_concerned(found, options)] + without_pods
+
+
+def is_concerned(found: Found, options: Options) -> bool:
+    """Return whether Pods have or lost the sidecar, or are to get it."""
+    return bool(found.sidecars or found.pods_that_lost or options.include_missing)
 
 
 def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
@@ -4602,7 +4627,8 @@ def read_lists(
                     if options.workloads:
                         scan.listed.update(typed_names(ref))
                     scan.containers.update(container_names(obj["spec"]["template"]))
-                    scan.in_plan |= {ref} & (options.plan or {}).keys()
+                    if options.plan and ref in options.plan:
+                        scan.in_plan.add(ref)
                 if ref in wanted:
                     objects[ref] = reduce_and_pack(obj)
                 elif is_without_pods(ref, obj, options):
@@ -4644,8 +4670,8 @@ def controllers_of(
     """Return the controllers of ReplicaSets and the like, unless a Deployment has the implied name
     and selects their Pods."""
     types = types_of(options.workloads)
-    is_concerned = options.evict or options.only_drifted or "Deployment" in options.kinds
-    if not is_concerned or (types and types <= {"statefulset", "daemonset"}):
+    are_selected = options.evict or options.only_drifted or "Deployment" in options.kinds
+    if not are_selected or (types and types <= {"statefulset", "daemonset"}):
         return {}  # they are only shown as skipped, if at all; that needs no permission
     unknown = []
     for found in owners:
@@ -4714,27 +4740,35 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     return workloads, scan
 
 
+def decide_all(
+    cluster: Cluster, everything: Iterable[Found], options: Options, progress: ProgressLine
+) -> tuple[dict[ObjectRef, Decision], list[ObjectRef]]:
+    """Return the decisions, and with --only-drifted which workloads were compared.
+
+    Without it, only an answer tells which incomplete rollout a restart would repair.
+    """
+    known = Known.OBJECT if options.only_drifted else Known.ALL
+    decided = {found.ref: decide(found, NOT_COMPARED, options, known) for found in everything}
+    asked = []
+    for decision in decided.values():
+        found = decision.found
+        if decision.reason:
+            continue
+        has_stuck = any(pod.stuck for pod in found.pods)
+        if options.only_drifted or (has_stuck and why_incomplete(found)):
+            asked.append(found)
+    compared = compare_all(cluster, asked, options, progress) if asked else {}
+    for found in asked:
+        comparison = compared[found.ref]
+        if options.only_drifted or not comparison.today.error:
+            decided[found.ref] = decide(found, comparison, options)
+    return decided, [found.ref for found in asked if options.only_drifted]
+
+
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster, compare, decide, and return the plan."""
     everything, scan = read_cluster(cluster, options)
-    known = Known.OBJECT if options.only_drifted else Known.ALL
-    decided = {found.ref: decide(found, NOT_COMPARED, options, known) for found in everything}
-    compared: dict[ObjectRef, Comparison] = {}
-    if options.only_drifted:
-        taken = [decision.found for decision in decided.values() if not decision.reason]
-        compared = compare_all(cluster, taken, options, progress)
-        for found in taken:
-            decided[found.ref] = decide(found, compared[found.ref], options)
-    else:  # only an answer tells which incomplete rollout a restart would repair
-        stuck = []
-        for decision in decided.values():
-            has_stuck = not decision.reason and any(pod.stuck for pod in decision.found.pods)
-            if has_stuck and why_incomplete(decision.found):
-                stuck.append(decision.found)
-        compared_now = compare_all(cluster, stuck, options, progress) if stuck else {}
-        for ref, comparison in compared_now.items():
-            if not comparison.today.error:
-                decided[ref] = decide(decided[ref].found, comparison, options)
+    decided, compared = decide_all(cluster, everything, options, progress)
     to_roll_out = []
     skips: list[Skip] = []
     never_completed = []
@@ -4767,7 +4801,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         never_completed=never_completed,
         injector=injector,
         is_injector_down=is_injector_down,
-        skips=sorted([*skips, *not_needed(decided, skips, scan, options)]),
+        skips=sorted([*skips, *skipped_rows(decided, skips, scan, options)]),
         compared=in_rollout_order([decided[ref] for ref in compared]),
         decisions=[decision for decision in decided.values() if decision.found.pods],
         scan=scan,
@@ -4807,7 +4841,7 @@ def answer_of(decision: Decision) -> str:
 def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, bool]:
     """Return what is wrong with the injector, and whether nothing may start; empty: nothing is.
 
-    If only one of several names is missing, the workloads that have it are left alone.
+    If only one of several names is not returned, the workloads that have it are left alone.
     """
     text = why_silent(asked, options.sidecars, options)
     if text:
@@ -4857,7 +4891,7 @@ def skips_of(decision: Decision) -> Iterator[Skip]:
         yield Skip(subject, reason, code)
 
 
-def not_needed(
+def skipped_rows(
     decided: Mapping[ObjectRef, Decision], skips: Iterable[Skip], scan: Scan, options: Options
 ) -> Iterator[Skip]:
     """Yield the workloads of a plan file that need no rollout anymore, or are not found."""
@@ -4916,7 +4950,7 @@ def pod_codes(
 
 def shown_sidecar(pod_sidecars: Iterable[Sidecar], containers: Collection[str]) -> tuple[str, str]:
     """Return the name and image by which a Pod stands in the table: of a sidecar that differs, or
-    its first one; without an image if it lacks it."""
+    its first one; without an image if it has lost it."""
     sidecars = sorted(pod_sidecars, key=lambda sidecar: (sidecar.init, sidecar))
     for sidecar in sidecars:
         if sidecar.name in containers:
@@ -5192,16 +5226,10 @@ class Gate:
     def __init__(self, command: Sequence[str], signals: Signals) -> None:
         self.command = command
         self.signals = signals
-        self.why_closed = ""  # a text that begins with `gate closed`; empty: it is open
+        self.text: str | None = None  # `open`, or `closed: ` and why; None: not asked
+        self.why_closed = ""  # `gate closed: ` and why; empty: it is open
         self.valid_until = -math.inf  # monotonic
         self.lock = threading.Lock()  # the scheduler asks, and so do workers
-
-    @property
-    def text(self) -> str | None:
-        """Return `open`, or `closed: ` and why; None without a gate, or before it was asked."""
-        if self.valid_until == -math.inf:
-            return None
-        return self.why_closed.removeprefix("gate ") or "open"
 
     def is_open(self) -> bool:
         """Return whether something may be begun now. If that is not known, find out."""
@@ -5214,11 +5242,13 @@ class Gate:
             )
             if signals.why_stopped():
                 return False
-            reason = shorten(last, 200) or f"exit code {code}"
-            status = "" if code == 0 else f"gate closed: {reason}"
-            if status != self.why_closed:
-                self.why_closed = status
-                log.warning("%s", status or "gate open")
+            was_closed = self.why_closed
+            self.text, self.why_closed = "open", ""
+            if code != 0:
+                self.text = f"closed: {shorten(last, 200) or f'exit code {code}'}"
+                self.why_closed = f"gate {self.text}"
+            if was_closed != self.why_closed:
+                log.warning("gate %s", self.text)
             self.valid_until = time.monotonic() + self.VALID_FOR
             return not self.why_closed
 
@@ -5260,13 +5290,13 @@ class Work:
             self.is_begun = earlier.is_begun
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
-        self.answer = b""  # the view of its own dry run
+        self.own_view = b""  # what its own dry run returned
         self.asked_object: Json = {}  # the object of which it asked: without our own annotations
         # UIDs of its Pods before the first write, without those that were changed since
         self.known_uids: set[str] = set()
         self.todo: set[str] = set()  # of those of them that are to be replaced or changed
         self.checked: set[str] = set()  # of new ones that are as they should be
-        self.missing: dict[frozenset[str], list[str]] = {}  # see missing_in
+        self.lost: dict[frozenset[str], list[str]] = {}  # see lost_in
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck_since: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -5351,8 +5381,8 @@ class Work:
             if not is_inconclusive(error):
                 self.today = replace(self.today, error=error)
         else:
-            self.answer = injected_view(expected, self.options.sidecars)
-            self.note_answer(self.answer)
+            self.own_view = injected_view(expected, self.options.sidecars)
+            self.note_answer(self.own_view)
 
     def note_answer(self, view: bytes) -> None:
         """Note what new Pods would be like. By another answer, those that were right may not be."""
@@ -5366,8 +5396,7 @@ class Work:
         Or if it was created again, for example by `kubectl replace --force`: it may have adopted
         old Pods. Not by the other rules: the annotations of its template are our own by now.
         """
-        draft = Decision(self.found)
-        reason = gone(draft, self.options) or being_deleted(draft, self.options)
+        reason = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS).reason
         if reason:
             raise EndedError(Outcome.SKIPPED, reason)
         if nested(self.obj, "metadata.uid") != uid:
@@ -5450,12 +5479,12 @@ class Work:
         """Return what is kept of Pods."""
         return [live_pod(pod, self.options) for pod in pods]
 
-    def missing_in(self, pod: Json) -> list[str]:
-        """Return the names of the sidecars that a Pod should have, and lacks."""
+    def lost_in(self, pod: Json) -> list[str]:
+        """Return the names of the sidecars that a new Pod has lost."""
         names = frozenset(injected_names(pod))  # which most Pods share
-        if names not in self.missing:
-            self.missing[names] = missing_sidecars(self.planned, names, self.options)
-        return self.missing[names]
+        if names not in self.lost:
+            self.lost[names] = sidecars_lost_by(self.planned, names, self.options)
+        return self.lost[names]
 
     def unchecked(self, new: Iterable[Json]) -> list[Json]:
         """Return the new Pods that were not found to be right by the latest answer."""
@@ -5472,15 +5501,15 @@ class Work:
         return compare_pods(self.live_pods(pods), self.today, self.options)[1]
 
     def fault_of(self, new: Sequence[Json]) -> Result | None:
-        """Return what is wrong with new Pods: they lack a sidecar, or still differ.
+        """Return what is wrong with new Pods: they lost a sidecar, or still differ.
 
         It asks again before it calls a Pod different, and remembers those that are right.
         """
         unchecked = self.unchecked(new)
-        missing = [self.missing_in(pod) for pod in unchecked if self.missing_in(pod)]
-        if missing:
-            count = f"{len(missing)} of {count_of(len(new), 'new Pod')}"
-            names = join_words(sorted(set().union(*missing)), "or")
+        lost = [self.lost_in(pod) for pod in unchecked if self.lost_in(pod)]
+        if lost:
+            count = f"{len(lost)} of {count_of(len(new), 'new Pod')}"
+            names = join_words(sorted(set().union(*lost)), "or")
             stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
@@ -5538,7 +5567,7 @@ class Work:
         if self.is_reverted():  # what was up to date may stay
             old = [pod for pod in old if name_of(pod) in self.decision.old_pods]
         kept = len(pods) - len(new) - len(old)
-        updated = [pod for pod in new if not self.missing_in(pod)]
+        updated = [pod for pod in new if not self.lost_in(pod)]
         lost = len(new) - len(updated)
         # During a rollout there may be more Pods than are desired: old ones that are replaced.
         wanted = max(desired - kept, len(new) + uncreated)
@@ -5557,7 +5586,7 @@ class Work:
 
         What is not complete has ten seconds: controllers and the kubelet may be a moment behind.
         During the soak, a container that restarts is a failure, and a Pod that is moved to another
-        node is none: Pods that are missing, or cannot be read, have until its end.
+        node is none: Pods that are not created, or cannot be read, have until its end.
         """
         since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
         settled_by = time.monotonic() + SETTLE
@@ -5621,7 +5650,7 @@ class Work:
             text = f"{len(unready)} of {total} not ready"
             return Outcome.INCOMPLETE, join_texts(": ", text, reason)
         if progress.uncreated:
-            text = f"{progress.uncreated} of {total} missing"
+            text = f"{progress.uncreated} of {total} not created"
             if progress.ending:
                 text += f": waiting for {progress.ending}"
             return Outcome.INCOMPLETE, text
@@ -5665,7 +5694,7 @@ class Restart(Work):
         self.note_pods(self.planned.found)  # it may have had new Pods when they were read again
         return self.wait()[0] is Waited.COMPLETE and self.verify().outcome is Outcome.SUCCEEDED
 
-    def check(self, obj: Json, *, is_asked: bool) -> None:
+    def decide_now(self, obj: Json, *, is_asked: bool) -> None:
         """Decide again on a workload, by what is in the cluster now.
 
         `is_asked`: the last answer was about the same spec.
@@ -5698,7 +5727,7 @@ class Restart(Work):
             if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
                 raise problem
             generation = with_keys(nested(obj, "metadata"), ("uid", "generation"))
-            self.check(obj, is_asked=generation == asked)
+            self.decide_now(obj, is_asked=generation == asked)
             asked = generation
             version = obj["metadata"].get("resourceVersion", "")
             self.wait_for_gate()  # if the workload is changed meanwhile, the write is a conflict
@@ -5735,7 +5764,7 @@ class Restart(Work):
         if self.found.controller:
             return {RESTARTED_AT: self.stamp}
         names = []
-        for name, container in sorted(unpacked_object(self.answer).items()):
+        for name, container in sorted(unpacked_object(self.own_view).items()):
             names.append(f"{name} (init)" if container["position"] == INIT else name)
         values = {
             "timestamp": self.stamp,
@@ -5980,7 +6009,7 @@ class PodByPod(Work):
             for owner in self.owners:
                 self.owner = owner
                 while self.find_more() and self.take_next():
-                    self.tell(self.progress)
+                    self.tell(self.done_text)
             return self.verify()
         except EndedError as ended:
             result = ended.result(self.planned)
@@ -5995,17 +6024,17 @@ class PodByPod(Work):
         except ApiError as error:
             if not self.is_begun:
                 raise
-            message = f"{self.prefix}{error} ({self.progress})"
+            message = f"{self.prefix}{error} ({self.done_text})"
             return replace(failure_of(self.planned, error, self.is_begun), message=message)
         return self.unsuccessful(result)
 
     @property
-    def progress(self) -> str:
+    def done_text(self) -> str:
         return f"{self.done} of {count_of(self.done + len(self.todo), 'Pod')} {self.verb}"
 
     def unsuccessful(self, result: Result) -> Result:
         """Return a result with what was done so far."""
-        message = f"{self.prefix}{result.message} ({self.progress})"
+        message = f"{self.prefix}{result.message} ({self.done_text})"
         result = replace(result, message=message)
         if self.is_begun and result.outcome is not Outcome.INTERRUPTED:
             with suppress(ApiError, EndedError):
@@ -6048,7 +6077,7 @@ class PodByPod(Work):
             self.known_uids.update(map(uid_of, pods))
             everything += pods
             selected = self.selected(pods)
-            old = self.decide_on(selected)
+            old = self.old_among(selected)
             if old:
                 self.ask(old[0])  # by this answer, other Pods may be old
                 self.decide_again()  # EndedError if none is
@@ -6060,7 +6089,7 @@ class PodByPod(Work):
         self.left = {uid_of(pod) for pod in own} - self.todo
         self.left_by = self.today.view
 
-    def decide_on(self, pods: Sequence[Json]) -> list[Json]:
+    def old_among(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
 
         EndedError, for example if the owner is gone; so also with no Pods.
@@ -6088,7 +6117,7 @@ class PodByPod(Work):
                 break
             if not obstacle:
                 return False
-            self.tell(f"{self.progress}; {obstacle}")
+            self.tell(f"{self.done_text}; {obstacle}")
             self.require_started()
             if self.rollouts.gate.why_closed:  # no clock runs
                 deadline = time.monotonic() + self.options.timeout + self.min_ready
@@ -6143,11 +6172,11 @@ class PodByPod(Work):
         todo = self.todo - self.batch.keys()
         pods = [pod for pod in not_ending(self.pods) if uid_of(pod) in todo]
         if not pods:
-            self.decide_on([])  # EndedError if its owner is gone
+            self.old_among([])  # EndedError if its owner is gone
         for pod in sorted(pods, key=self.order):
             if not self.is_possible(pod):
                 continue
-            if self.decide_on([pod]):
+            if self.old_among([pod]):
                 return pod
             if uid_of(pod) not in self.left and not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
@@ -6190,7 +6219,7 @@ class PodByPod(Work):
     def away(self) -> int:
         """Return how many of the wanted Pods are not available."""
         unwanted = misscheduled(self.owner_obj)  # some of those that are available
-        return max(self.desired + unwanted - sum(map(self.is_available, self.pods)), 0)
+        return max(self.wanted + unwanted - sum(map(self.is_available, self.pods)), 0)
 
     @property
     def not_replaced(self) -> int:
@@ -6231,10 +6260,10 @@ class PodByPod(Work):
                 return f"{text}: {self.problem_of(pod) or where}"
         if ending:
             return ending
-        return f"{count_of(self.uncreated or 1, 'Pod')} to be created"
+        return f"{count_of(self.to_create or 1, 'Pod')} to be created"
 
     @property
-    def desired(self) -> int:
+    def wanted(self) -> int:
         """Return how many Pods the owner wants.
 
         If it states no number, those that are there now, as what terminates may come back, and
@@ -6246,16 +6275,16 @@ class PodByPod(Work):
         return len(others) + self.not_replaced
 
     @property
-    def uncreated(self) -> int:
+    def to_create(self) -> int:
         """Return how many Pods are to be created, by what the owner says of its Pods."""
-        return max(self.desired + misscheduled(self.owner_obj) - len(self.pods), 0)
+        return max(self.wanted + misscheduled(self.owner_obj) - len(self.pods), 0)
 
     @property
     def limit(self) -> int:
         """Return how many Pods of the owner may be unavailable."""
         if self.is_ordered:
             return 1
-        return evicted_at_once(self.planned.method, self.desired, self.options)
+        return evicted_at_once(self.planned.method, self.wanted, self.options)
 
     @property
     def is_ordered(self) -> bool:
@@ -6274,7 +6303,7 @@ class PodByPod(Work):
             problem = self.why_to_wait()
             if not problem:
                 break
-            self.tell(f"{self.progress}; {problem}")
+            self.tell(f"{self.done_text}; {problem}")
             if time.monotonic() > deadline:
                 self.give_up(problem)
         self.todo -= self.batch.keys()
@@ -6337,7 +6366,7 @@ class Eviction(PodByPod):
     def why_to_wait(self) -> str:
         """Return what the batch waits for; nothing if its Pods are gone and new ones are ready.
 
-        EndedError if the owner no longer exists, or new Pods lack the sidecar or still differ.
+        EndedError if the owner no longer exists, or new Pods lost the sidecar or still differ.
         """
         self.read()
         if not self.owner_obj:
@@ -6363,7 +6392,7 @@ class Eviction(PodByPod):
         return ""
 
     def give_up(self, problem: str) -> NoReturn:
-        reason = self.why_missing(self.owner_obj, self.uncreated)
+        reason = self.why_missing(self.owner_obj, self.to_create)
         text = join_texts(": ", f"still {problem}", reason)
         stop_reason = self.why_not_proven(self.new_ones(not_ending(self.pods)))
         raise EndedError(Outcome.TIMED_OUT, text, stop_reason)
@@ -6473,7 +6502,9 @@ class ImageChange(PodByPod):
 
         The kubelet first shows a new container with what the probes of the old one said.
         """
-        ids = with_keys(container_ids(pod), names) if is_restarted(before, pod, names) else {}
+        ids = {}
+        if is_restarted(before, pod, names):
+            ids = with_keys(container_ids(pod), names)
         if ids != self.ready_ids:
             self.ready_ids, self.ready_since = ids, time.monotonic()
         ready_for = time.monotonic() - self.ready_since
@@ -6559,7 +6590,7 @@ METHODS: Mapping[Method, type[Work]] = {
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rolls out workloads, one for each call of carry_out. All workers share it."""
+    """Rolls out workloads, one for each call of result_of. All workers share it."""
 
     cluster: Cluster
     kubectl: Sequence[str]  # the command, with how to reach the cluster
@@ -6569,7 +6600,7 @@ class Rollouts:
     # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
     proven: threading.Event = field(default_factory=threading.Event)
 
-    def carry_out(self, planned: Decision, tell: Tell, earlier: Result | None = None) -> Result:
+    def result_of(self, planned: Decision, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
         started = time.monotonic() - (earlier.seconds if earlier else 0)
         work = METHODS[planned.method](self, planned, tell, earlier)
@@ -6622,7 +6653,7 @@ class Scheduler:
         self.report = report
         self.workers = workers
         self.in_progress: dict[ObjectRef, Task] = {}
-        self.waiting: deque[Task] = deque()
+        self.waiting: deque[Task] = deque()  # those that are carried out now, or late ones again
         self.begun: list[Task] = []  # in this order
         self.rechecks: deque[Task] = deque()
         self.announced = ""  # why nothing else starts
@@ -6630,13 +6661,13 @@ class Scheduler:
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
         self.ended: queue.Queue[tuple[Task, Result]] = queue.Queue()
         for _ in range(workers):
-            threading.Thread(target=self.work, daemon=True).start()
+            threading.Thread(target=self.run_tasks, daemon=True).start()
 
-    def work(self) -> None:
+    def run_tasks(self) -> None:
         """Carry out tasks, one after the other. Runs in a worker, which shares queues and tasks."""
         for task in iter(self.tasks.get, None):
             try:
-                result = self.rollouts.carry_out(task.planned, task.tell, task.result)
+                result = self.rollouts.result_of(task.planned, task.tell, task.result)
             except Exception as error:  # else the main thread would wait for it forever
                 log.debug("worker failed", exc_info=True, extra={"workload": str(task.planned.ref)})
                 result = replace(failure_of(task.planned, error, True), is_begun=True)
@@ -6669,11 +6700,11 @@ class Scheduler:
         for _ in range(self.workers):
             self.tasks.put(None)
 
-    def drain(self, waiting: deque[Task]) -> None:
+    def drain(self, tasks: deque[Task]) -> None:
         """Carry out tasks until none is left, or none may start and none is in progress."""
-        self.waiting = waiting
+        self.waiting = tasks
         while not self.signals.is_second():
-            self.fill_slots(waiting)
+            self.fill_slots()
             if not self.in_progress and not self.has_next():
                 return
             self.handle_result(POLL)
@@ -6703,10 +6734,10 @@ class Scheduler:
 
     def has_next(self) -> bool:
         """Return whether a task may start, now or later. To check something again always may."""
-        task = self.next_task(self.waiting)
+        task = self.next_task()
         return bool(task and (task.result or not self.why_stopped()))
 
-    def next_task(self, waiting: Iterable[Task]) -> Task | None:
+    def next_task(self) -> Task | None:
         """Return the first task that is behind no Service of one in progress, or only checks.
 
         One that was late is in progress until it was rechecked.
@@ -6715,15 +6746,15 @@ class Scheduler:
         busy: set[tuple[str, str]] = set()
         for task in (*self.in_progress.values(), *late):  # these go on in the cluster
             busy.update(services_of(task.planned))
-        for task in waiting:
+        for task in self.waiting:
             if task.result or busy.isdisjoint(services_of(task.planned)):
                 return task
         return None
 
-    def fill_slots(self, waiting: deque[Task]) -> None:
+    def fill_slots(self) -> None:
         """Start tasks; until one has succeeded, a rollout runs alone: it may fail everywhere."""
         while True:
-            task = self.next_task(waiting)
+            task = self.next_task()
             if not task:
                 return
             is_alone = not (task.result or self.rollouts.proven.is_set())
@@ -6731,7 +6762,7 @@ class Scheduler:
                 return
             if not (task.result or self.prepare_start()):
                 return
-            waiting.remove(task)
+            self.waiting.remove(task)
             if not task.result:
                 self.begun.append(task)
             task.started = time.monotonic()
@@ -6831,7 +6862,8 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     below the others.
     """
     whole = [list(map(printable, row)) for row in rows]
-    *widths, last = (min(max(map(len, column)), 80) for column in zip(*whole, strict=True))
+    widths = [min(max(map(len, column)), 80) for column in zip(*whole, strict=True)]
+    last = widths.pop()
     indent = sum(widths) + 2 * len(widths)
     is_below = bool(width) and indent + min(last, MIN_NOTES) > width
     if is_below:
@@ -6895,7 +6927,7 @@ class Totals:
         self.outcomes: Counter[Outcome] = Counter()
         self.pods: Counter[str] = Counter()  # fields of PodCounts, and how many are not verified
         self.leftovers: list[LeftPod] = []  # Pods that are not up to date
-        self.failed: Counter[str] = Counter()  # what makes the exit code 1, see failures
+        self.failed: Counter[str] = Counter()  # what makes the exit code 1, by code; see failures
         self.checked = 0  # Pods that an audit or a question is about
         self.unmatched: Names = ()  # texts about names and patterns that match nothing
 
@@ -6909,9 +6941,9 @@ class Totals:
             wanted = result.planned.pods_replaced
             self.pods.update(wanted=wanted, not_verified=wanted)
         if outcome in FAILURES or result.stop_reason:
-            self.failed[outcome.value] += 1
+            self.failed[outcome.code] += 1
         if self.options.plan is not None and not counts_as_applied(result):
-            self.failed["not applied"] += 1
+            self.failed["not_applied"] += 1
 
     def skips(self, code: str) -> int:
         """Return how many skips of the plan have a code."""
@@ -6977,27 +7009,26 @@ class Totals:
 
     @property
     def failures(self) -> Counter[str]:
-        """Return what makes the exit code 1, and how often; empty: it is 0."""
+        """Return what makes the exit code 1 by code, and how often; empty: it is 0."""
         failures = self.failed.copy()
         not_started = Outcome.NOT_STARTED
-        if failures[not_started.value]:  # the first says why, and all the others are meant
-            left = len(self.plan.workloads) - self.plan.selected_count
-            failures[not_started.value] = self.outcomes[not_started] - left
+        if failures[not_started.code]:  # the first says why, and all the others are meant
+            failures[not_started.code] = self.outcomes[not_started] - self.plan.left_count
         if self.options.confirm:
-            failures["lost sidecar"] += self.skips("lost_sidecar")
-            failures["of an earlier run"] += len(self.plan.never_completed)
+            failures["lost_sidecar"] += self.skips("lost_sidecar")
+            failures["of_an_earlier_run"] += len(self.plan.never_completed)
             rows = set(self.options.plan or ()).difference(self.plan.never_completed)
             for skip in self.plan.skips:
                 is_over = needs_nothing(skip.code) or skip.code in ("not_selected", "lost_sidecar")
                 if skip.subject in rows and not is_over:
-                    failures["not applied"] += 1
+                    failures["not_applied"] += 1
         if self.options.fail_on_drift:
-            failures["not up to date"] += self.not_up_to_date().total()
-            failures["injector down"] = int(self.plan.is_injector_down)
+            failures["not_up_to_date"] += self.not_up_to_date().total()
+            failures["injector_down"] = int(self.plan.is_injector_down)
             if not failures.total():
-                failures["nothing checked"] = int(not self.checked or bool(self.unmatched))
+                failures["nothing_checked"] = int(not self.checked or bool(self.unmatched))
         if self.options.is_question:
-            failures["not as expected"] = len(self.expected["reasons"])
+            failures["not_as_expected"] = len(self.expected["reasons"])
         return +failures
 
     @property
@@ -7062,7 +7093,7 @@ class Report:
         self.totals = Totals(options)
         self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
         # Why Pods are not up to date (empty: they are), by name and image of a sidecar (empty: they
-        # lack it)
+        # have lost it)
         self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
         self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
@@ -7124,7 +7155,7 @@ class Report:
         except OSError as error:  # the rollouts matter more than the text
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):  # that is `| head`, which has read enough
-                self.totals.failed["output not written"] = 1
+                self.totals.failed["output_not_written"] = 1
                 log.error("cannot write to standard output: %s", error.strerror)
         self.progress.draw()
 
@@ -7168,13 +7199,14 @@ class Report:
         """Show the drift, the plan, what is skipped, and the totals."""
         self.print("")
         self.plan = self.totals.plan = plan
+        options = self.options
         self.needs_evict = plan.needs_evict
         self.decided = {decision.ref: decision for decision in plan.decisions}
         for workload in plan.compared:
             self.record(
                 "drift",
                 workload.ref,
-                verdict=workload.comparison.verdict.snake_case,
+                verdict=workload.comparison.verdict.code,
                 differences=[row._asdict() for row in workload.differences],
                 ignored=sorted(set(map(shown_path, workload.comparison.today.ignored))),
                 other_changes=workload.comparison.today.other_changes,
@@ -7190,8 +7222,9 @@ class Report:
                 position=position,
                 selected=is_selected,
                 uid=nested(workload.found.obj, "metadata.uid") or "",
-                started_before=format_cutoff(self.options.cutoff_of(workload.ref)),
-                sidecar_hash=hash_of(workload.comparison.today),
+                started_before=format_cutoff(options.cutoff_of(workload.ref)),
+                # Without --only-drifted, nobody approves of what a few dry runs have returned.
+                sidecar_hash=hash_of(workload.comparison.today) if options.only_drifted else "",
                 pods={
                     "total": workload.total_pods,
                     "replaced": workload.pods_replaced,
@@ -7199,8 +7232,8 @@ class Report:
                 },
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.found.sidecars)],
                 oldest_pod=format_time(workload.found.oldest_pod),
-                method=workload.method.snake_case,
-                state=workload.risk.snake_case,
+                method=workload.method.code,
+                state=workload.risk.code,
                 unhealthy_reason=workload.problem,
                 downtime=workload.downtime,
                 services=workload.found.services,
@@ -7213,15 +7246,14 @@ class Report:
         self.print_differences()
         self.take_census([decision.found for decision in plan.decisions])
         if plan.selected_count:
-            lines = self.table(plan.workloads[: plan.selected_count])
-            more = len(plan.workloads) - plan.selected_count
-            if more:
-                lines.append(f"and {more} more, left by --max-rollouts")
+            lines = self.table(plan.selected)
+            if plan.left_count:
+                lines.append(f"and {plan.left_count} more, left by --max-rollouts")
             self.print(*lines, "")
         self.print_groups("Not rolled out", plan.skips)
         self.print_census()
         if plan.selected_count > MANY_ROWS:
-            self.print_namespaces(plan.workloads[: plan.selected_count])
+            self.print_namespaces(plan.selected)
         if plan.injector:
             self.print(f"Warning: {plan.injector}")
         self.print_totals()
@@ -7319,31 +7351,29 @@ class Report:
 
     def table(self, workloads: Sequence[Decision]) -> list[str]:
         """Return the plan in the order given, a line for each workload."""
-        rows = [["#", "NAMESPACE", "WORKLOAD", "PODS", "OLD", "SIDECAR", "DIFF", "NOTES"]]
+        refs = [workload.ref for workload in workloads]
+        sidecars = ["SIDECAR"]
         for workload in workloads:
-            ref, found = workload.ref, workload.found
-            row = [
-                self.places[ref],
-                ref.namespace,
-                f"{self.kind_of(ref)}/{ref.name}",
-                str(workload.pods_replaced),
-                str(len(workload.old_pods)),
-                sidecar_text(sorted(found.sidecars), self.with_names) or "<none>",
-                self.letters.get(ref, ""),
-                self.notes(workload),
-            ]
-            rows.append(row)
+            text = sidecar_text(sorted(workload.found.sidecars), self.with_names)
+            sidecars.append(text or "<none>")
+        columns = [
+            ["#", *(self.places[ref] for ref in refs)],
+            ["NAMESPACE", *(ref.namespace for ref in refs)],
+            ["WORKLOAD", *(f"{self.kind_of(ref)}/{ref.name}" for ref in refs)],
+            ["PODS", *(str(workload.pods_replaced) for workload in workloads)],
+            ["OLD", *(str(len(workload.old_pods)) for workload in workloads)],
+            sidecars,
+        ]
+        if self.letters:
+            columns.append(["DIFF", *(self.letters.get(ref, "") for ref in refs)])
         for key in self.options.label_columns:
-            cells = [self.labels_of(workload.ref).get(key, "<none>") for workload in workloads]
-            for row, cell in zip(rows, [key.rpartition("/")[2].upper(), *cells], strict=True):
-                row.insert(-1, cell)
-        if not self.letters:
-            rows = [[*row[:6], *row[7:]] for row in rows]
-        elif self.width:
-            needed = max(map(len, format_table([row[:-1] for row in rows]))) + 2 + MIN_NOTES
-            if needed > self.width:  # names are not to be cut, and DIFF refers to the sidecar
-                rows = [[*row[:5], *row[6:]] for row in rows]
-        return format_table(rows, self.width)
+            labels = [self.labels_of(ref).get(key, "<none>") for ref in refs]
+            columns.append([key.rpartition("/")[2].upper(), *labels])
+        needed = sum(max(map(len, column)) + 2 for column in columns) + MIN_NOTES
+        if self.letters and 0 < self.width < needed:  # names are whole; DIFF tells the sidecar
+            columns.remove(sidecars)
+        columns.append(["NOTES", *map(self.notes, workloads)])
+        return format_table(list(zip(*columns, strict=True)), self.width)
 
     def kind_of(self, ref: ObjectRef) -> str:
         """Return a kind in lower case; on a terminal kubectl's short name, if it has one."""
@@ -7379,9 +7409,9 @@ class Report:
 
     def print_totals(self) -> None:
         plan = self.plan
-        selected = plan.workloads[: plan.selected_count]
+        selected = plan.selected
         count = count_of(len(plan.workloads), "workload")
-        if plan.selected_count < len(plan.workloads):
+        if plan.left_count:
             count = f"{plan.selected_count} of {count} (--max-rollouts)"
         pods = count_of(sum(workload.pods_replaced for workload in selected), "Pod")
         old = sum(len(workload.old_pods) for workload in selected)
@@ -7455,7 +7485,7 @@ class Report:
         planned, outcome = result.planned, result.outcome
         today = (result.latest or planned).comparison.today
         # Why those of its Pods are left that are not up to date
-        code = outcome.snake_case
+        code = outcome.code
         if outcome in SUCCESSES:
             code = DRIFTED
         elif outcome is Outcome.SKIPPED or result.code == "max_rollouts":
@@ -7476,9 +7506,9 @@ class Report:
         self.record(
             "result",
             planned.ref,
-            outcome=outcome.snake_case,
+            outcome=outcome.code,
             code=result.code,
-            method=planned.method.snake_case,
+            method=planned.method.code,
             time=format_time(datetime.now(timezone.utc)),
             seconds=result.seconds,
             message=result.message,
@@ -7508,9 +7538,9 @@ class Report:
         self.totals.checked = 0
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
-            known = decisions.get(found.owners[0]) or decisions.get(found.ref)
-            owner = known.ref if known else found.ref
-            codes = self.codes_of(found, known)
+            decided = decisions.get(found.owners[0]) or decisions.get(found.ref)
+            owner = decided.ref if decided else found.ref
+            codes = self.codes_of(found, decided)
             for pod in found.pods:
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
@@ -7526,12 +7556,13 @@ class Report:
                     self.totals.leftovers.append(left)
 
     def codes_of(
-        self, found: Found, known: Decision | None
+        self, found: Found, decision: Decision | None
     ) -> Mapping[str, tuple[str, Collection[str]]]:
         """Return the Pods of an owner that are not up to date; see pod_codes."""
         codes: dict[str, tuple[str, Collection[str]]] = {}
         if self.options.is_question:
-            is_known = known and known.code != "gone"  # which is there again, or cannot be read
+            # One that is gone may be there again, or cannot be read.
+            is_known = decision and decision.code != "gone"
             is_known = is_known or found.ref.kind in ("", "Node", "Job")
             for pod in found.pods:
                 code, part = pod.unexpected
@@ -7541,9 +7572,9 @@ class Report:
                 differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
                 codes[pod.name] = code, differing
             return codes
-        if known:
-            code = self.why_left.get(known.ref, known.code)
-            return pod_codes(found.pods, known, code, self.options)
+        if decision:
+            code = self.why_left.get(decision.ref, decision.code)
+            return pod_codes(found.pods, decision, code, self.options)
         # It was created, or scaled up from 0, since; or its Pods have lost their owner.
         for pod in found.pods:
             if pod.sidecars and pod.created < self.plan.scan.began:
@@ -7647,8 +7678,8 @@ class Report:
             server=self.connection.server,
             dry_run=not options.confirm,
             started_before=format_cutoff(options.cutoff),
-            outcomes={outcome.snake_case: count for outcome, count in self.totals.outcomes.items()},
-            verdicts=Counter(row.comparison.verdict.snake_case for row in plan.compared),
+            outcomes={outcome.code: count for outcome, count in self.totals.outcomes.items()},
+            verdicts=Counter(row.comparison.verdict.code for row in plan.compared),
             pods={n: self.totals.pods[n] for n in PodCounts._fields if options.confirm},
             sidecars=self.sidecar_records(),
             leftovers=self.leftover_records(),
@@ -7661,7 +7692,7 @@ class Report:
             injector=plan.injector,
             expected=self.totals.expected if options.is_question else None,
             exit_code=exit_code,
-            failed={snake_case(reason): count for reason, count in self.totals.failures.items()},
+            failed=self.totals.failures,
         )
 
     def next_command(self) -> list[str]:
@@ -7681,26 +7712,25 @@ class Report:
         for outcome in FAILURES:
             for result in self.unsuccessful[outcome]:
                 ref = result.planned.ref
-                names[outcome.value].append(f"{ref.namespace}/{ref.name}")
+                names[outcome.code].append(f"{ref.namespace}/{ref.name}")
         for ref in self.plan.never_completed:
-            names["of an earlier run"].append(f"{ref.namespace}/{ref.name}")
+            names["of_an_earlier_run"].append(f"{ref.namespace}/{ref.name}")
         for skip in self.plan.skips:
             if skip.code == "lost_sidecar":
                 ref = skip.subject
-                names["lost sidecar"].append(f"{ref.namespace}/{ref.name}")
-        for reason, count in self.totals.failures.items():
-            failed = names[reason]
-            details = ", ".join([*failed[:3], "..."] if len(failed) > 3 else failed)
-            if reason == "not up to date":
+                names["lost_sidecar"].append(f"{ref.namespace}/{ref.name}")
+        for code, count in self.totals.failures.items():
+            text, details = f"{count} {words_of(code)}", ", ".join(names[code][:3])
+            if len(names[code]) > 3:
+                details += ", ..."
+            if code == "not_up_to_date":
                 counts = self.totals.not_up_to_date()
-                details = reason_counts({words_of(code): counts[code] for code in counts})
-            if reason == "nothing checked":
-                details = "; ".join(self.totals.unmatched)
-                yield f"no Pod was checked ({details})" if details else "no Pod was checked"
-            elif reason == "injector down":
-                yield "the injector is down"
-            else:
-                yield f"{count} {reason} ({details})" if details else f"{count} {reason}"
+                details = reason_counts({words_of(left): counts[left] for left in counts})
+            if code == "nothing_checked":
+                text, details = "no Pod was checked", "; ".join(self.totals.unmatched)
+            if code == "injector_down":
+                text = "the injector is down"
+            yield f"{text} ({details})" if details else text
 
     def command_after(self, result: Result) -> list[str]:
         """Return the words of the command that says more of a result; none, if it is no failure."""
@@ -7730,7 +7760,7 @@ class Report:
 
     def print_counts(self, seconds: float) -> None:
         counts = {outcome.value: self.totals.outcomes[outcome] for outcome in Outcome}
-        more = len(self.plan.workloads) - self.plan.selected_count
+        more = self.plan.left_count
         counts[Outcome.NOT_STARTED.value] -= more
         total = count_of(sum(counts.values()), "workload")
         text = f"{total} in {human_duration(seconds)}: {count_words(counts) or '0 succeeded'}"
@@ -7742,7 +7772,7 @@ class Report:
         pods = self.totals.pods
         wanted, ready, not_verified = pods["wanted"], pods["ready"], pods["not_verified"]
         absent = pods["lost"] + pods["not_created"]
-        missing = {
+        others = {
             "not updated": wanted - pods["updated"] - absent - not_verified,
             "lost": pods["lost"],
             "not created": pods["not_created"],
@@ -7751,7 +7781,7 @@ class Report:
         }
         text = f"Pods: {ready} of {wanted} updated and ready"
         if wanted > ready:
-            text += f" ({count_words(missing)})"
+            text += f" ({count_words(others)})"
         if wanted > not_verified:
             self.print(f"{text}.")
 
@@ -7789,7 +7819,7 @@ def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
     max_failures = max(int(limit.of(len(plan.workloads))), 1) if limit else 0
     if options.soak:
         log.info("each rollout is watched for %s (--soak)", human_duration(options.soak))
-    Scheduler(rollouts, report, workers, max_failures).run(plan.workloads[: plan.selected_count])
+    Scheduler(rollouts, report, workers, max_failures).run(plan.selected)
     for workload in plan.workloads[plan.selected_count :]:
         message = "not selected by --max-rollouts"
         report.finish(Result(workload, Outcome.NOT_STARTED, message, code="max_rollouts"))
@@ -7809,7 +7839,7 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
             if error.status in UNAVAILABLE:
-                report.totals.failed["list of Pods"] = 1
+                report.totals.failed["list_of_pods"] = 1
         except TimeoutError:  # the second signal
             pass
 

@@ -13,8 +13,11 @@ TO_ROLL_OUT = (
 )
 DONE = r"^(\d+) workloads? in [^:]+: ([^;\n]*?)(?:; (\d+) left by --max-rollouts)?\.$"
 FAILED = r"^Failed: (.*)\.$"  # without names and details in parentheses
+ANSWER = r"^(Yes|No): (.*)\.$"  # to --expect-image and --expect-annotation
+OTHERS = r"(\d+) Pods? (?:runs?|has|have) another [^(]*\((.*?)\)"
 DETAILS = r"^Failed: .*not up to date \(([^)]*)\)"
 WORDS = {  # what people read of a code, if it is not the code itself
+    "list_of_pods": "list of Pods",
     "max_rollouts": "left by --max-rollouts",
     "restart_policy": "restartPolicy not Always",
     "static_pod": "static Pod",
@@ -32,6 +35,9 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
     """Yield what the text of a run says otherwise than its records; `compares`: with --only-drifted."""
     plan = of(records, "plan")
     (summary,) = of(records, "summary")
+    if summary["expected"] is not None:
+        yield from wrong_answer(text, summary)
+        return
     yield from wrong_plan(text, plan)
     yield from wrong_table(text.rpartition("\nSIDECAR ")[2], summary["sidecars"], compares)
     said = re.findall(r"^Not rolled out: (.*)\.$", text, re.MULTILINE)
@@ -41,9 +47,9 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
         yield f"text: not rolled out: {said}, records: {left}"
     if not summary["dry_run"]:
         yield from wrong_results(text, records)
-    failed = {word.replace("_", " "): count for word, count in summary["failed"].items()}
+    failed = words_of(summary["failed"])
     plain = re.sub(r" \([^)]*\)", "", text)
-    plain = plain.replace("no Pod was checked", "1 nothing checked").replace("of Pods", "of pods")
+    plain = plain.replace("no Pod was checked", "1 nothing checked")
     plain = plain.replace("the injector is down", "1 injector down")
     if summary["exit_code"] == 1 and numbers(plain, FAILED) != failed:
         yield f"text: failed: {numbers(plain, FAILED)}, records: {failed}"
@@ -114,6 +120,46 @@ def wrong_table(table: str, sidecars: list[dict], compares: bool) -> Iterator[st
     # Without rows, the Pods were not counted again, and the last table is that of the plan.
     if sidecars and compares and sorted(shown) != sorted(rows):
         yield f"text: {shown}, records: {rows}"
+
+
+def wrong_answer(text: str, summary: dict) -> Iterator[str]:
+    """The answer to a question about all Pods: what it counts, and of which codes."""
+    said, expected = re.search(ANSWER, text, re.MULTILINE), summary["expected"]
+    if not said:
+        yield f"text: no answer, records: {expected}"
+        return
+    verdict, sentence = said.groups()
+    others = [pod for pod in summary["leftovers"] if pod["code"] != "unknown"]
+    of_codes: Counter[str] = Counter()
+    for pod in others:
+        what = pod["found"] if "=" in pod["found"] else pod["found"].rpartition("/")[2]
+        of_codes += Counter([what]) if pod["code"] == "unexpected" else words_of({pod["code"]: 1})
+    found = re.search(OTHERS, sentence)
+    shown = (int(found[1]), numbers(found[2], "(.*)")) if found else (0, Counter())
+    if shown != (len(others), of_codes):
+        yield f"text: {shown}, records: {of_codes}"
+    numbers_of = {
+        "would_differ": r"new Pods of (\d+) workloads?",
+        "no_answer": r"(\d+) workloads? gave no answer",
+    }
+    if verdict == "Yes":
+        sentence = re.sub(r"(\d),(\d)", r"\1\2", sentence).replace("the only Pod", "all 1 Pod")
+        numbers_of |= {"pods": r"all (\d+) Pods?", "asked": r"(\d+) workloads? w(?:as|ere) asked"}
+        not_asked = re.search(r"asked; (.*) (?:was|were) not\)", sentence)
+        nouns = re.split(", | and ", not_asked[1]) if not_asked else []
+        listed = {}
+        for part in nouns:
+            number, _, noun = part.partition(" ")
+            one = noun.removesuffix("s") if int(number) > 1 and noun != "without Pods" else noun
+            listed[one.lower().replace(" ", "_")] = int(number)
+        if listed != expected["not_asked"]:
+            yield f"text: not asked {listed}, records: {expected['not_asked']}"
+    for name, pattern in numbers_of.items():
+        match = re.search(pattern, sentence)
+        if int(match[1] if match else 0) != expected[name]:
+            yield f"text: {match and match[0]}, records: {name} {expected[name]}"
+    if (verdict == "Yes") != expected["yes"] or expected["yes"] != (summary["exit_code"] == 0):
+        yield f"text: {verdict}, records: {expected['yes']}, exit code {summary['exit_code']}"
 
 
 def left_out(records: list[dict]) -> str:

@@ -76,7 +76,7 @@ def found(tool, before: dict, after: dict) -> list[str]:
 def test_a_container_that_is_gone_is_its_name_and_image(tool):
     secret = container("istio-proxy", IMAGE, env=[{"name": "A", "value": "x" * 100}])
     (removed,) = tool.find_differences(view(tool, secret), {})
-    assert removed.current == {"image": IMAGE, "position": "containers"}
+    assert removed.current == {"image": IMAGE, "position": "regular"}
     assert tool.difference_text(removed) == "would be removed: istio-proxy 1.26.2"
 
 

@@ -82,7 +82,7 @@ def test_a_sidecar_that_becomes_native(every_kind, run):
     every_kind.injector.native = True
     ended = run(every_kind, DRIFTED, *BOTH)
     assert verdicts(ended) == dict.fromkeys(ALL, "drifted") | {"shop/native": "up_to_date"}
-    assert lines(ended, "web") == ["istio-proxy.position: containers -> initContainers"]
+    assert lines(ended, "web") == ["istio-proxy.position: regular -> native"]
 
 
 def test_only_what_drifted_is_restarted(every_kind, run):

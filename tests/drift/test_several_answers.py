@@ -397,11 +397,11 @@ def test_images_come_first_then_containers_then_where_they_are(tool):
         ("b", "image"),
     ]
     found = [
-        tool.Difference(path, "containers", "initContainers" if path[1:] == ("position",) else "x")
+        tool.Difference(path, "regular", "native" if path[1:] == ("position",) else "x")
         for path in sorted(paths)
     ]
     found[found.index(next(d for d in found if d.path == ("b",)))] = tool.Difference(
-        ("b",), {"image": "b:1", "position": "containers"}, None
+        ("b",), {"image": "b:1", "position": "regular"}, None
     )
     decision = a_workload(tool, differences=found)
     lines = tool.difference_lines(decision)

@@ -46,7 +46,7 @@ SEEN = (
     Seen(
         3,
         "--fail-on-drift does not count Pods",
-        '            failures["not up to date"] += self.not_up_to_date().total()\n',
+        '            failures["not_up_to_date"] += self.not_up_to_date().total()\n',
         "            pass\n",
     ),
     Seen(

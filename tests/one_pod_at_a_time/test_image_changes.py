@@ -234,7 +234,7 @@ def change_all(tool, fates: list[str], unready: set[int] = frozenset(), schedule
     rollout = a_rollout(tool, cluster, *options, signals=signals, sidecars=["agent"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool.time, "monotonic", lambda: clock.now)
-        result = rollout.carry_out(planned, lambda line: None)
+        result = rollout.result_of(planned, lambda line: None)
     return result, cluster
 
 

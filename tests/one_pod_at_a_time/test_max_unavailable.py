@@ -182,7 +182,7 @@ def test_for_any_owner_the_rule_holds(tool, states, todo, most, ordered):
     eviction.owner, eviction.owner_obj, eviction.pods = ref, cluster.obj, cluster.pods
     eviction.todo = set(map(str, todo))
     eviction.read = lambda: None
-    eviction.decide_on = lambda pods: pods
+    eviction.old_among = lambda pods: pods
     waited: list[int] = []
     eviction.wait_for_batch = lambda: waited.append(len(eviction.batch))
 

@@ -22,7 +22,7 @@ RECORDS = {
         "selected": "false: left by `--max-rollouts`",
         "uid": "of the workload",
         "started_before": "only Pods created before it are old; null: whatever their age",
-        "sidecar_hash": "of what new Pods would get, as in the annotation `*.rollout.revision`",
+        "sidecar_hash": "of what new Pods would get (with `--only-drifted`), as in the annotation `*.rollout.revision`",
         "pods": "`total`, `replaced` (column PODS), `old` (column OLD)",
         "sidecars": "that run: `name`, `image`, `native`, `init`",
         "oldest_pod": "when it was created",

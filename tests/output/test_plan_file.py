@@ -70,7 +70,7 @@ def test_a_row_that_was_not_rolled_out_is_applied_only_if_a_person_left_it(
     for plan in (None, {}):
         totals = tool.Totals(options_of(tool, plan=plan))
         totals.count(tool.Result(a_workload(tool), tool.Outcome[outcome], "", code=code))
-        assert totals.failed["not applied"] == (plan is not None and not is_applied)
+        assert totals.failed["not_applied"] == (plan is not None and not is_applied)
 
 
 def test_only_the_workloads_of_a_plan_are_rolled_out_in_its_order(fleet, run, tmp_path):

@@ -101,6 +101,24 @@ def test_a_dry_run(company, tool, monkeypatch, options):
     check(tool, monkeypatch, company, *options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--expect-image=*:1.27.*",),
+        ("--expect-image=*:1.26.*", ISTIO),
+        ("--expect-image=*",),
+        ("--expect-image=*", "-n=shop"),
+        ("--expect-annotation=sidecar.istio.io/status=*",),
+        ("--expect-annotation=team=payments", "-n=shop"),
+    ],
+    ids=" ".join,
+)
+def test_an_answer(company, tool, monkeypatch, options):
+    _, text, records = text_and_records(tool, monkeypatch, company, *options)
+    assert of(records, "summary")[0]["expected"]
+    assert list(wrong_numbers(text, records, compares=False)) == []
+
+
 def test_before_and_after_runs(tool, monkeypatch):
     with EmbeddedCluster("demo") as cluster:
         demo.fill(cluster)

@@ -47,8 +47,8 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
 
     found = a_workload(tool)
     rollout = a_rollout(tool, Lost())
-    monkeypatch.setattr(tool.Restart, "check", lambda *parts, **fields: None)
-    result = rollout.carry_out(found, str)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
+    result = rollout.result_of(found, str)
     assert (result.outcome, result.message, result.stop_reason) == (
         tool.Outcome.FAILED,
         "it may have been restarted: away",
@@ -146,7 +146,7 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
             raise AssertionError("a write after a signal")
 
     object.__setattr__(rollout, "cluster", Cluster())
-    monkeypatch.setattr(tool.Restart, "check", lambda *parts, **fields: None)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
     with pytest.raises(tool.EndedError) as caught:
         tool.Restart(rollout, a_workload(tool), str).patch()
     error = caught.value

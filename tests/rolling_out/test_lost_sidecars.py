@@ -357,12 +357,12 @@ def sidecars_of(tool, *names: str) -> tuple:
 def test_which_sidecars_a_new_pod_lacks(tool, given, before, after, missing):
     planned = a_workload(tool, sidecars=sidecars_of(tool, *before))
     options = options_of(tool, sidecars=given)
-    assert tool.missing_sidecars(planned, after, options) == missing
+    assert tool.sidecars_lost_by(planned, after, options) == missing
     gone = tuple(tool.Difference((name,), {"name": name}, None) for name in before)
     told = a_workload(tool, sidecars=planned.found.sidecars, differences=gone)
     allowed = options_of(tool, sidecars=given, allow_removal=True)
-    assert tool.missing_sidecars(told, after, allowed) == []
-    assert tool.missing_sidecars(planned, after, allowed) == missing  # the plan did not say so
+    assert tool.sidecars_lost_by(told, after, allowed) == []
+    assert tool.sidecars_lost_by(planned, after, allowed) == missing  # the plan did not say so
 
 
 def test_pods_that_were_scaled_down_are_not_lost(cluster, start):
@@ -394,13 +394,13 @@ def test_evicted_pods_keep_no_annotation(cluster, run):
 def test_pods_with_the_same_containers_are_asked_about_once(tool, monkeypatch):
     """What a Pod should have depends on all Pods of its workload: of 5,000, that would be quadratic."""
     asked = []
-    missing = tool.missing_sidecars
+    missing = tool.sidecars_lost_by
 
     def counted(workload, names, options):
         asked.append(names)
         return missing(workload, names, options)
 
-    monkeypatch.setattr(tool, "missing_sidecars", counted)
+    monkeypatch.setattr(tool, "sidecars_lost_by", counted)
     names = [["app", "istio-proxy"], ["app"], ["app", "istio-proxy"], ["app"]]
     pods = [
         {"metadata": {"name": f"web-{n}", "uid": f"{n}"}, "spec": pod_spec(*map(container, found))}
@@ -409,5 +409,5 @@ def test_pods_with_the_same_containers_are_asked_about_once(tool, monkeypatch):
     sidecars = frozenset([tool.Sidecar("istio-proxy", "x", False)])
     rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
     work = tool.Restart(rollout, a_workload(tool, sidecars=sidecars), str)
-    assert [work.missing_in(pod) for pod in pods] == [[], ["istio-proxy"]] * 2
+    assert [work.lost_in(pod) for pod in pods] == [[], ["istio-proxy"]] * 2
     assert sorted(map(sorted, asked)) == [["app"], ["app", "istio-proxy"]]

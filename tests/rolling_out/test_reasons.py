@@ -108,7 +108,7 @@ def test_where_no_pod_exists_an_event_says_why(cluster, run, kind, cause):
     cluster.settle()
     cluster.delete("ServiceAccount", "shop", "web")
     ended = run(unchecked(cluster), CONFIRM, *ALL, within(cluster, 2))
-    told = message(ended).partition(" missing; ")[2]
+    told = message(ended).partition(" not created; ")[2]
     assert cause in told
     assert message(ended).endswith('serviceaccount "web" not found')
 
@@ -128,7 +128,7 @@ def test_without_the_permission_to_list_events_that_is_said(cluster, run):
     ]
     ended = run(cluster.kubeconfig_of("other", rules), CONFIRM, *ALL, within(cluster, 2))
     assert message(ended).startswith(
-        "1 of 1 Pod missing; cannot read its events: 403 events is forbidden"
+        "1 of 1 Pod not created; cannot read its events: 403 events is forbidden"
     )
 
 
@@ -239,7 +239,7 @@ def test_a_pod_that_does_not_end(cluster, run):
     cluster.kubelet.gone_after = 60
     ended = run(cluster, CONFIRM, *ALL, within(cluster, 2))
     assert re.fullmatch(
-        r"1 of 2 Pods missing: waiting for Pod db-1 on node \S+ to terminate",
+        r"1 of 2 Pods not created: waiting for Pod db-1 on node \S+ to terminate",
         message(ended),
     )
 

@@ -162,7 +162,7 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures, are_o
     assert kubectl.most_of_a_service <= 1
     assert set(cluster.patched.values()) <= {1}  # each patched at most once
     assert sorted(r.planned.ref.name for r in results) == sorted(outcomes)  # each in one outcome
-    ended = {r.planned.ref.name: r.outcome.snake_case for r in results}
+    ended = {r.planned.ref.name: r.outcome.code for r in results}
     started = [name for name, outcome in ended.items() if outcome != "not_started"]
     assert sorted(started) == sorted(cluster.patched)
     for name in started:
@@ -222,7 +222,7 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     plan = [a_workload(tool, f"w{number}") for number in range(4)]
     kubectl = FakeKubectl(dict.fromkeys(["w0", "w2", "w3"], "succeeded"), 1)
     results = run_all(tool, Lost(), kubectl, plan, 1)
-    ended = {r.planned.ref.name: (r.outcome.snake_case, r.message) for r in results}
+    ended = {r.planned.ref.name: (r.outcome.code, r.message) for r in results}
     rest = ("not_started", "no use") if status in (0, 401) else ("succeeded", "")
     # Without a response, it may yet be patched.
     outcome = "not_started" if status == 401 else "failed"
@@ -330,7 +330,8 @@ def test_what_ends_while_the_gate_is_asked_may_stop_the_run(tool, idle, monkeypa
 
     monkeypatch.setattr(tool.Gate, "is_open", is_open)
     waiting = tool.deque([tool.Task(a_workload(tool, "b"))])
-    scheduler.fill_slots(waiting)
+    scheduler.waiting = waiting
+    scheduler.fill_slots()
     assert (len(waiting), scheduler.in_progress) == (1, {})
     assert scheduler.signals.why_stopped().reason == "--max-failures=1 reached"
 
@@ -340,7 +341,8 @@ def test_a_failed_recheck_is_no_second_failure(tool, idle):
     task = begin(tool, scheduler, "a")
     for _ in range(2):
         assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == ""
-        scheduler.fill_slots(tool.deque([task]))
+        scheduler.waiting = tool.deque([task])
+        scheduler.fill_slots()
     assert scheduler.failures == 1
     assert list(scheduler.rechecks) == [task] * 2
 

@@ -227,7 +227,7 @@ def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str
         patch.setattr(tool.time, "monotonic", lambda: cluster.clock)
         work = tool.Restart(rollout, a_workload(tool, ref=ref), lambda line: None)
         result = work.verify()
-    return result.outcome.snake_case, result.message
+    return result.outcome.code, result.message
 
 
 def test_that_no_other_rollout_may_start_does_not_hurry_it(tool):
@@ -282,7 +282,7 @@ AWAY = RuntimeError("the API server is away")
         ({5: UNREADY, 9: [ready_pod()]}, "succeeded", ""),
         ({5: UNREADY, 9: [ready_pod()], 20: UNREADY, 24: [ready_pod()]}, "succeeded", ""),
         ({5: [], 30: [ready_pod(name="web-1")]}, "succeeded", ""),  # moved to another node
-        ({5: [TERMINATING]}, "incomplete", "missing: waiting for Pod web-0 to terminate"),
+        ({5: [TERMINATING]}, "incomplete", "not created: waiting for Pod web-0 to terminate"),
         ({5: [ready_pod(), STARTING]}, "succeeded", ""),  # of an autoscaler
         ({5: [ready_pod(), ready_pod(1, name="web-1")]}, "succeeded", ""),  # before it was seen
         ({5: [ready_pod(), STUCK]}, "incomplete", "web-1: container app: ImagePullBackOff"),

@@ -52,7 +52,7 @@ def test_the_last_pod_disappears_while_its_budget_is_waited_for(cluster, start, 
         0, 0, 0, **{("lost" if state == "ignored" else "not_created"): 1}
     )
     if state == "denies":
-        assert messages(ended)["lone"] == "1 of 1 Pod missing"
+        assert messages(ended)["lone"] == "1 of 1 Pod not created"
 
 
 @pytest.mark.embedded("whose answers can be replaced")

@@ -88,7 +88,7 @@ def test_who_asks_for_an_hour_is_asked_again_after_half_a_minute(tool, monkeypat
     object.__setattr__(rollout, "cluster", Cluster())
     pauses: list[float] = []
     monkeypatch.setattr(rollout.signals, "wait", lambda seconds, *parts: pauses.append(seconds))
-    monkeypatch.setattr(tool.Restart, "check", lambda *parts, **fields: None)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
     with pytest.raises(tool.ApiError, match="invalid"):
         tool.Restart(rollout, a_workload(tool), str).patch()
     assert pauses[0] == 30
@@ -155,7 +155,7 @@ def test_a_worker_that_cannot_go_on_delivers_a_result(cluster, run, tool, monkey
     def fail(*parts) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(tool.Rollouts, "carry_out", fail)
+    monkeypatch.setattr(tool.Rollouts, "result_of", fail)
     ended = run(cluster, CONFIRM)
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "failed"}
     assert messages(ended)["a"] == "can't start new thread"

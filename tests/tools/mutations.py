@@ -362,8 +362,8 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "missing = missing_sidecars(draft.planned or draft, unpacked(view), options)",
-        "missing = missing_sidecars(draft.planned, unpacked(view), options) if draft.planned else []",
+        "lost = sidecars_lost_by(draft.planned or draft, unpacked(view), options)",
+        "lost = sidecars_lost_by(draft.planned, unpacked(view), options) if draft.planned else []",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
@@ -504,7 +504,7 @@ MUTATIONS = (
     Mutation(
         "evict: Pods that others have replaced meanwhile are evicted",
         "evicting_meanwhile in_place image_changes",
-        "            if self.decide_on([pod]):\n                return pod\n",
+        "            if self.old_among([pod]):\n                return pod\n",
         "            return pod\n",
     ),
     Mutation(
@@ -579,7 +579,7 @@ MUTATIONS = (
     Mutation(
         "exit codes: drift is a success for an audit",
         "fail_on_drift",
-        '            failures["not up to date"] += self.not_up_to_date().total()\n',
+        '            failures["not_up_to_date"] += self.not_up_to_date().total()\n',
         "            pass\n",
     ),
     # Who, why, what
@@ -685,8 +685,8 @@ MUTATIONS = (
     Mutation(
         "expected: new Pods may lose the sidecar",
         "expected",
-        "    missing = missing_sidecars(draft, unpacked_object(today.view), options)\n    if missing:\n        return f",
-        "    missing = []\n    if missing:\n        return f",
+        "    lost = sidecars_lost_by(draft, unpacked_object(today.view), options)\n    if lost:\n        return f",
+        "    lost = []\n    if lost:\n        return f",
     ),
     Mutation(
         "expected: no answer is no no",
@@ -721,7 +721,7 @@ MUTATIONS = (
     Mutation(
         "audit: nothing was checked, and all is well",
         "census missing",
-        '                failures["nothing checked"] = int(not self.checked or bool(self.unmatched))\n',
+        '                failures["nothing_checked"] = int(not self.checked or bool(self.unmatched))\n',
         "                pass\n",
     ),
     Mutation(
@@ -781,8 +781,8 @@ MUTATIONS = (
     Mutation(
         "expected: what is gone was deleted",
         "expected",
-        '            is_known = known and known.code != "gone"',
-        "            is_known = bool(known)",
+        '            is_known = decision and decision.code != "gone"',
+        "            is_known = bool(decision)",
     ),
     Mutation(
         "injector down: rollouts start",
@@ -873,8 +873,8 @@ MUTATIONS = (
     Mutation(
         "verified: --allow-removal allows every removal",
         "verified_outcomes",
-        "        wanted = wanted.difference(comparison.removed)\n",
-        "        wanted = set()\n",
+        "        lost = lost.difference(comparison.removed)\n",
+        "        lost = set()\n",
     ),
     # Pods that lack the sidecar beside Pods that have it
     # No harm
@@ -1139,8 +1139,8 @@ MUTATIONS = (
     Mutation(
         "verification: another container of a pattern is as good",
         "several_injectors lost_sidecars",
-        "    wanted = wanted.difference(names)\n    if options.allow_removal:\n",
-        "    wanted = wanted.difference(names)\n    wanted = {n for n in wanted if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    if options.allow_removal:\n",
+        "    lost = lost.difference(names)\n    if options.allow_removal:\n",
+        "    lost = lost.difference(names)\n    lost = {n for n in lost if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    if options.allow_removal:\n",
     ),
     # Counts
     Mutation(
@@ -1607,8 +1607,8 @@ MUTATIONS = (
     Mutation(
         "audit: what is being deleted is drift",
         "fail_on_drift",
-        "@rule(Known.OBJECT, is_audited=False)\ndef being_deleted",
-        "@rule(Known.OBJECT)\ndef being_deleted",
+        "@rule(Known.EXISTS, is_audited=False)\ndef being_deleted",
+        "@rule(Known.EXISTS)\ndef being_deleted",
     ),
     Mutation(
         "lists: what needs another method has no rank",
