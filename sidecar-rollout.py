@@ -127,7 +127,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 VERSION = "0.7.0"
@@ -365,7 +364,7 @@ class Difference(NamedTuple):
 
 Path = tuple[str, ...]
 Ignored = frozenset[Path]  # of values that differ between any two new Pods
-ALL_NAMES = "*"  # in such a path: only names that both sides have are compared there
+SHARED_NAMES = "*"  # in such a path: only names that both sides have are compared there
 
 
 class LivePod(NamedTuple):
@@ -385,10 +384,10 @@ class LivePod(NamedTuple):
     uid: str = ""
     unexpected: tuple[str, str] = ("", "")  # a code, and what is not as expected
     revision: str = ""  # of its Pod template, by a label; see new_pods
-    restarts: frozenset[str] = frozenset()  # see timestamps_in
+    restart_times: frozenset[str] = frozenset()  # see timestamps_in
 
 
-NOTHING: Any = MappingProxyType({})  # shared by all: there may be 30,000 workloads
+NOTHING: Any = {}  # shared by all, not to be changed: there may be 30,000 workloads
 
 
 class StartError(Exception):
@@ -511,7 +510,7 @@ def human_duration(seconds: float) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     parts = [(days, "d"), (hour, "h"), (minute, "m"), (second, "s")]
-    while len(parts) > 1 and not parts[0][0]:
+    while parts and not parts[0][0]:
         parts.pop(0)
     texts = [f"{number}{unit}" for number, unit in parts[:2] if number]
     return "".join(texts) or "0s"
@@ -1117,6 +1116,11 @@ def view_of(pod: Json, names: Names) -> bytes:
     return normal_view(text)
 
 
+def view_of_others(pod: Json, names: Names) -> bytes:
+    """Return the containers that are not named; see view_of."""
+    return view_of(pod, [name for name in container_names(pod) if not matches(name, names)])
+
+
 @functools.lru_cache(maxsize=4096)
 def normal_view(text: str) -> bytes:
     """Return the JSON of view_of in normal form. Cached: most Pods of a workload are equal."""
@@ -1271,7 +1275,8 @@ class Found:
     ref: ObjectRef  # of the Pods of a ReplicaSet, what its name implies until `merge`
     owners: tuple[ObjectRef, ...] = ()  # the controllers of the Pods
     pods: Sequence[LivePod] = ()
-    sample: bytes = b""  # one of the Pods, with a sidecar if any has it; see packed
+    sample: bytes = b""  # the metadata of a Pod, with a sidecar if any has it; see packed
+    others: bytes = b""  # the other containers of that Pod, with --only-drifted; see view_of
     sidecars: frozenset[Sidecar] = frozenset()  # of the plan's Pods; empty: none had one
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
     namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
@@ -1405,6 +1410,7 @@ class Decision:
     risk: Risk = Risk.SERVING
     problem: str = ""  # why it is unhealthy
     downtime: bool = False  # whether all its Pods may be away at once
+    min_ready: int = 0  # see min_ready_seconds
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
 
@@ -3218,8 +3224,7 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     ApiError for an odd Pod.
     """
     by_owner: dict[ObjectRef, list[LivePod]] = defaultdict(list)
-    samples: dict[ObjectRef, tuple[ObjectRef, bytes]] = {}
-    with_sidecar: set[ObjectRef] = set()
+    samples: dict[ObjectRef, Found] = {}  # of one of the Pods, if possible with a sidecar
     scan = Scan()
     for pod in pods:
         try:
@@ -3236,20 +3241,19 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
             is_custom = "." in owner.group
             if live.sidecars or has_template(owner) or is_custom:
                 by_owner[owner].append(live)
-                if owner not in samples or (live.sidecars and owner not in with_sidecar):
-                    metadata = without_keys(pod["metadata"], "managedFields")
-                    sample = packed({"metadata": metadata, "spec": pod["spec"]})
-                    samples[owner] = implied_workload(owner, pod), sample
-                if live.sidecars:
-                    with_sidecar.add(owner)
+                if owner not in samples or (live.sidecars and not samples[owner].sidecars):
+                    sample = packed({"metadata": without_keys(pod["metadata"], "managedFields")})
+                    others = view_of_others(pod, options.sidecars) if options.only_drifted else b""
+                    ref = implied_workload(owner, pod)
+                    samples[owner] = Found(ref, (owner,), (), sample, others, live.sidecars)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
     owners = []
     for owner, own in by_owner.items():
-        ref, sample = samples[owner]
-        if owner in with_sidecar or has_template(owner):
-            owners.append(Found(ref, (owner,), own, sample, sidecars_of(own)))
+        found = samples[owner]
+        if found.sidecars or has_template(owner):
+            owners.append(replace(found, pods=own, sidecars=sidecars_of(own)))
     return owners, scan
 
 
@@ -3300,7 +3304,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         uid=uid_of(pod),
         unexpected=unexpected_in(pod, options) if options.only_drifted else ("", ""),
         revision=interned(labels.get("controller-revision-hash") or labels.get(HASH_LABEL, "")),
-        restarts=interned(frozenset(timestamps_in(annotations_of(pod), is_controlled=True))),
+        restart_times=interned(frozenset(timestamps_in(annotations_of(pod), is_controlled=True))),
     )
 
 
@@ -3367,13 +3371,18 @@ def hash_of(today: Today) -> str:
     """
     if not today.view:
         return ""
-    text = json.dumps(comparable(unpacked(today.view), today.ignored))
+    return hash_of_view(today.view, today.ignored)
+
+
+@functools.lru_cache(maxsize=4096)  # 0.94 of the time of --only-drifted: many have the same view
+def hash_of_view(view: bytes, ignored: Ignored) -> str:
+    text = json.dumps(comparable(unpacked(view), ignored))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def comparable(value: Any, ignored: Ignored = frozenset(), path: Path = ()) -> Any:
     """Return a value without what is different in each new Pod, its lists in one order."""
-    if path in ignored or (*path, ALL_NAMES) in ignored:
+    if path in ignored or (*path, SHARED_NAMES) in ignored:
         return None
     if isinstance(value, dict):
         return {key: comparable(value[key], ignored, (*path, key)) for key in sorted(value)}
@@ -3398,7 +3407,7 @@ def find_differences(
     current, expected = as_objects(current, expected)
     if isinstance(current, dict) and isinstance(expected, dict):
         names = current.keys() | expected.keys()
-        if (*path, ALL_NAMES) in ignored:
+        if (*path, SHARED_NAMES) in ignored:
             names = current.keys() & expected.keys()
         for name in sorted(names):
             place = (*path, name)
@@ -3480,7 +3489,7 @@ def ignored_paths(
         elif len(values) == 2:
             ignored.add(path)
         else:  # the answers may have other names there, but equally many
-            names = (*path[:-1], ALL_NAMES)
+            names = (*path[:-1], SHARED_NAMES)
             ignored.add(names)
             surplus[names] += 1 if other is None else -1
     doubtful += [names for names, more in surplus.items() if more]
@@ -3535,13 +3544,10 @@ def injected_view(pod: Json, names: Names) -> bytes:
     return view_of(pod, [name for name in injected_names(pod) if matches(name, names)])
 
 
-def view_of_others(pod: Json, names: Names) -> bytes:
-    """Return the containers that are not named; see view_of."""
-    return view_of(pod, [name for name in container_names(pod) if not matches(name, names)])
-
-
 def other_changes(live: bytes, expected: bytes, ignored: Ignored = frozenset()) -> Names:
     """Return which other containers of the Pod would differ, too."""
+    if live == expected:
+        return []
     differences = find_differences(unpacked(live), unpacked(expected), ignored)
     return sorted({f"container {difference.path[0]}" for difference in differences})
 
@@ -3734,6 +3740,9 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     """Return what would be created, by two answers, or why that is not known."""
     if second.error:
         return replace(first, error=second.error)
+    unexpected = first.unexpected or second.unexpected
+    if (first.view, first.others) == (second.view, second.others):
+        return replace(first, unexpected=unexpected)
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
     ignored, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view), running)
     if doubtful:
@@ -3747,12 +3756,11 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
         why = "it has a few possible values, or the injector is being upgraded"
         return replace(first, error=ApiError(200, f"{text}: {why}"))
     ignored_in_others, _ = ignored_paths(unpacked(first.others), unpacked(second.others))
-    live = view_of_others(unpacked(found.sample), options.sidecars)
     return replace(
         first,
         ignored=ignored,
-        other_changes=other_changes(live, first.others, ignored_in_others),
-        unexpected=first.unexpected or second.unexpected,
+        other_changes=other_changes(found.others, first.others, ignored_in_others),
+        unexpected=unexpected,
     )
 
 
@@ -3770,7 +3778,7 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
         if options.include_config:
             configs = configs_of(pod, found.ref.namespace, options)
         others = view_of_others(pod, names)
-        changes = other_changes(view_of_others(sample, names), others)
+        changes = other_changes(found.others or others, others)  # without --only-drifted, none
         view = injected_view(pod, names)
         return Today(view, others, changes, configs, unexpected=unexpected_part(pod, options))
     except ApiError as error:
@@ -3995,6 +4003,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         risk=Risk.UNHEALTHY if problem else risk,
         problem=problem,
         downtime=may_all_be_away(found, method, options),
+        min_ready=min_ready_seconds(obj),
     )
 
 
@@ -4408,7 +4417,7 @@ def new_pods(found: Found) -> list[LivePod]:
     old one.
     """
     times = set(timestamps_of(found.obj))
-    pods = [pod for pod in found.pods if pod.restarts >= times]
+    pods = [pod for pod in found.pods if pod.restart_times >= times]
     latest = max((pod.created for pod in pods), default=None)
     revisions = {pod.revision for pod in pods if pod.created == latest}
     revision = nested(found.obj, "status.updateRevision")
@@ -4604,7 +4613,7 @@ def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
         pods += found.pods
         if found.sidecars and not example.sidecars:
             example = found
-    return Found(ref, tuple(owners), pods, example.sample, sidecars_of(pods))
+    return Found(ref, tuple(owners), pods, example.sample, example.others, sidecars_of(pods))
 
 
 def read_lists(
@@ -4742,8 +4751,8 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
 
 def decide_all(
     cluster: Cluster, everything: Iterable[Found], options: Options, progress: ProgressLine
-) -> tuple[dict[ObjectRef, Decision], list[ObjectRef]]:
-    """Return the decisions, and with --only-drifted which workloads were compared.
+) -> dict[ObjectRef, Decision]:
+    """Return the decisions, with --only-drifted on what was compared.
 
     Without it, only an answer tells which incomplete rollout a restart would repair.
     """
@@ -4762,13 +4771,13 @@ def decide_all(
         comparison = compared[found.ref]
         if options.only_drifted or not comparison.today.error:
             decided[found.ref] = decide(found, comparison, options)
-    return decided, [found.ref for found in asked if options.only_drifted]
+    return decided
 
 
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
     """Read the cluster, compare, decide, and return the plan."""
     everything, scan = read_cluster(cluster, options)
-    decided, compared = decide_all(cluster, everything, options, progress)
+    decided = decide_all(cluster, everything, options, progress)
     to_roll_out = []
     skips: list[Skip] = []
     never_completed = []
@@ -4788,7 +4797,8 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             continue  # the last is red by itself
         if why_never_completed(decision.found, options):
             never_completed.append(decision.ref)
-    asked = [decided[ref] for ref in compared if answer_of(decided[ref]) != "not_asked"]
+    compared = [row for row in decided.values() if row.comparison.verdict != Verdict.NOT_COMPARED]
+    asked = [row for row in compared if answer_of(row) != "not_asked"]
     injector, is_injector_down = injector_problem(asked, options)
     to_roll_out = in_rollout_order(to_roll_out)
     # In the order of --plan; without it, all places are equal.
@@ -4802,7 +4812,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         injector=injector,
         is_injector_down=is_injector_down,
         skips=sorted([*skips, *skipped_rows(decided, skips, scan, options)]),
-        compared=in_rollout_order([decided[ref] for ref in compared]),
+        compared=in_rollout_order(compared),
         decisions=[decision for decision in decided.values() if decision.found.pods],
         scan=scan,
     )
@@ -4848,7 +4858,11 @@ def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, 
         return text, True
     texts = []
     for name in options.sidecars:
-        having = [row for row in asked if any(matches(s.name, [name]) for s in row.found.sidecars)]
+        having = [
+            decision
+            for decision in asked
+            if any(matches(s.name, [name]) for s in decision.found.sidecars)
+        ]
         texts.append(why_silent(having, [name], options))
     return join_texts("; ", *texts), False
 
@@ -4859,23 +4873,23 @@ def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str
     Of one or two answers, the teams themselves may have turned injection off. A container that the
     Pod template states, with its image, nobody may have injected.
     """
-    rows = []
-    for row in asked:
-        template, view = nested(row.found.obj, "spec.template"), row.comparison.today.view
+    silent = []
+    for decision in asked:
+        template, view = nested(decision.found.obj, "spec.template"), decision.comparison.today.view
         stated = set(injected_names(template) if "spec" in template else ())
         if any(matches(name, names) for name in unpacked_object(view).keys() - stated):
             return ""
         if view and options.allow_removal:
             return ""
-        running = {sidecar.name for sidecar in row.found.sidecars} - stated
+        running = {sidecar.name for sidecar in decision.found.sidecars} - stated
         if any(matches(name, names) for name in running) or not stated:
-            rows.append(row)
-    verdicts = {row.comparison.verdict for row in rows}
-    if not rows or (len(rows) < 3 and verdicts != {Verdict.UNKNOWN}):
+            silent.append(decision)
+    verdicts = {decision.comparison.verdict for decision in silent}
+    if not silent or (len(silent) < 3 and verdicts != {Verdict.UNKNOWN}):
         return ""
-    texts = Counter(short_reason(row.comparison.message) or SILENT for row in rows)
+    texts = Counter(short_reason(decision.comparison.message) or SILENT for decision in silent)
     most = max(texts, key=lambda text: texts[text])
-    return f"no dry run returned {join_words(names, 'or')} (0 of {len(rows)}): {most}"
+    return f"no dry run returned {join_words(names, 'or')} (0 of {len(silent)}): {most}"
 
 
 def skips_of(decision: Decision) -> Iterator[Skip]:
@@ -5588,13 +5602,13 @@ class Work:
         During the soak, a container that restarts is a failure, and a Pod that is moved to another
         node is none: Pods that are not created, or cannot be read, have until its end.
         """
-        since = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
+        ready_if_older = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
         settled_by = time.monotonic() + SETTLE
         soak = self.options.soak or 0.0
         ends_at = 0.0  # of the soak, once it has begun (monotonic)
         before: dict[str, Json] = {}  # new Pods, as they were seen first
         while True:
-            result, progress = self.judge(since)
+            result, progress = self.judge(ready_if_older)
             deadline = settled_by
             if progress.uncreated or not result.counts:
                 deadline = max(settled_by, ends_at)
@@ -5982,8 +5996,8 @@ class PodByPod(Work):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.done = 0  # how many Pods were replaced or changed
-        self.left: set[str] = set()  # UIDs of selected Pods that need nothing ...
-        self.left_by = b""  # ... by this answer
+        self.spared: set[str] = set()  # UIDs of selected Pods that need nothing ...
+        self.spared_by = b""  # ... by this answer
         self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
@@ -6062,8 +6076,8 @@ class PodByPod(Work):
 
     def find_more(self) -> bool:
         """Return whether there is more to do. By another answer, Pods that were left may be old."""
-        if not self.todo and self.today.view != self.left_by:
-            self.left_by, self.todo = self.today.view, set(self.left)
+        if not self.todo and self.today.view != self.spared_by:
+            self.spared_by, self.todo = self.today.view, set(self.spared)
         return bool(self.todo)
 
     def prepare(self) -> None:
@@ -6086,8 +6100,8 @@ class PodByPod(Work):
             self.decide_again(pods=everything)  # see pending_template
         decision = self.decide_again(pods=own)
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
-        self.left = {uid_of(pod) for pod in own} - self.todo
-        self.left_by = self.today.view
+        self.spared = {uid_of(pod) for pod in own} - self.todo
+        self.spared_by = self.today.view
 
     def old_among(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
@@ -6178,7 +6192,7 @@ class PodByPod(Work):
                 continue
             if self.old_among([pod]):
                 return pod
-            if uid_of(pod) not in self.left and not self.is_done(pod):
+            if uid_of(pod) not in self.spared and not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
                 raise EndedError(Outcome.SKIPPED, text)
             self.todo.discard(uid_of(pod))
@@ -6204,15 +6218,15 @@ class PodByPod(Work):
         """Return what a Pod waits for; nothing if it may be taken now."""
         if not is_observed(self.owner_obj):
             return "waiting for its spec update to be observed"
-        is_possible = True
+        may_be_taken = True
         if is_ready(pod):
-            is_possible = self.away() < self.limit
+            may_be_taken = self.away() < self.limit
         elif self.is_ordered:
             lowest = nested(self.owner_obj, "spec.ordinals.start") or 0
             ready = [other for other in not_ending(self.pods) if is_ready(other)]
             lower = set(map(ordinal_of, ready))
-            is_possible = lower.issuperset(range(lowest, ordinal_of(pod)))
-        if is_possible:
+            may_be_taken = lower.issuperset(range(lowest, ordinal_of(pod)))
+        if may_be_taken:
             return ""
         return f"waiting for {self.awaited(pod)}"
 
@@ -6824,15 +6838,11 @@ class Scheduler:
         outcomes = [task.result.outcome for task in self.begun if task.result]
         return [found in FAILURES for found in outcomes if found in (*FAILURES, *SUCCESSES)]
 
-    @property
-    def failures(self) -> int:
-        return sum(self.failed)
-
     def limit_reached(self) -> Stop:
         """Return which limit is reached: --max-failures, or a few in a row."""
         limit = self.max_failures
         reason = ""
-        if limit and self.failures >= limit:
+        if limit and sum(self.failed) >= limit:
             reason = f"--max-failures={limit} reached"
         last = self.failed[-self.TOO_MANY_IN_A_ROW :]
         if not limit and sum(last) == self.TOO_MANY_IN_A_ROW:
@@ -7096,7 +7106,6 @@ class Report:
         # have lost it)
         self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
-        self.places: dict[ObjectRef, str] = {}  # in the rollout order; `-` is not selected
         # What is known of all owners of Pods by now; the code says why their Pods are left
         self.decided: dict[ObjectRef, Decision] = {}
         # Why Pods are left: in the plan, by an outcome; else by the code of the decision's rule
@@ -7105,7 +7114,7 @@ class Report:
         self.at_once = 1  # how many rollouts were in progress at most
         self.hint = " (use --log-level=debug to list all)"  # shown once
         # What the printed command needs to repair what lost its sidecar
-        self.needs_evict = self.needs_missing = False
+        self.needs_evict = self.needs_include_missing = False
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if not self.as_json:
@@ -7214,7 +7223,6 @@ class Report:
             )
         for position, workload in enumerate(plan.workloads, 1):
             is_selected = position <= plan.selected_count
-            self.places[workload.ref] = str(position) if is_selected else "-"
             self.why_left[workload.ref] = IN_THE_PLAN if is_selected else "max_rollouts"
             self.record(
                 "plan",
@@ -7357,7 +7365,7 @@ class Report:
             text = sidecar_text(sorted(workload.found.sidecars), self.with_names)
             sidecars.append(text or "<none>")
         columns = [
-            ["#", *(self.places[ref] for ref in refs)],
+            ["#", *map(str, range(1, len(refs) + 1))],
             ["NAMESPACE", *(ref.namespace for ref in refs)],
             ["WORKLOAD", *(f"{self.kind_of(ref)}/{ref.name}" for ref in refs)],
             ["PODS", *(str(workload.pods_replaced) for workload in workloads)],
@@ -7402,9 +7410,8 @@ class Report:
             notes.append(f"{count_of(count, 'Pod')} {verb} below the partition")
         if workload.downtime:
             notes.append("downtime")
-        min_ready = min_ready_seconds(workload.found.obj)
-        if min_ready:
-            notes.append(f"minReadySeconds {min_ready}")
+        if workload.min_ready:
+            notes.append(f"minReadySeconds {workload.min_ready}")
         return "; ".join(notes)
 
     def print_totals(self) -> None:
@@ -7428,7 +7435,7 @@ class Report:
             total = 0.0
             rows: dict[tuple[str, str], float] = defaultdict(float)  # behind the same Service
             for workload in selected:
-                seconds = each + min_ready_seconds(workload.found.obj)
+                seconds = each + workload.min_ready
                 total += seconds / workers_for(plan, self.options)
                 for service in services_of(workload):
                     rows[service] += seconds
@@ -7502,7 +7509,7 @@ class Report:
             if is_ordered_ready(planned.found.obj):
                 self.needs_evict = True
             if planned.method is not Method.RESTART or planned.found.controller:
-                self.needs_missing = True
+                self.needs_include_missing = True
         self.record(
             "result",
             planned.ref,
@@ -7545,7 +7552,8 @@ class Report:
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
                     self.census[shown_sidecar(pod.sidecars, containers)][code] += 1
-                self.totals.checked += is_audited(code) and bool(pod.sidecars or containers)
+                if is_audited(code) and (pod.sidecars or containers):
+                    self.totals.checked += 1
                 is_listed = is_audited(code) or bool(
                     pod.sidecars and (options.plan or options.is_question)
                 )
@@ -7653,7 +7661,7 @@ class Report:
                 self.print_census()
             self.print_unsuccessful()
             self.print_counts(seconds)
-        elif not (options.confirm or options.is_question):
+        elif not options.is_question:
             self.print("", "This was a dry run; nothing was changed.")
             if plan.workloads or self.needs_evict:
                 verb = "apply"
@@ -7700,7 +7708,7 @@ class Report:
         more = []
         if self.needs_evict and not self.options.evict:
             more.append("--evict")
-        if self.needs_missing:  # neither evictions nor operators keep our annotation
+        if self.needs_include_missing:  # neither evictions nor operators keep our annotation
             more.append("--include-missing")
             if not self.options.only_drifted:
                 more.append("--only-drifted")
@@ -7869,11 +7877,8 @@ def report_error(error: BaseException, signals: Signals, has_begun: bool, as_jso
     if isinstance(error, ApiError) and re.match("400 (unable to parse|found ')", str(error)):
         print_error("invalid value for --selector: %s", str(error).removeprefix("400 "))
         return 2
-    if isinstance(error, (StartError, ApiError)) and as_json:
-        print_error("%s (nothing was changed)", error)
-        return 3
     if isinstance(error, (StartError, ApiError)):
-        text, *output = error.args
+        text, *output = [str(error)] if as_json else error.args
         print_error("%s (nothing was changed)", text)
         with suppress(OSError):
             sys.stderr.writelines(f"{line}\n" for line in output if line)

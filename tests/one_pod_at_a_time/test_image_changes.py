@@ -485,7 +485,7 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
     """Its sidecar has ended, and it stays for its grace period or a finalizer."""
     rollout = a_rollout(tool, None, "--evict", sidecars=["agent"])
     work = tool.Eviction(rollout, a_workload(tool), lambda line: None)
-    monkeypatch.setattr(tool.Eviction, "desired", 1)
+    monkeypatch.setattr(tool.Eviction, "wanted", 1)
     old, new = a_pod(0, True), a_pod(1, True)
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     for found in (old, new):

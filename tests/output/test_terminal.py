@@ -49,7 +49,6 @@ def test_names_are_whole_where_the_list_of_differences_has_the_sidecar(
     report = a_report(DRIFTED, TEXT)
     sidecars = frozenset({tool.Sidecar("istio-proxy", "istio/proxyv2:1.26.2", False)})
     rows = [a_workload(tool, f"billing-reconciler-{n}", sidecars=sidecars) for n in range(2)]
-    report.places = {row.ref: "1" for row in rows}
     report.letters = {row.ref: "a" for row in rows}
     header, *lines = report.table(rows)
     text = "\n".join(lines)
@@ -117,7 +116,6 @@ def test_the_longest_names_are_whole_on_a_narrow_terminal(a_report, tool, monkey
     report = a_report(TEXT)
     names = [f"mobile-cron-scheduler-of-the-west-coast-{number}" for number in range(3)]
     rows = [a_workload(tool, name, problem="CrashLoopBackOff") for name in names]
-    report.places = {row.ref: "1" for row in rows}
     report.plan = tool.Plan(workloads=rows)
     lines = report.table(rows)
     assert [name for name in names if any(f"/{name} " in line for line in lines)] == names

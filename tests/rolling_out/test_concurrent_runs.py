@@ -354,7 +354,7 @@ def test_which_pods_are_new_is_told_by_themselves(tool, pods, status, new):
         created = datetime(2026, 1, 1, 0, 0, second, tzinfo=timezone.utc)
         stamps |= set(stamp)
         live = tool.LivePod(name, created, True, frozenset())
-        found.append(live._replace(revision=revision, restarts=frozenset(stamp)))
+        found.append(live._replace(revision=revision, restart_times=frozenset(stamp)))
     annotations = {}
     for stamp in stamps:
         annotations["sidecarRollout.rollout.timestamp"] = stamp

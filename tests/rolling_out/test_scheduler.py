@@ -343,7 +343,7 @@ def test_a_failed_recheck_is_no_second_failure(tool, idle):
         assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == ""
         scheduler.waiting = tool.deque([task])
         scheduler.fill_slots()
-    assert scheduler.failures == 1
+    assert sum(scheduler.failed) == 1
     assert list(scheduler.rechecks) == [task] * 2
 
 
