@@ -4,6 +4,7 @@
     .venv/bin/python tests/tools/mutations.py evict       # those with this word in their name
     .venv/bin/python tests/tools/mutations.py evict --control-plane  # on a real control plane, where the tests run on both
     .venv/bin/python tests/tools/mutations.py --list
+    .venv/bin/python tests/tools/mutations.py --check     # only whether each fits the script and can be compiled
 
 Each mutation is made in a copy of the repository, and only the tests that are specified for it run. It survives if they
 pass. Exit code 0: none survived, 1: at least one did, 2: one no longer fits the script.
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -136,8 +138,8 @@ MUTATIONS = (
     Mutation(
         "limits: one failure more than --max-failures",
         "failure_limits scheduler",
-        "self.failures >= limit",
-        "self.failures > limit",
+        "sum(self.failed) >= limit",
+        "sum(self.failed) > limit",
     ),
     Mutation(
         "limits: six failures in a row",
@@ -185,7 +187,7 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: all Pods are new",
         "earlier_rollouts concurrent_runs",
-        "    pods = [pod for pod in found.pods if pod.restarts >= times]\n",
+        "    pods = [pod for pod in found.pods if pod.restart_times >= times]\n",
         "    pods = found.pods\n",
     ),
     Mutation(
@@ -727,14 +729,14 @@ MUTATIONS = (
     Mutation(
         "injector down: two workloads are enough",
         "silent_injector",
-        "    if not rows or (len(rows) < 3 and verdicts",
-        "    if not rows or (len(rows) < 2 and verdicts",
+        "    if not silent or (len(silent) < 3 and verdicts",
+        "    if not silent or (len(silent) < 2 and verdicts",
     ),
     Mutation(
         "injector down: it must have answered",
         "silent_injector",
-        "            rows.append(row)\n    verdicts",
-        "            if view:\n                rows.append(row)\n    verdicts",
+        "            silent.append(decision)\n    verdicts",
+        "            if view:\n                silent.append(decision)\n    verdicts",
     ),
     Mutation(
         "injector down: a sidecar that the Pod template states counts",
@@ -757,8 +759,8 @@ MUTATIONS = (
     Mutation(
         "expected: the second answer does not count",
         "expected",
-        "        unexpected=first.unexpected or second.unexpected,\n",
-        "",
+        "    unexpected = first.unexpected or second.unexpected\n",
+        "    unexpected = first.unexpected\n",
     ),
     Mutation(
         "in place: of several containers, any one that was restarted counts for all",
@@ -1023,8 +1025,8 @@ MUTATIONS = (
     Mutation(
         "evict: one Pod more than --max-unavailable",
         "max_unavailable",
-        "is_possible = self.away() < self.limit",
-        "is_possible = self.away() <= self.limit",
+        "may_be_taken = self.away() < self.limit",
+        "may_be_taken = self.away() <= self.limit",
     ),
     Mutation(
         "evict: what was unavailable from the start is waited for in each batch",
@@ -1279,8 +1281,8 @@ MUTATIONS = (
     Mutation(
         "changing values: the hash has what varies",
         "several_answers",
-        "comparable(unpacked(today.view), today.ignored)",
-        "comparable(unpacked(today.view))",
+        "comparable(unpacked(view), ignored)",
+        "comparable(unpacked(view))",
     ),
     Mutation(
         "changing values: the order of a list counts",
@@ -1631,7 +1633,7 @@ MUTATIONS = (
     Mutation(
         "evictions: by another answer, Pods that are left stay",
         "evicting_answers",
-        "            self.left_by, self.todo = self.today.view, set(self.left)\n",
+        "            self.spared_by, self.todo = self.today.view, set(self.spared)\n",
         "            pass\n",
     ),
     Mutation(
@@ -1663,6 +1665,30 @@ def mutated(text: str, mutation: Mutation) -> str:
     return text.replace(mutation.old, mutation.new)
 
 
+def problems(chosen: Sequence[Mutation], text: str) -> Iterator[str]:
+    """Yield why mutations cannot be tried. They are compiled several at a time, which takes long."""
+    fitting = []
+    for mutation in chosen:
+        for name in mutation.tests.split():
+            if not [*TOP.glob(f"tests/*/test_{name}.py")]:
+                yield f"{mutation.name}: there is no test_{name}.py"
+        try:
+            if mutated(text, mutation) == text:
+                yield f"{mutation.name}: it changes nothing"
+            fitting.append(mutation)
+        except ValueError as error:
+            yield str(error)
+    while fitting:
+        changed, others = text, []
+        for mutation in fitting:
+            try:
+                changed = mutated(changed, mutation)
+            except ValueError:  # another one has changed the same text
+                others.append(mutation)
+        compile(changed, SCRIPT, "exec")
+        fitting = others
+
+
 def run_tests(folder: Path, names: str, *more: str) -> bool:
     """Return whether the tests pass in a folder."""
     found = [path for name in names.split() for path in TOP.glob(f"tests/*/test_{name}.py")]
@@ -1686,17 +1712,18 @@ def main() -> int:
     parser.add_argument("--control-plane", action="store_true", help="on a real control plane")
     parser.add_argument("--jobs", type=int, default=6, help="so many at a time; default: 6")
     parser.add_argument("--list", action="store_true", help="show the names and the tests")
+    parser.add_argument("--check", action="store_true", help="run no tests")
     options = parser.parse_args()
     chosen = [mutation for mutation in MUTATIONS if options.word in mutation.name]
     if options.list:
         print("\n".join(f"{mutation.name}  ({mutation.tests})" for mutation in chosen))
         return 0
     text = (TOP / SCRIPT).read_text()
-    try:
-        texts = [mutated(text, mutation) for mutation in chosen]
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    found = [*problems(chosen, text)]
+    if found or options.check:
+        print("".join(f"error: {problem}\n" for problem in found), end="", file=sys.stderr)
+        return 2 if found else 0
+    texts = [mutated(text, mutation) for mutation in chosen]
     where = ["--control-plane"] if options.control_plane else []
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         folders: queue.SimpleQueue[Path] = queue.SimpleQueue()
