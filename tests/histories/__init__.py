@@ -187,11 +187,16 @@ def shorten(
     deadline = time.monotonic() + seconds
 
     def fails(candidate: History) -> bool:
-        return any(
-            any(v.point == point for v in play(candidate, tool, shared).violations)
-            for _ in range(tries)
-            if time.monotonic() < deadline
-        )
+        for _ in range(tries):
+            if time.monotonic() >= deadline:
+                return False
+            try:
+                played = play(candidate, tool, shared)
+            except Exception:  # without this part it cannot be played
+                return False
+            if any(v.point == point for v in played.violations):
+                return True
+        return False
 
     while True:
         found = next((h for h in shorter(history) if fails(h)), None)
