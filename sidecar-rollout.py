@@ -965,13 +965,13 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
 
 def timestamps_in(annotations: Labels, is_controlled: bool, prefix: str = "") -> list[str]:
     """Return the times in annotations of a Pod template, or of a Pod; see timestamps_of."""
-    end = f"{prefix}.rollout.timestamp"
     times = []
     for key, value in annotations.items():
+        is_ours = key.endswith(".rollout.timestamp")
+        if prefix:
+            is_ours = key == f"{prefix}.rollout.timestamp"
         if key == RESTARTED_AT:
             is_ours = is_controlled
-        else:
-            is_ours = key == end if prefix else key.endswith(end)
         if is_ours:
             times.append(value)
     return times
@@ -1191,9 +1191,15 @@ def parsed_json(text: str) -> Any:
     """
     if text.strip()[:1] not in ("{", "["):
         return text
-    depths = itertools.accumulate((c in "{[") - (c in "}]") for c in text)  # after each character
+    depth = deepest = 0
+    for character in text:
+        if character in "{[":
+            depth += 1
+        elif character in "}]":
+            depth -= 1
+        deepest = max(deepest, depth)
     has_null = re.search(r"\bnull\b", text)  # which is not the same as nothing
-    if max(depths) > 32 or has_null:
+    if deepest > 32 or has_null:
         return text
     try:
         return json.loads(text)
@@ -3792,7 +3798,11 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
 
 
 def template_source(cluster: Cluster, found: Found) -> Json:
-    """Return the object whose template a workload's Pods come back from. ApiError if unknown."""
+    """Return the object whose template a workload's Pods come back from. ApiError if unknown.
+
+    It is the workload, or of a paused Deployment and of Pods without a workload the owner of the
+    Pods, such as a ReplicaSet.
+    """
     obj = found.obj
     owner, *others = found.owners
     if is_workload(found.ref) and not is_paused(obj):
