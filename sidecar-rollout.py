@@ -1339,10 +1339,6 @@ class Found:
         return is_ordered_ready(self.obj) and bool(self.pods_that_lost)
 
     @property
-    def oldest_pod(self) -> datetime:
-        return min(pod.created for pod in self.pods)
-
-    @property
     def controller(self) -> ObjectRef | None:
         """Return the owner of a workload, such as a Prometheus, which may revert changes."""
         if not is_workload(self.ref):
@@ -2145,11 +2141,10 @@ UNSET: tuple[Any, ...] = (None, False, [], NO_CUTOFF, Amount(100, is_percentage=
 def find_contradiction(given: argparse.Namespace) -> str:
     """Return what is wrong with the options together, or an empty text."""
     types = types_of(given.workloads)
-    workload_types = [kind.lower() for kind in WORKLOADS]
-    others = types.difference(workload_types)
+    valid = [kind.lower() for kind in WORKLOADS]
+    others = types.difference(valid)
     if others and not given.evict:
-        valid = join_words(workload_types, "or")
-        return f'invalid type "{min(others)}": must be {valid}, or use --evict'
+        return f'invalid type "{min(others)}": must be {join_words(valid, "or")}, or use --evict'
     if not given.kinds and not given.evict:
         needed = "--include-statefulset, --include-daemonset or --evict"
         return f"no workloads selected: --exclude-deployment requires {needed}"
@@ -7254,7 +7249,7 @@ class Report:
                     "old": len(workload.old_pods),
                 },
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.found.sidecars)],
-                oldest_pod=format_time(workload.found.oldest_pod),
+                oldest_pod=format_time(min(pod.created for pod in workload.found.pods)),
                 method=workload.method.code,
                 state=workload.risk.code,
                 unhealthy_reason=workload.problem,
@@ -7420,9 +7415,7 @@ class Report:
         elif self.options.in_place:
             notes.append("restart: more than images differ")
         if workload.kept_pods:
-            count = len(workload.kept_pods)
-            verb = "stays" if count == 1 else "stay"
-            notes.append(f"{count_of(count, 'Pod')} {verb} below the partition")
+            notes.append(f"{count_of(len(workload.kept_pods), 'Pod')} below the partition")
         if workload.downtime:
             notes.append("downtime")
         if workload.min_ready:

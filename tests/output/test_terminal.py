@@ -95,7 +95,7 @@ def test_a_terminal_that_is_hardly_one_shows_everything(tool, monkeypatch, colum
     monkeypatch.setenv("COLUMNS", str(columns))
     width = tool.Report.width.fget(None)
     assert width == 40
-    note = "unhealthy: CrashLoopBackOff; downtime; 1 Pod stays below the partition"
+    note = "unhealthy: CrashLoopBackOff; downtime; 1 Pod below the partition"
     lines = tool.format_table([["1", "shop", "deploy/web", note]], width)
     assert " ".join(" ".join(lines).split()) == f"1 shop deploy/web {note}"
     assert max(map(len, lines)) <= 40

@@ -87,7 +87,7 @@ def test_pods_below_the_partition_have_a_code_of_their_own(partitioned, run):
     codes = {p["name"]: p["code"] for p in ended.summary["leftovers"]}
     assert codes == {"db-0": "below_partition"}
     shown = run(partitioned, TEXT, "--include-statefulset", DRIFTED).stdout
-    assert re.search(r"statefulset/db .* 1 Pod stays below the partition\n", shown)
+    assert re.search(r"statefulset/db .* 1 Pod below the partition\n", shown)
 
 
 @pytest.mark.embedded("a plan has other names of namespaces there")
