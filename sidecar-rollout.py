@@ -3000,12 +3000,11 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     """Return how to reach the cluster that kubectl means. StartError if there is none."""
     read = partial(read_kubeconfig, kubectl, kubeconfig, context)
     with ThreadPool(1) as pool:
-        reading = pool.apply_async(read)
-        # Meanwhile: 40 of the 1,600 ms of a dry run over 10,000 Pods
-        from kubernetes.client import Configuration
-        from kubernetes.config import ConfigException, load_incluster_config
+        pool.apply_async(__import__, ["kubernetes.config"])  # 40 of 1,600 ms of a dry run
+        config = read()
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException, load_incluster_config
 
-        config = reading.get()
     connection = Connection(Configuration())
     if not config:
         try:
@@ -5266,12 +5265,13 @@ class Gate:
             )
             if signals.why_stopped():
                 return False
-            was_closed = self.why_closed
-            self.text, self.why_closed = "open", ""
+            self.text = "open"
+            why_closed = ""
             if code != 0:
                 self.text = f"closed: {shorten(last, 200) or f'exit code {code}'}"
-                self.why_closed = f"gate {self.text}"
-            if was_closed != self.why_closed:
+                why_closed = f"gate {self.text}"
+            if why_closed != self.why_closed:
+                self.why_closed = why_closed  # once: others read it at any time
                 log.warning("gate %s", self.text)
             self.valid_until = time.monotonic() + self.VALID_FOR
             return not self.why_closed
@@ -6037,12 +6037,13 @@ class PodByPod(Work):
             return self.verify()
         except EndedError as ended:
             result = ended.result(self.planned)
-            is_left = ended.outcome is Outcome.NOT_STARTED
-            if (is_left or ended.outcome is Outcome.SKIPPED) and not self.done:
-                raise
             if ended.outcome is Outcome.SKIPPED:
+                if not self.done:
+                    raise
                 result = replace(result, outcome=Outcome.INCOMPLETE, code="")
-            if is_left:
+            if ended.outcome is Outcome.NOT_STARTED:
+                if not self.is_begun:
+                    raise
                 text = f"the others were not {self.verb}"
                 result = Result(self.planned, Outcome.INTERRUPTED, text)
         except ApiError as error:

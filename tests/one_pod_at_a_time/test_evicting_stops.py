@@ -71,6 +71,18 @@ def test_a_signal_ends_the_wait_for_a_budget_at_once(cluster, start):
     assert (result["code"], result["pods"]) == ("interrupted", None)
 
 
+def test_an_eviction_without_an_answer_may_have_begun(cluster, start):
+    """The Pod is still there when it is looked at, and the run ends before it is tried again."""
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=2))
+    cluster.settle()
+    cluster.fault(method="POST", path="/eviction", status=504, times=99)
+    running = start(cluster, CONFIRM, *EVICT, "--log-level=debug")
+    running.wait_for_log("0 of 2 Pods replaced; 504")
+    running.signal(signal.SIGTERM)
+    ended = running.finish(timeout=10)
+    assert (ended.code, ended.outcomes) == (143, {"shop/x": "interrupted"})
+
+
 def test_a_failure_elsewhere_stops_between_two_pods(slow, start):
     let_ready(slow)
     slow.create("shop", workload("Deployment", "sick", APP))

@@ -210,6 +210,20 @@ def test_a_write_waits_for_a_gate_that_closed_meanwhile(tool, monkeypatch):
     assert sent == ["x"]
 
 
+def test_one_that_stays_closed_is_never_open_meanwhile(tool, monkeypatch):
+    """Workers read why it is closed at any time, without asking."""
+    monkeypatch.setattr(tool.Gate, "VALID_FOR", 0.0)
+    gate = tool.Gate(["false"], no_signals(tool))
+    assert not gate.is_open()
+    seen = []
+    shorten = tool.shorten
+    monkeypatch.setattr(
+        tool, "shorten", lambda *parts: (seen.append(gate.why_closed), shorten(*parts))[1]
+    )
+    assert not gate.is_open()
+    assert seen == ["gate closed: exit code 1"]
+
+
 @pytest.mark.embedded("the gate closes at a request of the tool")
 def test_a_patch_waits_for_a_gate_that_closes_during_its_dry_run(
     cluster, run, tool, monkeypatch, tmp_path

@@ -1649,6 +1649,18 @@ MUTATIONS = (
         "path",
     ),
     Mutation(
+        "evictions: one that may have begun was not started",
+        "evicting_stops",
+        "Outcome.NOT_STARTED:\n                if not self.is_begun:\n",
+        "Outcome.NOT_STARTED:\n                if not self.done:\n",
+    ),
+    Mutation(
+        "gate: it seems open while it is asked",
+        "gate",
+        '            why_closed = ""\n            if code != 0:\n',
+        '            self.why_closed = why_closed = ""\n            if code != 0:\n',
+    ),
+    Mutation(
         "kubeconfig: a pipe is read again and again",
         "kubeconfig",
         "stat.S_ISFIFO(os.stat(path).st_mode)",
