@@ -3000,8 +3000,11 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     """Return how to reach the cluster that kubectl means. StartError if there is none."""
     read = partial(read_kubeconfig, kubectl, kubeconfig, context)
     with ThreadPool(1) as pool:
-        pool.apply_async(__import__, ["kubernetes.config"])  # 40 of 1,600 ms of a dry run
-        config = read()
+        importing = pool.apply_async(__import__, ["kubernetes.config"])  # 40 of 1,600 ms
+        try:
+            config = read()
+        finally:
+            importing.get()  # that it is not installed is said first
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_incluster_config
 
