@@ -6179,6 +6179,7 @@ class PodByPod(Work):
                 if not pod:
                     return ""
                 self.require_running()  # also before what is only waited for
+                self.rollouts.gate.is_open()  # asked again if the rest took long
                 obstacle = self.rollouts.gate.why_closed or self.obstacle(pod)
                 if not obstacle:
                     obstacle = self.act(pod)

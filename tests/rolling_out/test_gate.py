@@ -247,6 +247,30 @@ def test_a_patch_waits_for_a_gate_that_closes_during_its_dry_run(
 
 
 @pytest.mark.embedded("the gate closes at a request of the tool")
+def test_an_eviction_waits_for_a_gate_that_closes_while_pods_are_read(
+    cluster, run, tool, monkeypatch, script, tmp_path
+):
+    """It is asked again, as its last answer counts no longer."""
+    monkeypatch.setattr(tool.Gate, "VALID_FOR", 0.0)
+    cluster.create("shop", replicated("ReplicaSet", "x", replicas=1))
+    make_old(cluster)
+    runs, hold, held = (tmp_path / name for name in ("runs", "hold", "held"))
+    evicted = []
+
+    def after(request, code, content) -> None:
+        # The scheduler has asked, and so has the worker: from now on it reads
+        if runs.exists() and len(runs.read_text()) == 2 and not held.exists():
+            hold.touch()
+        if request.path.endswith("/eviction"):
+            evicted.append(held.exists())
+
+    cluster.server.after = after
+    gate = script(f"if test -e {hold}; then mv {hold} {held}; exit 1; fi")
+    ended = run(cluster, CONFIRM, "--evict", f"--gate={gate}")
+    assert (ended.outcomes, evicted) == ({"shop/x": "succeeded"}, [True])
+
+
+@pytest.mark.embedded("the gate closes at a request of the tool")
 def test_the_last_workload_alone_asks_before_each_pod_and_no_clock_runs(
     cluster, run, tool, monkeypatch, tmp_path
 ):

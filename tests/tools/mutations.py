@@ -168,7 +168,7 @@ MUTATIONS = (
     Mutation(
         "gate: workers do not ask it before a Pod",
         "gate",
-        "                self.rollouts.gate.is_open()  # asked before the rest, which it would make old\n",
+        "                self.rollouts.gate.is_open()  # asked again if the rest took long\n",
         "",
     ),
     Mutation(
