@@ -3312,7 +3312,7 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         may_end=nested(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
         lost_sidecars=interned(frozenset(lost_sidecars(pod, options))),
         why_managed=why_images_managed(pod),
-        uid=uid_of(pod) if options.confirm else "",
+        uid=uid_of(pod) if options.confirm else "",  # in a dry run, nobody reads it
         unexpected=unexpected_in(pod, options) if options.only_drifted else ("", ""),
         revision=interned(labels.get("controller-revision-hash") or labels.get(HASH_LABEL, "")),
         restart_times=interned(frozenset(timestamps_in(annotations_of(pod), is_controlled=True))),
@@ -6682,7 +6682,7 @@ class Scheduler:
         self.report = report
         self.workers = workers
         self.in_progress: dict[ObjectRef, Task] = {}
-        self.waiting: deque[Task] = deque()  # those that are carried out now, or late ones again
+        self.waiting: deque[Task] = deque()  # of the plan, or late ones to check again; see drain
         self.begun: list[Task] = []  # in this order
         self.rechecks: deque[Task] = deque()
         self.announced = ""  # why nothing else starts
