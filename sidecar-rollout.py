@@ -3000,7 +3000,7 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     """Return how to reach the cluster that kubectl means. StartError if there is none."""
     read = partial(read_kubeconfig, kubectl, kubeconfig, context)
     with ThreadPool(1) as pool:
-        importing = pool.apply_async(__import__, ["kubernetes.config"])  # 40 of 1,600 ms
+        importing = pool.apply_async(__import__, ["kubernetes.config"])  # beside it: 40 of 1,600 ms
         try:
             config = read()
         finally:
