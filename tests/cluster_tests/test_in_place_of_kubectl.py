@@ -7,14 +7,14 @@ import os
 import subprocess
 
 import pytest
-from support import KUBECTL, VIEW, view_of
+from support import KUBECTL, VIEW, config_view
 
 
 def test_a_kubeconfig_with_a_token_is_what_kubectl_shows_of_it(cluster):
     environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig}
     words = [KUBECTL, *VIEW]
     said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    own = json.loads(view_of(cluster.kubeconfig))
+    own = json.loads(config_view(cluster.kubeconfig))
     assert {key: json.loads(said.stdout)[key] for key in own} == own
 
 
@@ -29,4 +29,4 @@ def test_a_kubeconfig_with_a_token_is_what_kubectl_shows_of_it(cluster):
     ],
 )
 def test_of_any_other_kubectl_is_asked(cluster, user):
-    assert view_of(cluster.write_kubeconfig("other", user)) == ""
+    assert config_view(cluster.write_kubeconfig("other", user)) == ""

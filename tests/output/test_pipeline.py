@@ -10,9 +10,11 @@ import sys
 import threading
 from pathlib import Path
 
+import pipeline as example
 import pytest
+from clusters.embedded import is_terminating
 from clusters.embedded.manifests import container, pod, pod_spec, workload
-from support import command, upgrade
+from support import command, run_here, upgrade
 from test_expected import SPEC, WAYS
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
@@ -33,30 +35,56 @@ def fleet(cluster):
     return cluster
 
 
-@pytest.fixture
-def pipeline(tmp_path):
-    """pipeline(kubeconfig): run it to its end; its exit code and its line."""
+def line_of(kubeconfig: str, folder: Path, *options: str) -> tuple[list[str], dict[str, str]]:
+    """The words of the pipeline but for the image, and their environment."""
+    words, environment = command(kubeconfig, "--timeout=3s", *options)
+    words = [word for word in words if not word.startswith("--log-format")]
+    return [str(folder / "plan.jsonl"), *words], environment
 
-    def begin(kubeconfig: str, *options: str, image: str = IMAGE) -> subprocess.Popen:
-        words, environment = command(kubeconfig, "--timeout=3s", *options)
-        words = [word for word in words if not word.startswith("--log-format")]
-        line = [sys.executable, str(PIPELINE), image, str(tmp_path / "plan.jsonl"), *words]
+
+@pytest.fixture
+def begin(tmp_path):
+    """begin(kubeconfig): the pipeline as a process."""
+
+    def begin_process(kubeconfig: str) -> subprocess.Popen:
+        words, environment = line_of(kubeconfig, tmp_path)
+        line = [sys.executable, str(PIPELINE), IMAGE, *words]
         return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
 
-    def run(kubeconfig: str, *options: str, image: str = IMAGE) -> tuple:
-        return ended(begin(kubeconfig, *options, image=image))
+    return begin_process
 
-    run.begin = begin
+
+@pytest.fixture
+def pipeline(tool, fleet, tmp_path, monkeypatch, capsys):
+    """pipeline(kubeconfig): run it to its end in this process; its exit code and its line."""
+
+    def run(kubeconfig: str, *options: str, image: str = IMAGE) -> tuple:
+        words, environment = line_of(kubeconfig, tmp_path, *options)
+
+        def run_here_instead(line: list[str], *more: str) -> tuple[int, list[str], dict]:
+            fleet.wait_for(lambda: not any(map(is_terminating, fleet.store.list("pods", "shop"))))
+            found = run_here(tool, [*line, *more], environment)
+            return found.code, found.stdout.splitlines(), found.records[-1]
+
+        monkeypatch.setattr(example, "run", run_here_instead)
+        code = example.main(image, *words)
+        return code, *said(capsys.readouterr().out)
+
     return run
 
 
+def said(line: str) -> tuple[str, list[str], list[str]]:
+    found = json.loads(line)
+    return found["decision"], found["reasons"], found["left"]
+
+
 def ended(process: subprocess.Popen) -> tuple[int, str, list[str], list[str]]:
-    found = json.loads(process.communicate(timeout=120)[0])
-    return process.returncode, found["decision"], found["reasons"], found["left"]
+    line = process.communicate(timeout=120)[0]
+    return process.returncode, *said(line)
 
 
-def test_all_is_well(fleet, pipeline):
-    assert pipeline(fleet.kubeconfig) == (0, REMOVE, [], [])
+def test_all_is_well(fleet, begin):
+    assert ended(begin(fleet.kubeconfig)) == (0, REMOVE, [], [])
 
 
 def test_there_is_nothing_to_do(fleet, pipeline):
@@ -112,9 +140,9 @@ def test_nothing_that_has_the_old_version_is_overlooked(fleet, pipeline, way):
     assert all(sidecar_images(fleet.pods("shop", name)) == {"1.27.0"} for name in NAMES)
 
 
-def test_a_pod_that_appears_during_the_waves_is_seen(fleet, pipeline):
+def test_a_pod_that_appears_during_the_waves_is_seen(fleet, begin):
     held = fleet.fault(method="PATCH", path="/deployments/", release=threading.Event())
-    process = pipeline.begin(fleet.kubeconfig)
+    process = begin(fleet.kubeconfig)
     assert held.reached.wait(60)
     fleet.create("shop", pod("late", SPEC))
     held.release.set()
@@ -145,9 +173,9 @@ def test_one_was_unhealthy_before(fleet, pipeline):
     assert (code, decision, reasons) == (1, REPAIR, ["timed_out"])
 
 
-def test_it_is_interrupted(fleet, pipeline):
+def test_it_is_interrupted(fleet, begin, pipeline):
     held = fleet.fault(method="PATCH", path="/deployments/", release=threading.Event())
-    process = pipeline.begin(fleet.kubeconfig)
+    process = begin(fleet.kubeconfig)
     assert held.reached.wait(60)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (tool,) = map(int, children)

@@ -474,7 +474,7 @@ def test_a_kubectl_that_does_not_reach_the_cluster_is_found_out_before_anything_
     assert [r for r in cluster.server.requests if r.method == "PATCH"] == []
 
 
-def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
+def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, start):
     body = {
         "kind": "Status",
         "status": "Failure",
@@ -483,7 +483,7 @@ def test_who_may_not_ask_for_the_version_has_reached_the_cluster(cluster, run):
         "message": "forbidden: x",
     }
     placed = cluster.fault(path="/version", times=9, status=403, body=body, user_agent="kubectl")
-    assert run(cluster, CONFIRM).code == 0
+    assert start(cluster, CONFIRM).finish().code == 0
     assert placed.reached.is_set()
 
 
