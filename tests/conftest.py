@@ -84,16 +84,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests of real sidecar injectors, which are built from Go modules, on a real control plane",
     )
     parser.addoption(
-        "--seeds", type=int, default=2, help="how many random fault plans to try (default: 2)"
+        "--seeds", type=int, default=1, help="how many random fault plans to try (default: 1)"
     )
     parser.addoption(
         "--histories",
         type=int,
-        help="how many random histories (default: 40; with --control-plane: 0)",
+        help="how many random histories (default: 20; with --control-plane: 0)",
     )
-    parser.addoption("--workloads", type=int, default=100, help="of the long run (default: 100)")
+    parser.addoption("--workloads", type=int, default=50, help="of the long run (default: 50)")
     parser.addoption(
-        "--kills", type=int, default=3, help="how many runs to interrupt at random (default: 3)"
+        "--kills", type=int, default=2, help="how many runs to interrupt at random (default: 2)"
     )
     parser.addoption(
         "--late",

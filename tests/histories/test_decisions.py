@@ -8,7 +8,7 @@ import pytest
 
 from histories import a_history, play
 
-COUNT = 25
+COUNT = 10
 DETAILS = ("method", "kept_pods", "total_pods", "pods_replaced", "downtime", "code")
 
 

@@ -12,7 +12,9 @@ import pytest
 from histories import a_history, play, served, shorten
 from histories.broken import SEEN
 
-DEFAULT = 40  # none on a real control plane, where each takes half a minute
+DEFAULT = (
+    20  # none on a real control plane, where each takes half a minute; CI plays more each night
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
