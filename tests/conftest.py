@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -238,6 +239,13 @@ def tool(request: pytest.FixtureRequest) -> ModuleType:
     if not request.config.getoption("--node"):
         module.READY_FOR = 0.2
     return module
+
+
+@pytest.fixture(scope="session")
+def version() -> str:
+    """The version that --version shows."""
+    words = [sys.executable, str(SCRIPT), "--version"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-1]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,6 +49,7 @@ DEBUG = "--log-level=debug"
 DRIFTED = "--only-drifted"
 BOTH = ("--include-statefulset", "--include-daemonset")
 NEW = "docker.io/istio/proxyv2:1.27.0"
+NO_CUTOFF = datetime.max.replace(tzinfo=timezone.utc)  # of a run that counts all Pods
 
 
 @dataclasses.dataclass
@@ -423,7 +424,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
         names = {field.name for field in dataclasses.fields(kind)} & fields.keys()
         return kind(**values, **{name: fields.pop(name) for name in names})
 
-    ref = fields.pop("ref", tool.ObjectRef("Deployment", "shop", name, "apps"))
+    ref = fields.pop("ref", a_ref(tool, "Deployment", "shop", name, "apps"))
     sample = tool.packed({"metadata": {"name": f"{name}-0"}, "spec": {"containers": []}})
     fields.setdefault("sample", sample)
     now = datetime.now(timezone.utc)
@@ -441,6 +442,61 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
     return decision
 
 
+def a_ref(tool: ModuleType, kind: str, namespace: str, name: str, group: str = ""):
+    return tool.ObjectRef(kind, namespace, name, group)
+
+
+def a_result(tool: ModuleType, planned, outcome: str, *parts, **fields):
+    """A Result of a Decision; the outcome by its name."""
+    return tool.Result(planned, tool.Outcome[outcome], *parts, **fields)
+
+
+def a_restart(tool: ModuleType, rollout, say=str, **fields):
+    """A worker that restarts a_workload()."""
+    return tool.Restart(rollout, a_workload(tool, **fields), say)
+
+
+def a_task(tool: ModuleType, *parts, **fields):
+    return tool.Task(*parts, **fields)
+
+
+def a_gate(tool: ModuleType, command: list[str], signals=None):
+    return tool.Gate(command, signals or no_signals(tool))
+
+
+def sidecar_differences(tool: ModuleType, live: bytes, fresh: bytes, *parts) -> dict:
+    return tool.sidecar_differences(live, fresh, *parts)
+
+
+def difference_texts(tool: ModuleType, found) -> list[str]:
+    return list(map(tool.difference_text, found))
+
+
+def have_ended(tool: ModuleType, report, outcome: str, count: int) -> None:
+    """Let so many rollouts of a Report have an outcome."""
+    report.totals.outcomes[tool.Outcome[outcome]] = count
+
+
+def raises_ended(tool: ModuleType, match: str | None = None):
+    return pytest.raises(tool.EndedError, match=match)
+
+
+def ended_error(tool: ModuleType, outcome: str, text: str):
+    return tool.EndedError(tool.Outcome[outcome], text)
+
+
+def api_error(tool: ModuleType, status: int, text: str, **fields):
+    return tool.ApiError(status, text, **fields)
+
+
+def raises_api_error(tool: ModuleType, match: str | None = None):
+    return pytest.raises(tool.ApiError, match=match)
+
+
+def view_of(tool: ModuleType, pod: dict, names=("mesh-proxy",)):
+    return tool.view_of(pod, names)
+
+
 def no_signals(tool: ModuleType):
     """The tool's Signals, without handlers."""
     found = tool.Signals.__new__(tool.Signals)
@@ -453,7 +509,7 @@ def a_rollout(tool: ModuleType, cluster, *options: str, signals=None, **fields):
     """A Rollout of the tool on an imagined cluster, that began now."""
     settings = options_of(tool, *options, **fields)
     signals = signals or no_signals(tool)
-    gate = tool.Gate(settings.gate, signals)
+    gate = a_gate(tool, settings.gate, signals)
     return tool.Rollouts(cluster, ["kubectl"], signals, gate, settings)
 
 
@@ -549,9 +605,9 @@ def recorded(name: str) -> list[dict]:
 
 def differences(tool, live: dict, fresh: dict, names=MESH) -> list[str]:
     """The differences between two Pods' sidecars, as an operator reads them."""
-    views = tool.view_of(live, names), tool.view_of(fresh, names)
-    found = tool.sidecar_differences(*views, (), frozenset(), True)
-    return [tool.difference_text(difference) for difference in found.values()]
+    views = view_of(tool, live, names), view_of(tool, fresh, names)
+    found = sidecar_differences(tool, *views, (), frozenset(), True)
+    return difference_texts(tool, found.values())
 
 
 SIDECAR = {"name": "mesh-proxy", "image": "x:1", "volumeMounts": []}
@@ -571,7 +627,7 @@ def pod_of(sidecar: dict, native: bool = False) -> dict:
 
 
 def view(tool, sidecar: dict) -> dict:
-    return tool.unpacked(tool.view_of(pod_of(sidecar), MESH))
+    return tool.unpacked(view_of(tool, pod_of(sidecar)))
 
 
 PROXY = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.manifests import workload
@@ -16,16 +17,13 @@ from support import (
     CONFIRM,
     DRIFTED,
     KUBECTL,
-    MESH,
-    SIDECAR,
     TEXT,
-    a_workload,
     ask,
     config,
-    options_of,
+    container,
     partition,
     patched,
-    pod_of,
+    pod_spec,
     verdicts,
 )
 from texts import CHANGED_LATER
@@ -276,13 +274,9 @@ def test_no_content_of_a_secret_is_ever_read(every_kind, run):
     assert "c2VjcmV0" not in ended.stdout + ended.stderr
 
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-
-
-def using_configs() -> dict:
-    sidecar = {
-        "name": "mesh-proxy",
-        "image": "x:1",
+def test_the_configuration_that_a_sidecar_uses(cluster, run):
+    """All that is required exists, and nothing that is optional."""
+    cluster.injector.container |= {
         "env": [
             {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "env-map", "key": "k"}}},
             {
@@ -295,74 +289,36 @@ def using_configs() -> dict:
             {"name": n, "mountPath": f"/{n}"} for n in ("m", "s", "p", "kube-api-access-abcde")
         ],
     }
-    volumes = [
-        {"name": "m", "configMap": {"name": "mounted-map", "optional": True}},
-        {"name": "s", "secret": {"secretName": "mounted-secret"}},
-        {
-            "name": "p",
-            "projected": {
-                "sources": [
-                    {"configMap": {"name": "env-map", "optional": True}},
-                    {"secret": {"name": "p"}},
-                ]
-            },
-        },
-        {"name": "unused", "configMap": {"name": "not-mounted"}},
-        {
-            "name": "kube-api-access-abcde",
-            "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]},
-        },
+    optional_and_not = [
+        {"configMap": {"name": "env-map", "optional": True}},
+        {"secret": {"name": "p"}},
     ]
-    app = {"name": "app", "image": "a:1", "envFrom": [{"configMapRef": {"name": "of-the-app"}}]}
-    return {"metadata": {}, "spec": {"containers": [app, sidecar], "volumes": volumes}}
-
-
-def test_the_configuration_that_a_sidecar_uses(tool):
-    found = {
-        (c.kind, c.name): required
-        for c, required in tool.configs_of(
-            using_configs(), "shop", options_of(tool, sidecars=MESH)
-        ).items()
+    token = [{"configMap": {"name": "kube-root-ca.crt"}}]
+    cluster.injector.also = {
+        "volumes": [
+            {"name": "m", "configMap": {"name": "mounted-map", "optional": True}},
+            {"name": "s", "secret": {"secretName": "mounted-secret"}},
+            {"name": "p", "projected": {"sources": optional_and_not}},
+            {"name": "unused", "configMap": {"name": "not-mounted"}},
+            {"name": "kube-api-access-abcde", "projected": {"sources": token}},
+        ]
     }
-    assert found == {
-        ("ConfigMap", "env-map"): True,  # required in one place is required
-        ("Secret", "env-secret"): False,
-        ("ConfigMap", "from-map"): True,
-        ("Secret", "from-secret"): True,
-        ("ConfigMap", "mounted-map"): False,
-        ("Secret", "mounted-secret"): True,
-        ("Secret", "p"): True,
+    required = {
+        "ConfigMap": ["env-map", "from-map"],
+        "Secret": ["from-secret", "mounted-secret", "p"],
     }
-
-
-def compared(tool, changed: object, required: bool = True):
-    config = tool.ObjectRef("ConfigMap", "shop", "proxy-config")
-    view = tool.view_of(pod_of(SIDECAR), MESH)
-    sidecars = frozenset([tool.Sidecar("mesh-proxy", "x:1", native=False)])
-    days = {"a": timedelta(days=3), "b": timedelta(0)}
-    pods = [tool.LivePod(name, NOW - age, True, sidecars, view=view) for name, age in days.items()]
-    configs = {config: required}
-    made = a_workload(tool, view=view, pods=pods, sidecars=sidecars, configs=configs)
-    today = tool.with_changes(made.comparison.today, {config: changed})
-    return tool.compare(made.found, today, options_of(tool, "--only-drifted"))
-
-
-def test_configuration_changed_after_the_pod_was_created_is_drift(tool):
-    drift = compared(tool, NOW)
-    assert (drift.verdict, drift.drifted_pods) == (
-        tool.Verdict.DRIFTED,
-        {"a": {"mesh-proxy"}},
-    )
-    (difference,) = drift.differences
-    assert tool.difference_text(difference) == f"ConfigMap shop/proxy-config {CHANGED_LATER}"
-    assert compared(tool, NOW - timedelta(days=4)).verdict is tool.Verdict.UP_TO_DATE
-
-
-def test_configuration_that_does_not_exist(tool):
-    gone = tool.ApiError(404, "404 not found")
-    assert compared(tool, gone).verdict is tool.Verdict.REJECTED
-    assert compared(tool, gone).message == (
-        "would not start: ConfigMap shop/proxy-config does not exist"
-    )
-    assert compared(tool, gone, required=False).verdict is tool.Verdict.UP_TO_DATE
-    assert compared(tool, tool.ApiError(403, "403 no")).verdict is tool.Verdict.UNKNOWN
+    for kind, names in required.items():
+        for name in names:
+            cluster.create("shop", config(name, kind))
+    app = container("app", "a:1", envFrom=[{"configMapRef": {"name": "of-the-app"}}])
+    cluster.create("shop", config("of-the-app"))
+    cluster.create("shop", workload("Deployment", "web", pod_spec(app)))
+    cluster.settle()
+    assert verdicts(run(cluster, *CONFIG)) == {"shop/web": "up_to_date"}
+    asked = {r.path.partition("/shop/")[2] for r in cluster.server.requests if r.verb == "get"}
+    assert {path for path in asked if re.match("configmaps|secrets", path)} == {
+        *("configmaps/env-map", "configmaps/from-map", "configmaps/mounted-map"),
+        *("secrets/env-secret", "secrets/from-secret", "secrets/mounted-secret", "secrets/p"),
+    }
+    cluster.delete("ConfigMap", "shop", "env-map")  # required in one place is required
+    assert verdicts(run(cluster, *CONFIG)) == {"shop/web": "rejected"}

@@ -9,13 +9,22 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import DRIFTED, MESH, SIDECAR, differences, options_of, pod_of, recorded, view
+from support import (
+    MESH,
+    SIDECAR,
+    differences,
+    pod_of,
+    recorded,
+    sidecar_differences,
+    view,
+    view_of,
+)
 
 
 @pytest.mark.parametrize("name", ["web", "db", "agent"])
 def test_a_recorded_live_pod_is_up_to_date(tool, name):
     fresh, live = recorded(name)
-    assert tool.view_of(live, MESH) == tool.view_of(fresh, MESH)
+    assert view_of(tool, live, MESH) == view_of(tool, fresh, MESH)
     assert others_changed(tool, live, fresh) == []
 
 
@@ -101,7 +110,7 @@ def injected(version: int, *, users_own: bool = False) -> dict:
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_injected_pod_compared_with_itself_is_up_to_date(tool, version, users_own):
     live, fresh = (injected(version, users_own=users_own) for _ in range(2))
-    assert tool.view_of(live, MESH) == tool.view_of(shuffled(fresh, random.Random(1)), MESH)
+    assert view_of(tool, live, MESH) == view_of(tool, shuffled(fresh, random.Random(1)), MESH)
     assert differences(tool, live, {"metadata": {}, "spec": {"containers": []}}) == [
         "would be removed: mesh-proxy 1.0.0"
     ]
@@ -209,7 +218,7 @@ def shuffled(value: object, chance: random.Random, key: str = "") -> object:
 def test_equals_in_another_spelling_are_equal(tool, sidecar, chance, native):
     live, fresh = pod_of(sidecar, native), shuffled(pod_of(sidecar, native), chance)
     assert differences(tool, live, fresh) == []
-    assert tool.view_of(live, MESH) == tool.view_of(fresh, MESH)
+    assert view_of(tool, live, MESH) == view_of(tool, fresh, MESH)
 
 
 def change(sidecar: dict, field: str, chance: random.Random) -> dict:
@@ -251,8 +260,8 @@ FIELDS = (
 @given(SIDECARS, st.sampled_from(FIELDS), st.randoms(use_true_random=False))
 def test_any_one_real_change_is_found_and_named(tool, sidecar, field, chance):
     live, fresh = pod_of(sidecar), shuffled(pod_of(change(sidecar, field, chance)), chance)
-    views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
-    found = list(tool.sidecar_differences(*views, (), frozenset(), True).values())
+    views = view_of(tool, live, MESH), view_of(tool, fresh, MESH)
+    found = list(sidecar_differences(tool, *views, (), frozenset(), True).values())
     touched = {difference.path[1] for difference in found}
     expected = {field, "volumes"} if field == "volumeMounts" else {field}
     assert field in touched
@@ -272,7 +281,7 @@ def test_differences_are_mirrored(tool, one, other):
     assert (
         bool(there)
         == bool(back)
-        == (tool.view_of(pod_of(one), MESH) != tool.view_of(pod_of(other), MESH))
+        == (view_of(tool, pod_of(one), MESH) != view_of(tool, pod_of(other), MESH))
     )
 
 
@@ -281,12 +290,12 @@ def test_resources_changed_in_place_are_no_drift(tool):
         pod_of(SIDECAR),
         pod_of({**SIDECAR, "resources": {"requests": {"cpu": "1"}}, "image": "x:2"}),
     )
-    views = tool.view_of(live, MESH), tool.view_of(fresh, MESH)
+    views = view_of(tool, live, MESH), view_of(tool, fresh, MESH)
     found = {
         (name, section): [
             d.path[1]
-            for d in tool.sidecar_differences(
-                *views, ((name, "resources", section, "cpu"),), frozenset(), True
+            for d in sidecar_differences(
+                tool, *views, ((name, "resources", section, "cpu"),), frozenset(), True
             ).values()
         ]
         for name, section in (
@@ -301,23 +310,3 @@ def test_resources_changed_in_place_are_no_drift(tool):
         ("mesh-proxy", "requests"): ["image"],
         ("mesh-proxy", "limits"): both,
     }
-
-
-@pytest.mark.parametrize("position", ["f:containers", "f:initContainers"])
-def test_which_containers_were_changed_in_place(tool, position):
-    """As the API server writes it: an entry of the subresource, with the containers' names as keys."""
-    changed = {
-        "f:spec": {
-            position: {'k:{"name":"mesh-proxy"}': {"f:resources": {"f:requests": {"f:cpu": {}}}}}
-        }
-    }
-    created = {"f:spec": {position: {'k:{"name":"app"}': {".": {}, "f:name": {}}}}}
-    live = pod_of(SIDECAR)
-    live["metadata"] |= {
-        "uid": "u",
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-        "managedFields": [{"fieldsV1": created}, {"subresource": "resize", "fieldsV1": changed}],
-    }
-    assert tool.live_pod(live, options_of(tool, DRIFTED)).resized == (
-        ("mesh-proxy", "resources", "requests", "cpu"),
-    )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from support import recorded
+from support import a_ref, recorded
+
+
+def to_create(tool, kind: str, name: str, obj: dict, live: dict) -> dict:
+    return tool.pod_to_create(a_ref(tool, kind, "shop", name, "apps"), obj, live)
 
 
 def test_a_templates_own_name_and_namespace_are_not_those_of_its_pods(tool):
@@ -15,9 +19,7 @@ def test_a_templates_own_name_and_namespace_are_not_those_of_its_pods(tool):
     }
     obj = {"spec": {"template": {"metadata": metadata, "spec": {"containers": []}}}}
     live = {"metadata": {"name": "web-7d-x2", "generateName": "web-7d-"}}
-    made = tool.pod_to_create(tool.ObjectRef("Deployment", "shop", "web", "apps"), obj, live)[
-        "metadata"
-    ]
+    made = to_create(tool, "Deployment", "web", obj, live)["metadata"]
     assert made == {
         "generateName": "web-7d-",
         "labels": {"app": "web"},
@@ -32,9 +34,7 @@ def test_a_pod_to_create_is_made_from_the_template_and_what_the_controller_adds(
         "metadata": {"labels": {"app": "web"}, "annotations": {"a": "b"}},
         "spec": {"containers": [{"name": "web", "image": "x"}], "nodeName": "never"},
     }
-    made = tool.pod_to_create(
-        tool.ObjectRef("Deployment", "shop", "web", "apps"), {"spec": {"template": template}}, live
-    )
+    made = to_create(tool, "Deployment", "web", {"spec": {"template": template}}, live)
     reference = live["metadata"]["ownerReferences"][0]
     digest = live["metadata"]["labels"]["pod-template-hash"]
     assert made == {
@@ -59,9 +59,7 @@ def test_a_stateful_sets_pod_has_its_claims(tool):
         "volumeClaimTemplates": claims,
         "serviceName": "db",
     }
-    made = tool.pod_to_create(
-        tool.ObjectRef("StatefulSet", "shop", "db", "apps"), {"spec": spec}, live
-    )
+    made = to_create(tool, "StatefulSet", "db", {"spec": spec}, live)
     assert made["spec"]["volumes"] == [
         {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-103"}}
     ]

@@ -12,7 +12,15 @@ import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support import CONFIRM, DRIFTED, TEXT, options_of
+from support import (
+    CONFIRM,
+    DRIFTED,
+    TEXT,
+    difference_texts,
+    options_of,
+    sidecar_differences,
+    view_of,
+)
 
 pytestmark = pytest.mark.both
 
@@ -50,8 +58,8 @@ def pod_of(text: str) -> dict:
 
 
 def differences(tool, before: dict, after: dict, with_values: bool = False) -> list:
-    views = (tool.view_of(pod, ["istio-proxy"]) for pod in (before, after))
-    return [*tool.sidecar_differences(*views, (), frozenset(), with_values).values()]
+    views = (view_of(tool, pod, ["istio-proxy"]) for pod in (before, after))
+    return [*sidecar_differences(tool, *views, (), frozenset(), with_values).values()]
 
 
 @settings(max_examples=40)
@@ -61,14 +69,14 @@ def test_no_value_is_in_any_difference(tool, old, new):
     plain = {"metadata": {}, "spec": pod_spec(container("app"))}
     for before, after in ((pod_of(old), pod_of(new)), (pod_of(old), plain), (plain, pod_of(new))):
         found = differences(tool, before, after)
-        shown = json.dumps(found) + "".join(map(tool.difference_text, found))
+        shown = json.dumps(found) + "".join(difference_texts(tool, found))
         assert found
         assert old not in shown
         assert new not in shown
 
 
 def test_each_difference_says_which_one_changed(tool):
-    shown = sorted(map(tool.difference_text, differences(tool, pod_of("a"), pod_of("b"))))
+    shown = sorted(difference_texts(tool, differences(tool, pod_of("a"), pod_of("b"))))
     assert shown == [
         "istio-proxy  args changed",
         "istio-proxy  command changed",
@@ -110,7 +118,7 @@ def test_values_that_cannot_be_secret_are_shown(tool, before, after, shown):
         {"metadata": {}, "spec": pod_spec({"name": "istio-proxy", "image": "r/x:1", **fields})}
         for fields in (before, after)
     ]
-    found = map(tool.difference_text, differences(tool, *pods))
+    found = difference_texts(tool, differences(tool, *pods))
     assert list(found) == [f"istio-proxy  {text}" for text in shown]
 
 
@@ -123,7 +131,7 @@ def test_a_new_volume_is_shown_with_its_kind(tool, volume, kind):
     mounted["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
     before = {"metadata": {}, "spec": pod_spec(plain)}
     after = {"metadata": {}, "spec": pod_spec(mounted, volumes=[{"name": "v", **volume}])}
-    shown = list(map(tool.difference_text, differences(tool, before, after)))
+    shown = list(difference_texts(tool, differences(tool, before, after)))
     assert f"istio-proxy  volume /v  <none> -> {kind}" in shown
 
 
@@ -135,7 +143,7 @@ def test_the_image_of_an_image_volume_is_shown(tool):
         return {"metadata": {}, "spec": pod_spec(mounted, volumes=[volume])}
 
     found = differences(tool, mounting("r/plugin:1"), mounting("r/plugin:2"))
-    (text,) = map(tool.difference_text, found)
+    (text,) = difference_texts(tool, found)
     assert text == "istio-proxy  volume /v.image.reference  r/plugin:1 -> r/plugin:2"
 
 
@@ -146,13 +154,13 @@ def test_an_image_inside_a_variable_is_no_image(tool):
         value = json.dumps({"image": {"reference": secret}, "port": 80})
         proxy = {"name": "istio-proxy", "image": "x", "env": [{"name": "C", "value": value}]}
         pods.append({"metadata": {}, "spec": pod_spec(proxy)})
-    texts = list(map(tool.difference_text, differences(tool, *pods)))
+    texts = list(difference_texts(tool, differences(tool, *pods)))
     assert texts and not any("s3cret" in text or "t0ken" in text for text in texts)
 
 
 def test_show_values_shows_all(tool):
     found = differences(tool, pod_of("old-one"), pod_of("new-one"), with_values=True)
-    texts = list(map(tool.difference_text, found))
+    texts = list(difference_texts(tool, found))
     assert "istio-proxy  env SETTINGS  old-one -> new-one" in texts
     assert {found.path[1] for found in found if "new-one" in str(found.expected)} == {
         *("args", "command", "env", "lifecycle", "livenessProbe", "volumes", "workingDir")

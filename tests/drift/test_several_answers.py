@@ -10,7 +10,7 @@ import pytest
 from clusters.embedded.manifests import workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import CONFIRM, DRIFTED, NEW, TEXT, a_workload, verdicts
+from support import CONFIRM, DRIFTED, NEW, TEXT, sidecar_differences, verdicts, view_of
 
 pytestmark = pytest.mark.both
 NAMES = ["istio-proxy"]
@@ -88,15 +88,15 @@ def ignored(tool, first: bytes, second: bytes, *running: bytes):
 
 def a_view(tool, **sidecar) -> bytes:
     containers = [{"name": "istio-proxy", "image": "x", **sidecar}]
-    return tool.view_of({"metadata": {}, "spec": {"containers": containers}}, NAMES)
+    return view_of(tool, {"metadata": {}, "spec": {"containers": containers}}, NAMES)
 
 
 @settings(max_examples=200)
 @given(MIXTURES, WORDS, st.sampled_from(sorted(CHANGES)))
 def test_of_any_mixture_the_real_change_is_reported_and_nothing_else(tool, parts, words, change):
     where, more = CHANGES[change]
-    views = [tool.view_of(injected(parts, None, word, more), NAMES) for word in words]
-    live = tool.view_of(injected(parts, None, words[2], {}), NAMES)
+    views = [view_of(tool, injected(parts, None, word, more), NAMES) for word in words]
+    live = view_of(tool, injected(parts, None, words[2], {}), NAMES)
     paths, unknown = ignored(tool, *views[:2], live)
     assert unknown == []
     is_hidden = (
@@ -104,43 +104,23 @@ def test_of_any_mixture_the_real_change_is_reported_and_nothing_else(tool, parts
     )  # an added name, beside such names
     is_hidden = is_hidden and where in [NAMED_ANEW.get(part) for part in parts]
     for expected in (views[0], views[3]):  # also one that is asked for by a worker
-        found = tool.sidecar_differences(live, expected, (), paths, True).values()
+        found = sidecar_differences(tool, live, expected, (), paths, True).values()
         shown = {difference.path[1] for difference in found} - {"volumes"}
         assert shown == (set() if is_hidden or not where else {where})
-        assert tool.sidecar_differences(views[2], expected, (), paths, True) == {}
+        assert sidecar_differences(tool, views[2], expected, (), paths, True) == {}
 
 
 @settings(max_examples=100)
 @given(st.randoms(use_true_random=False), WORDS, st.sampled_from(sorted(CHANGES)))
 def test_the_order_of_a_list_is_never_a_difference(tool, chance, words, change):
     where, more = CHANGES[change]
-    answers = [tool.view_of(injected([], chance, word, more), NAMES) for word in words]
+    answers = [view_of(tool, injected([], chance, word, more), NAMES) for word in words]
     assert ignored(tool, *answers[:2]) == (frozenset(), [])
-    live = tool.view_of(injected([], chance, "0", {}), NAMES)
-    found = tool.sidecar_differences(live, answers[0], (), frozenset(), True).values()
+    live = view_of(tool, injected([], chance, "0", {}), NAMES)
+    found = sidecar_differences(tool, live, answers[0], (), frozenset(), True).values()
     assert {difference.path[1] for difference in found} - {"volumes"} == (
         {where} if where else set()
     )
-
-
-@settings(max_examples=100)
-@given(MIXTURES, WORDS, st.sampled_from(sorted(CHANGES)))
-def test_what_a_mixture_is_called_is_the_same_in_each_run(tool, parts, words, change):
-    """The hash of what is injected, without what varies; a real change makes another one."""
-    where, more = CHANGES[change]
-    hashes = []
-    for first, second, parts_of_it in ((*words[:2], {}), (*words[2:], {}), (*words[:2], more)):
-        views = [
-            tool.view_of(injected(parts, None, word, parts_of_it), NAMES)
-            for word in (first, second)
-        ]
-        paths, _ = ignored(tool, *views)
-        hashes.append(tool.hash_of(tool.Today(views[0], ignored=paths)))
-        worker = tool.view_of(injected(parts, None, words[3], parts_of_it), NAMES)
-        assert tool.hash_of(tool.Today(worker, ignored=paths)) == hashes[-1]
-    assert hashes[0] == hashes[1]
-    is_hidden = where in [NAMED_ANEW.get(part) for part in parts]
-    assert (hashes[0] == hashes[2]) == (change == "none" or is_hidden)
 
 
 @given(MIXTURES, WORDS, st.sampled_from("ab"), st.sampled_from("abc"))
@@ -148,7 +128,7 @@ def test_of_a_value_that_a_running_pod_has_nothing_is_known_once_answers_differ(
     tool, parts, words, other, running
 ):
     views = [
-        tool.view_of(injected(parts, None, word, {}, value), NAMES)
+        view_of(tool, injected(parts, None, word, {}, value), NAMES)
         for word, value in zip(words, ("a", other, running), strict=False)
     ]
     paths, unknown = ignored(tool, *views)
@@ -174,7 +154,7 @@ def test_containers_and_their_fields_do_not_vary(tool, answers, places):
     views = []
     for answer in answers:
         pod = {"metadata": {}, "spec": {"containers": [{"name": "p", "image": "x", **answer}]}}
-        views.append(tool.view_of(pod, ["p", "q"]))
+        views.append(view_of(tool, pod, ["p", "q"]))
     assert ignored(tool, *views) == (frozenset(), places)
 
 
@@ -182,11 +162,11 @@ def test_a_removed_variable_is_hidden_where_names_of_variables_vary(tool):
     """Only common names are compared there; one that has another value is named."""
     parts = ["name of a variable"]
     old = {"env": [{"name": "OLD", "value": "1"}]}
-    live = tool.view_of(injected(parts, None, "000000001", old, "x"), NAMES)
-    views = [tool.view_of(injected(parts, None, f"00000000{n}", {}, "y"), NAMES) for n in "23"]
+    live = view_of(tool, injected(parts, None, "000000001", old, "x"), NAMES)
+    views = [view_of(tool, injected(parts, None, f"00000000{n}", {}, "y"), NAMES) for n in "23"]
     paths, unknown = ignored(tool, *views, live)
     assert (paths, unknown) == ({("istio-proxy", "env", "*")}, [])
-    found = tool.sidecar_differences(live, views[0], (), paths, True).values()
+    found = sidecar_differences(tool, live, views[0], (), paths, True).values()
     assert [(d.path, d.current, d.expected) for d in found] == [
         (("istio-proxy", "env", "MODE"), "x", "y")
     ]
@@ -369,8 +349,8 @@ def test_a_variable_that_reads_an_annotation_changes_with_it(tool):
         sidecar = {"name": "istio-proxy", "image": "x", "env": [{"name": "X", "valueFrom": source}]}
         return {"metadata": {"annotations": {"x/y": value}}, "spec": {"containers": [sidecar]}}
 
-    views = [tool.view_of(pod(value), NAMES) for value in ("a", 'b"\\')]
-    found = tool.sidecar_differences(*views, (), frozenset(), True).values()
+    views = [view_of(tool, pod(value), NAMES) for value in ("a", 'b"\\')]
+    found = sidecar_differences(tool, *views, (), frozenset(), True).values()
     path = ("istio-proxy", "env", "X", "from", "fieldRef", "value")
     assert [(d.path, d.current, d.expected) for d in found] == [(path, "a", 'b"\\')]
 
@@ -384,30 +364,7 @@ def test_a_label_of_a_controller_is_no_configuration(tool):
         labels = {"pod-template-hash": template_hash}
         return {"metadata": {"labels": labels}, "spec": {"containers": [sidecar]}}
 
-    assert tool.view_of(pod("1"), NAMES) == tool.view_of(pod("2"), NAMES)
-
-
-def test_images_come_first_then_containers_then_where_they_are(tool):
-    """A plan shows five lines of what differs."""
-    rest = ("args", "env", "lifecycle", "ports", "resources")
-    paths = [
-        *((c, field) for c in "ab" for field in rest),
-        ("a", "position"),
-        ("b",),
-        ("b", "image"),
-    ]
-    found = [
-        tool.Difference(path, "regular", "native" if path[1:] == ("position",) else "x")
-        for path in sorted(paths)
-    ]
-    found[found.index(next(d for d in found if d.path == ("b",)))] = tool.Difference(
-        ("b",), {"image": "b:1", "position": "regular"}, None
-    )
-    decision = a_workload(tool, differences=found)
-    lines = tool.difference_lines(decision)
-    assert [line.split()[0] for line in lines[:3]] == ["b", "would", "a"]
-    assert lines[2].startswith("a  changes from a regular container to ")
-    assert len(lines) == len(paths)
+    assert view_of(tool, pod("1"), NAMES) == view_of(tool, pod("2"), NAMES)
 
 
 # What is easily hidden by what varies: current, two answers, and where they really differ
@@ -462,7 +419,7 @@ def test_what_is_easily_hidden_by_what_varies(tool, case):
     live, *views = (a_view(tool, **one) for one in (current, *answers))
     paths, unknown = ignored(tool, *views, live)
     assert unknown == []
-    found = tool.sidecar_differences(live, views[0], (), paths, True).values()
+    found = sidecar_differences(tool, live, views[0], (), paths, True).values()
     assert [".".join(d.path[1:]) for d in found] == places
 
 
@@ -487,7 +444,7 @@ def test_deep_lists_take_no_exponential_time(tool):
     views = []
     for number in range(2):
         pod = injected([], None, "1", an_env(X=deep, ID=str(number)))
-        views.append(tool.view_of(pod, NAMES))
+        views.append(view_of(tool, pod, NAMES))
     assert ignored(tool, *views) == ({("istio-proxy", "env", "ID")}, [])
 
 
@@ -507,8 +464,10 @@ def test_items_of_a_volume_are_compared_one_by_one(tool):
         }
         return {"metadata": metadata, "spec": {"containers": [sidecar], "volumes": volumes}}
 
-    live = tool.view_of(pod("a", {"net": "10.0.0.1"}), NAMES)
-    found = tool.sidecar_differences(live, tool.view_of(pod("b", {}), NAMES), (), frozenset(), True)
+    live = view_of(tool, pod("a", {"net": "10.0.0.1"}), NAMES)
+    found = sidecar_differences(
+        tool, live, view_of(tool, pod("b", {}), NAMES), (), frozenset(), True
+    )
     items = ("istio-proxy", "volumes", "/etc/mesh", "downwardAPI", "items")
     assert [d.path for d in found.values()] == [(*items, "0", "fieldRef", "value")]
-    assert tool.other_changes(live, tool.view_of(pod("a", {}), NAMES)) == []
+    assert tool.other_changes(live, view_of(tool, pod("a", {}), NAMES)) == []

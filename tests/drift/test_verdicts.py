@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, TEXT, config, exchanges, patched, verdicts
+from support import CONFIRM, DRIFTED, TEXT, api_error, config, exchanges, patched, verdicts
 from texts import MISSING_PERMISSIONS
 
 pytestmark = pytest.mark.both
@@ -105,9 +103,9 @@ def test_an_injector_in_trouble(every_kind, run, state, verdict, message):
 
 
 @pytest.mark.embedded("the injector there is a process of the tests")
-def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, run, tool):
+def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, run):
     """A webhook that hangs would cost its timeout for each of them."""
-    count = 3 * tool.REQUESTS_AT_A_TIME
+    count = 3 * 16
     for number in range(count):
         cluster.create("shop", workload("Deployment", f"web-{number}"))
     cluster.settle()
@@ -119,7 +117,7 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
     assert (
         "the first 16 dry runs timed out; the remaining workloads are not compared" in ended.stderr
     )
-    assert len(cluster.injector.seen) <= count - tool.REQUESTS_AT_A_TIME
+    assert len(cluster.injector.seen) <= count - 16
     text = run(cluster, DRIFTED, TEXT).stdout
     assert f"\nNot rolled out: {count} workloads.\n" in text
     assert "\n  not compared: 500 Internal error occurred: failed calling webhook " in text
@@ -127,11 +125,13 @@ def test_if_the_first_dry_runs_all_time_out_the_others_are_not_tried(cluster, ru
     assert text.count("deadline exceeded") == 2  # grouped by reason, and the headline
 
 
-def test_a_page_of_html_in_a_reason_is_cut(tool):
+def test_a_page_of_html_in_a_reason_is_cut(cluster, run):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
     page = 'failed calling webhook "x": <!DOCTYPE html><html><body>sorry</body></html>'
-    answer = SimpleNamespace(status=500, data=json.dumps({"message": page}).encode(), headers={})
-    assert str(tool.api_error(answer)) == '500 failed calling webhook "x":'
-    assert tool.short_reason('403 pods "web-7d-" is forbidden: no') == "no"
+    cluster.fault(method="POST", path="/pods", times=9, status=500, body={"message": page})
+    (drift,) = run(cluster, DRIFTED).of("drift")
+    assert drift["message"] == '500 failed calling webhook "x":'
 
 
 @pytest.mark.embedded("each run is limited to the namespaces of its test there")
@@ -223,8 +223,8 @@ def recorded_rejections() -> list:
 @pytest.mark.parametrize(("exchange", "verdict"), recorded_rejections())
 def test_recorded_rejections(tool, exchange, verdict):
     answer = exchange["response"]
-    error = tool.ApiError(answer["status"], f"{answer['status']} {answer['body']['message']}")
-    assert tool.verdict_on(error) is tool.Verdict[verdict]
+    error = api_error(tool, answer["status"], f"{answer['status']} {answer['body']['message']}")
+    assert tool.verdict_on(error).name == verdict
 
 
 @pytest.mark.parametrize(
@@ -250,16 +250,7 @@ def test_recorded_rejections(tool, exchange, verdict):
     ],
 )
 def test_other_rejections(tool, status, message, verdict):
-    assert tool.verdict_on(tool.ApiError(status, message)) is tool.Verdict[verdict]
-
-
-def test_a_page_of_html_in_a_condition_or_an_event_is_cut(tool):
-    page = 'failed calling webhook "x": <!DOCTYPE html><html><body>sorry</body></html>'
-    failed = {"type": "ReplicaFailure", "status": "True", "message": page}
-    assert tool.failure_condition({"status": {"conditions": [failed]}}).endswith('webhook "x":')
-    unready = {"type": "Ready", "status": "False", "message": page}
-    pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [unready]}}
-    assert tool.pod_problem(pod) == 'p: failed calling webhook "x":'
+    assert tool.verdict_on(api_error(tool, status, message)).name == verdict
 
 
 @pytest.mark.parametrize(

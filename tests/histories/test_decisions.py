@@ -30,10 +30,10 @@ def test_a_worker_decides_what_the_plan_has_decided(tool, monkeypatch, first):
     made = []
     decide = tool.decide
 
-    def noted(found, comparison, options, known=tool.Known.ALL, planned=None, again=False):
-        decision = decide(found, comparison, options, known, planned, again)
-        if planned and known is tool.Known.ALL and not again:
-            made.append((planned, decision))
+    def noted(found, comparison, options, *more):
+        decision = decide(found, comparison, options, *more)
+        if len(more) == 3 and more[0].name == "ALL" and more[1] and not more[2]:
+            made.append((more[1], decision))
         return decision
 
     monkeypatch.setattr(tool, "decide", noted)

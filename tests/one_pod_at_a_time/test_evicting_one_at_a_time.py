@@ -16,6 +16,7 @@ from support import (
     EVICT,
     ON_DELETE,
     OWNERS,
+    a_ref,
     a_rollout,
     a_workload,
     cutoff,
@@ -115,7 +116,7 @@ def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(cluster, 
 
 
 def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):
-    ref = tool.ObjectRef("StatefulSet", "shop", "x", "apps")
+    ref = a_ref(tool, "StatefulSet", "shop", "x", "apps")
     cluster = SimpleNamespace(now=lambda: datetime.now(timezone.utc))
     eviction = tool.Eviction(a_rollout(tool, cluster), a_workload(tool, ref=ref), print)
     spec = {"replicas": 0, "podManagementPolicy": "OrderedReady"}

@@ -12,7 +12,6 @@ from support import (
     EVICT,
     ON_DELETE,
     OWNERS,
-    a_workload,
     edit,
     evictions,
     images,
@@ -201,18 +200,3 @@ def test_a_spec_that_was_not_observed_yet_is_pending(cluster, run):
         cluster.controllers._steps["statefulsets"] = lambda obj: None  # its controller is behind
         cluster.store.change("statefulsets", found, status=status)
     assert codes(run(cluster, *EVICT)) == {"StatefulSet shop/x": "pending_template"}
-
-
-def test_a_misscheduled_pod_of_a_daemon_set_counts_as_updated(tool):
-    """status.updatedNumberScheduled counts only the Pods of nodes that should have one."""
-    ref = tool.ObjectRef("DaemonSet", "shop", "x", "apps")
-    pods = [tool.LivePod(f"x-{n}", tool.NO_CUTOFF, True, frozenset()) for n in "abc"]
-    status = {"updatedNumberScheduled": 2, "observedGeneration": 1, "numberMisscheduled": 1}
-
-    def is_pending(**more) -> bool:
-        obj = {"metadata": {"generation": 1}, "spec": ON_DELETE, "status": {**status, **more}}
-        draft = a_workload(tool, ref=ref, pods=pods, method=tool.Method.EVICT, obj=obj)
-        return bool(tool.pending_template(draft, None))
-
-    assert not is_pending()
-    assert is_pending(numberMisscheduled=0)

@@ -13,9 +13,11 @@ from support import (
     ON_DELETE,
     TEXT,
     Watch,
+    a_ref,
     a_rollout,
     a_workload,
     cutoff,
+    ended_error,
     evictions,
     let_ready,
     set_ready,
@@ -176,7 +178,7 @@ STATES = st.lists(
 @example(["ready", "ready", "unready"], {0, 1}, 2, False)  # a list that is read too early
 def test_for_any_owner_the_rule_holds(tool, states, todo, most, ordered):
     cluster = Owner(tool, len(states), states, ordered)
-    ref = tool.ObjectRef("StatefulSet", "shop", "x", "apps")
+    ref = a_ref(tool, "StatefulSet", "shop", "x", "apps")
     rollout = a_rollout(tool, cluster, "--evict", f"--max-unavailable={most}")
     eviction = tool.Eviction(rollout, a_workload(tool, ref=ref, method=tool.Method.EVICT), str)
     eviction.owner, eviction.owner_obj, eviction.pods = ref, cluster.obj, cluster.pods
@@ -187,7 +189,7 @@ def test_for_any_owner_the_rule_holds(tool, states, todo, most, ordered):
     eviction.wait_for_batch = lambda: waited.append(len(eviction.batch))
 
     def wait(seconds, until=bool):
-        raise tool.EndedError(tool.Outcome.INTERRUPTED, "")  # it would wait
+        raise ended_error(tool, "INTERRUPTED", "")  # it would wait
 
     rollout.signals.wait = wait
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
 import json
 import re
 import subprocess
@@ -12,7 +13,14 @@ import pytest
 from clusters.embedded.manifests import replicated, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import CONFIRM, DRIFTED, TEXT, a_workload, command, options_of, upgrade
+from support import (
+    CONFIRM,
+    DRIFTED,
+    TEXT,
+    command,
+    options_of,
+    upgrade,
+)
 from texts import NO_RECORD
 
 JSON = ("--log-format=json", DRIFTED)
@@ -50,27 +58,6 @@ def written(path, lines) -> str:
     file = path / "plan.jsonl"
     file.write_text("".join(f"{line}\n" for line in lines))
     return f"--plan={file}"
-
-
-@pytest.mark.parametrize(
-    ("outcome", "code", "is_applied"),
-    [
-        ("SUCCEEDED", "", True),
-        ("INTERRUPTED", "", False),  # for example by --max-duration, after the first of its Pods
-        ("NOT_STARTED", "", False),
-        ("NOT_STARTED", "interrupted", True),  # a person has left it
-        ("NOT_STARTED", "max_rollouts", True),
-        ("SKIPPED", "up_to_date", True),
-        ("SKIPPED", "wrong_method", False),
-    ],
-)
-def test_a_row_that_was_not_rolled_out_is_applied_only_if_a_person_left_it(
-    tool, outcome, code, is_applied
-):
-    for plan in (None, {}):
-        totals = tool.Totals(options_of(tool, plan=plan))
-        totals.count(tool.Result(a_workload(tool), tool.Outcome[outcome], "", code=code))
-        assert totals.failed["not_applied"] == (plan is not None and not is_applied)
 
 
 def test_only_the_workloads_of_a_plan_are_rolled_out_in_its_order(fleet, run, tmp_path):
@@ -255,10 +242,12 @@ LINES = st.one_of(
 def test_whatever_a_file_has_it_is_a_plan_or_bad_usage(tool, tmp_path_factory, found):
     path = tmp_path_factory.mktemp("plan") / "plan.jsonl"
     path.write_bytes(b"\n".join(found))
+    said = io.StringIO()
     try:
-        plan = tool.plan_file(str(path))
-    except argparse.ArgumentTypeError as error:
-        assert re.search(rf"; line \d+ {NO_RECORD}, or made by an older version; ", str(error))
+        with contextlib.redirect_stderr(said):
+            plan = options_of(tool, f"--plan={path}").plan
+    except SystemExit:
+        assert re.search(rf"; line \d+ {NO_RECORD}, or made by an older version; ", said.getvalue())
     else:
         assert all(isinstance(part, str) for ref in plan for part in ref)
         sorted(plan)  # as the report does
@@ -395,16 +384,6 @@ def test_what_a_wave_leaves_has_its_workload(fleet, run, tmp_path):
     assert ended.summary["not_up_to_date"] == {}
     text = run(fleet, DRIFTED, TEXT, CONFIRM, written(tmp_path, wave)).stdout
     assert "not up to date:" not in text  # nobody knows: they were not compared
-
-
-def test_only_the_method_that_was_approved_will_do(tool):
-    ref = tool.ObjectRef("Deployment", "shop", "web", "apps")
-    for approved in tool.Method:
-        for method in tool.Method:
-            draft = a_workload(tool, ref=ref, method=method)
-            planned = {ref: tool.PlanRow("", tool.NO_CUTOFF, "", approved)}
-            options = options_of(tool, plan=planned)
-            assert bool(tool.another_method(draft, options)) == (approved is not method)
 
 
 def test_without_a_comparison_too_the_same_command_resumes(fleet, run, tmp_path):

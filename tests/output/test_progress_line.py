@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from support import (
     CONFIRM,
     TEXT,
     Terminal,
+    a_task,
     a_workload,
+    have_ended,
     refuse,
 )
 
@@ -26,29 +29,29 @@ def test_the_progress_line(web_and_api):
 
 def test_the_progress_line_shows_what_takes_longest(a_report, tool, monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     report = a_report(CONFIRM)
 
     def shown(*in_progress) -> str:
         report.show_progress(in_progress, "")
         return report.progress.text
 
-    younger = tool.Task(a_workload(tool, "b"), started=1002.0, line="B")
-    older = tool.Task(a_workload(tool, "a"), started=1001.0, line="Waiting")
+    younger = a_task(tool, a_workload(tool, "b"), started=1002.0, line="B")
+    older = a_task(tool, a_workload(tool, "a"), started=1001.0, line="Waiting")
     clock[0] += 12
     assert shown(younger, older) == "0/10 finished, 12s, 2 in progress: shop/a Waiting"
-    report.totals.outcomes[tool.Outcome.SUCCEEDED] = 2
+    have_ended(tool, report, "SUCCEEDED", 2)
     assert shown() == "2/10 finished, 12s, 0 in progress"
-    report.totals.outcomes[tool.Outcome.TIMED_OUT] = 1
+    have_ended(tool, report, "TIMED_OUT", 1)
     assert shown() == "3/10 finished, 1 failed, 12s, 0 in progress"
 
 
 def test_what_is_left_is_estimated_from_the_median_of_what_has_finished(a_report, tool):
     report = a_report(CONFIRM)
-    tasks = [tool.Task(a_workload(tool, name), line="Waiting") for name in "abc"]
+    tasks = [a_task(tool, a_workload(tool, name), line="Waiting") for name in "abc"]
 
     def estimate(finished: int, in_progress: int, held: str = "") -> str:
-        report.totals.outcomes[tool.Outcome.SUCCEEDED] = finished
+        have_ended(tool, report, "SUCCEEDED", finished)
         report.show_progress(tasks[:in_progress], held)
         return "".join(re.findall("about (.*) left", report.progress.text))
 
@@ -65,7 +68,7 @@ def test_elsewhere_than_on_a_terminal_progress_is_logged_once_a_minute(
     a_report, tool, monkeypatch, caplog
 ):
     clock = [1000.0]
-    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     report = a_report(CONFIRM)
     with caplog.at_level("INFO", "sidecar-rollout"):
         for seconds in (59, 2, 58, 2):

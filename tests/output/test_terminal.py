@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, TEXT, a_workload, upgrade
+from support import CONFIRM, DRIFTED, TEXT, a_ref, a_workload, upgrade
 
 
 def in_namespace(tool, namespace: str, pods: int = 1, **fields):
-    ref = tool.ObjectRef("Deployment", namespace, "web", "apps")
+    ref = a_ref(tool, "Deployment", namespace, "web", "apps")
     names = tuple(f"web-{number}" for number in range(pods))
     return a_workload(tool, ref=ref, old_pods=names, pods_replaced=pods, **fields)
 
@@ -57,22 +55,6 @@ def test_names_are_whole_where_the_list_of_differences_has_the_sidecar(
     assert not width or max(map(len, [header, *lines])) <= width
 
 
-@pytest.mark.parametrize(
-    ("text", "red"),
-    [
-        ("1  shop  deploy/web  unhealthy: CrashLoopBackOff; downtime", ["unhealthy", "downtime"]),
-        ("3 workloads in 2s: 1 succeeded, 2 lost sidecar.", ["lost sidecar"]),
-        ("  new Pods cannot be created: denied:", ["cannot be created"]),
-        ("  1 of 2 Pods lost istio-proxy, and", ["Pods lost"]),
-        ("1 rejected", ["rejected"]),
-        ("1  downtime-monitor  deploy/rejected-orders  un.unhealthy", []),
-        ("see --skip-unhealthy", []),
-    ],
-)
-def test_what_needs_attention_is_red_and_no_name_is(tool, text, red):
-    assert [found[0] for found in tool.COLORED.finditer(text)] == red
-
-
 def test_a_run_with_nothing_to_do_says_so_once(web_and_api, run):
     """Without empty lines at its end."""
     assert run(web_and_api, DRIFTED, CONFIRM).planned == []
@@ -86,19 +68,6 @@ def test_a_run_with_nothing_to_do_says_so_once(web_and_api, run):
     assert run(web_and_api, DRIFTED, CONFIRM).code == 0
     text = run(web_and_api, DRIFTED, CONFIRM, TEXT).stdout
     assert text.count("\nNot rolled out: ") == 1
-
-
-@pytest.mark.parametrize("columns", [1, 8, 39])
-def test_a_terminal_that_is_hardly_one_shows_everything(tool, monkeypatch, columns):
-    """Texts wrap at 40 columns then, and are not cut."""
-    monkeypatch.setattr(tool.sys, "stdout", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setenv("COLUMNS", str(columns))
-    width = tool.Report.width.fget(None)
-    assert width == 40
-    note = "unhealthy: CrashLoopBackOff; downtime; 1 Pod below the partition"
-    lines = tool.format_table([["1", "shop", "deploy/web", note]], width)
-    assert " ".join(" ".join(lines).split()) == f"1 shop deploy/web {note}"
-    assert max(map(len, lines)) <= 40
 
 
 def test_the_plan_says_where_new_pods_wait_for_min_ready_seconds(cluster, run):
@@ -121,18 +90,3 @@ def test_the_longest_names_are_whole_on_a_narrow_terminal(a_report, tool, monkey
     assert [name for name in names if any(f"/{name} " in line for line in lines)] == names
     notes = [line for line in lines if "CrashLoopBackOff" in line]
     assert all(line.startswith("      ") for line in notes) and len(notes) == 3
-
-
-def test_lines_of_the_log_and_differences_break_at_spaces(tool, monkeypatch):
-    words = "1 of 2 Pods not ready: web-7d4b9c-x2x4z: container istio-proxy: ImagePullBackOff"
-    record = logging.makeLogRecord({"msg": f"rollout timed out: {words}", "levelname": "WARNING"})
-    monkeypatch.setattr(tool, "error_columns", lambda: 60)
-    monkeypatch.setenv("NO_COLOR", "1")
-    lines = tool.TextFormatter(on_terminal=True).format(record).split("\n")
-    assert len(lines) == 2 and max(map(len, lines)) <= 60
-    assert " ".join(" ".join(lines).split()).endswith(f"WARNING rollout timed out: {words}")
-    assert tool.TextFormatter(on_terminal=False).format(record).endswith(words)
-    difference = "  a  1 workload  istio-proxy  image  registry.example.com/proxyv2:1 -> 2"
-    first, second = tool.wrapped(difference, 60)
-    assert second == "    registry.example.com/proxyv2:1 -> 2"
-    assert difference == f"{first}  {second.strip()}"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, NEW, a_workload, messages, unchecked
+from support import CONFIRM, DRIFTED, NEW, messages, unchecked
 from texts import RECHECK
 
 pytestmark = pytest.mark.both
@@ -100,17 +100,6 @@ def test_a_rollout_of_a_selected_pod_is_rechecked_with_all_the_others(cluster, s
     (result,) = running.finish().of("result")
     assert (result["outcome"], result["pods"]["wanted"]) == ("timed_out", 3)
     assert result["pods"]["updated"] <= 1
-
-
-@pytest.mark.parametrize("status", [0, 401, 429, 502, 503])
-def test_what_was_never_patched_for_want_of_an_api_server_is_not_started(tool, status):
-    result = tool.failure_of(
-        a_workload(tool), tool.ApiError(status, "503 no healthy upstream"), False
-    )
-    assert result.outcome is tool.Outcome.NOT_STARTED
-    assert result.stop_reason == "503 no healthy upstream"
-    other = tool.failure_of(a_workload(tool), tool.ApiError(422, "422 no"), False)
-    assert (other.outcome, other.stop_reason) == (tool.Outcome.FAILED, "")
 
 
 @pytest.mark.embedded("sets what only a controller sets")

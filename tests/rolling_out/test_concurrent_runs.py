@@ -12,6 +12,7 @@ from support import (
     CONFIRM,
     DRIFTED,
     NEW,
+    a_ref,
     a_workload,
     cutoff,
     make_old,
@@ -229,7 +230,7 @@ def test_a_rollout_of_others_that_is_not_complete_is_no_failure(cluster, run):
 def test_what_is_an_incomplete_rollout(tool, kind, status, spec, said):
     status = {"observedGeneration": 2, **status}
     obj = {"metadata": {"generation": 2}, "spec": {"replicas": 3, **spec}, "status": status}
-    draft = a_workload(tool, ref=tool.ObjectRef(kind, "shop", "web", "apps"), obj=obj)
+    draft = a_workload(tool, ref=a_ref(tool, kind, "shop", "web", "apps"), obj=obj)
     text = tool.incomplete_rollout(draft, options_of(tool))
     assert text == (f"its rollout is not complete: {said}{WAIT}" if said else "")
 
@@ -320,21 +321,6 @@ def test_a_conflict_with_somebody_elses_change_is_checked_again(cluster, start):
     assert running.finish().outcomes == {"shop/web": "succeeded"}
     assert patched(cluster) == ["web", "web"]
     assert cluster.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
-
-
-@pytest.mark.parametrize(
-    ("stamp", "is_ours"), [("2026-01-01T00:00:01.000000+00:00", True), ("", False)]
-)
-def test_whose_rollout_is_not_complete(tool, stamp, is_ours):
-    """The annotation tells, and not who has changed the template last."""
-    annotations = {"sidecarRollout.rollout.timestamp": stamp} if stamp else {}
-    obj = {
-        "metadata": {},
-        "spec": {"template": {"metadata": {"annotations": annotations}}},
-        "status": {"replicas": 3, "updatedReplicas": 1},
-    }
-    found = a_workload(tool, obj=obj).found
-    assert bool(tool.why_never_completed(found, options_of(tool))) == is_ours
 
 
 @pytest.mark.parametrize(

@@ -336,14 +336,6 @@ def test_one_that_recovers_during_the_run_is_listed_as_it_was(cluster, run, star
     assert ended.summary["failed"] == {"of_an_earlier_run": 1}
 
 
-def test_the_prefix_must_be_ours(tool):
-    """An annotation of a prefix that ends in ours is of somebody else."""
-    notes = {"xteam.rollout.timestamp": "a", "team.rollout.timestamp": "b"}
-    obj = {"metadata": {}, "spec": {"template": {"metadata": {"annotations": notes}}}}
-    assert tool.timestamps_of(obj, "team") == ["b"]
-    assert tool.timestamps_of(obj) == ["a", "b"]
-
-
 def test_the_timestamp_of_a_person_ends_no_run(cluster, run):
     """Anybody may write the annotation."""
     cluster.create("shop", workload("Deployment", "bait"))

@@ -100,7 +100,7 @@ def test_what_is_late_and_complete_when_a_limit_holds_is_no_failure(
     """Meanwhile, nothing new starts."""
     cluster = deployments_a_to_f
     cluster.kubelet.ready_after = 600
-    recheck = tool.Work.recheck
+    recheck = tool.Restart.recheck
     begun: list[int] = []
 
     def once_they_are_ready(work, earlier):
@@ -109,9 +109,9 @@ def test_what_is_late_and_complete_when_a_limit_holds_is_no_failure(
         cluster.settle()
         return recheck(work, earlier)
 
-    monkeypatch.setattr(tool.Work, "recheck", once_they_are_ready)
+    monkeypatch.setattr(tool.Restart, "recheck", once_they_are_ready)
     ended = run(cluster, CONFIRM, *limit, within(cluster, 1))
-    number = 1 if limit else tool.Scheduler.TOO_MANY_IN_A_ROW
+    number = 1 if limit else 5
     assert begun == [number] * number
     outcomes = list(ended.outcomes.values())
     assert outcomes.count("completed_late") == number

@@ -199,7 +199,7 @@ def test_killed_and_run_again_until_nothing_is_left(cluster, start, run, kill):
 
 
 def test_a_list_that_expires_ends_the_plan_with_what_to_do(cluster, run, tool):
-    cluster.create("shop", workload("Deployment", "web", replicas=tool.PAGE + 10))
+    cluster.create("shop", workload("Deployment", "web", replicas=500 + 10))
     cluster.settle(60)
     expired = cluster.fault(path=r"/api/v1/pods\?.*continue=", status=410, body=EXPIRED)
     ended = run(cluster, "--log-format=text")
@@ -207,7 +207,7 @@ def test_a_list_that_expires_ends_the_plan_with_what_to_do(cluster, run, tool):
     assert ended.code == 3
     text = "410 the list expired while it was being read; rerun this command (nothing"
     assert text in ended.stderr
-    assert run(cluster).of("plan")[0]["pods"]["old"] == tool.PAGE + 10
+    assert run(cluster).of("plan")[0]["pods"]["old"] == 500 + 10
 
 
 def test_long_lists_are_requested_compressed(cluster, run):

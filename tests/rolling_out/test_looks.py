@@ -16,8 +16,8 @@ from support import (
     CONFIRM,
     KUBECTL,
     Terminal,
+    a_restart,
     a_rollout,
-    a_workload,
     is_running,
     messages,
 )
@@ -221,7 +221,6 @@ def test_a_short_rollout_is_not_looked_at(web, run, looks):
 
 def test_looks_come_every_five_seconds(web, run, tool, monkeypatch, looks):
     """Here, five times as often."""
-    assert (tool.LOOK_AFTER, tool.LOOK_EVERY) == (3.0, 5.0)
     monkeypatch.setattr(tool, "LOOK_AFTER", 0.6)
     monkeypatch.setattr(tool, "LOOK_EVERY", 1.0)
     web.kubelet.ready_after = 2
@@ -264,9 +263,9 @@ def test_a_pod_is_stuck_after_it_was_not_ready_for_long_enough(tool, looks):
     """For any sequence of what looks see: seconds since the one before, a reason, of the sidecar?, ready?"""
     with pytest.MonkeyPatch.context() as patch:
         now = [1000.0]
-        patch.setattr(tool.time, "monotonic", lambda: now[0])
+        patch.setattr(time, "monotonic", lambda: now[0])
         rollout = a_rollout(tool, None, sidecars=["istio-proxy"])
-        work = tool.Restart(rollout, a_workload(tool), str)
+        work = a_restart(tool, rollout)
         since = last = -1e9  # when the sidecar was first and last seen stuck in a row
         for seconds, reason, is_sidecar, is_ready in looks:
             now[0] += seconds

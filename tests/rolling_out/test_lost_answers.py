@@ -9,7 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
-from support import APP, CONFIRM, EVICT, a_rollout, a_workload, messages, patched
+from support import (
+    APP,
+    CONFIRM,
+    EVICT,
+    a_restart,
+    a_rollout,
+    a_workload,
+    api_error,
+    messages,
+    patched,
+    raises_ended,
+)
 from texts import NO_RESULT, RECREATED
 
 PATCH = {"method": "PATCH", "path": "deployments/web"}
@@ -36,12 +47,12 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
 
         def workload(self, ref):
             if self.patched:
-                raise tool.ApiError(status, "away")
+                raise api_error(tool, status, "away")
             return {"metadata": {"generation": 1}}
 
         def patch_template(self, *parts):
             self.patched = True
-            raise tool.ApiError(status, "away")
+            raise api_error(tool, status, "away")
 
         patched = False
 
@@ -49,8 +60,8 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
     rollout = a_rollout(tool, Lost())
     monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
     result = rollout.result_of(found, str)
-    assert (result.outcome, result.message, result.stop_reason) == (
-        tool.Outcome.FAILED,
+    assert (result.outcome.name, result.message, result.stop_reason) == (
+        "FAILED",
         "it may have been restarted: away",
         "away",
     )
@@ -137,7 +148,7 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
         connection = SimpleNamespace(user="")
 
         def now(self):
-            return tool.datetime.now(tool.timezone.utc)
+            return datetime.now(timezone.utc)
 
         def workload(self, ref):
             return {"metadata": {"generation": 1}}
@@ -147,10 +158,10 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
 
     object.__setattr__(rollout, "cluster", Cluster())
     monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
-    with pytest.raises(tool.EndedError) as caught:
-        tool.Restart(rollout, a_workload(tool), str).patch()
+    with raises_ended(tool) as caught:
+        a_restart(tool, rollout).patch()
     error = caught.value
-    assert (error.outcome, str(error)) == (tool.Outcome.NOT_STARTED, "interrupted")
+    assert (error.outcome.name, str(error)) == ("NOT_STARTED", "interrupted")
 
 
 def test_a_workload_that_was_recreated_during_its_rollout_is_incomplete(web, start):

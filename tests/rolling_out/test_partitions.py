@@ -128,27 +128,6 @@ def test_the_pods_of_a_partitioned_rollout_add_up(partitioned, run):
     assert f"\nPods: 3 of 3{UPDATED_AND_READY}.\n" in shown
 
 
-@pytest.mark.parametrize(
-    ("spec", "below"),
-    [
-        ({}, []),
-        ({"partition": 0}, []),
-        ({"partition": 1}, ["db-0"]),
-        ({"partition": 2, "start": 5}, ["db-0", "db-5", "db-6"]),
-        ({"partition": 99}, ["db-0", "db-5", "db-6", "db-7", "db-10"]),
-    ],
-)
-def test_which_pods_are_below_a_partition(tool, spec, below):
-    obj = {
-        "spec": {
-            "ordinals": {"start": spec.get("start", 0)},
-            "updateStrategy": {"rollingUpdate": {"partition": spec.get("partition")}},
-        }
-    }
-    names = ["db-0", "db-5", "db-6", "db-7", "db-10", "db-debug"]
-    assert [name for name in names if tool.is_below_partition(obj, name)] == below
-
-
 def test_a_pod_below_the_partition_without_the_sidecar_is_told(partitioned, run):
     before = partitioned.get("Pod", "shop", "db-0")["metadata"]["uid"]
     partitioned.injector.state = "ignored"

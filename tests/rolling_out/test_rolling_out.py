@@ -484,29 +484,6 @@ def test_kubectl_is_ended_when_nobody_waits_any_more(rollout_status, tmp_path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_the_process_is_known_until_it_has_ended(tool, tmp_path):
-    """Its group is ended from outside at the second signal, although a look hangs."""
-    children: set[int] = set()
-    release = threading.Event()
-
-    def hangs(_: str) -> str:
-        release.wait(20)
-        return ""
-
-    words = [a_kubectl(tmp_path, "sleep 600")]
-    ended: list = []
-    waiting = threading.Thread(
-        target=lambda: ended.append(tool.run_until(words, 600.0, hangs, children))
-    )
-    waiting.start()
-    while not children:
-        time.sleep(0.01)
-    tool.end_group(next(iter(children)))
-    release.set()
-    waiting.join(10)
-    assert (ended, children) == ([(-9, "")], set())
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import a_rollout, a_workload
+from support import a_restart, a_result, a_rollout, a_task, a_workload, api_error
 from texts import IN_A_ROW
 
 LATE = "late"
@@ -189,7 +189,7 @@ def test_what_is_left_when_a_run_stops_is_no_success(tool, options, reason):
     plan = [a_workload(tool, f"w{number}") for number in range(7)]
     outcomes = {f"w{number}": "failed" for number in range(7)}
     results = run_all(tool, FakeCluster(outcomes), FakeKubectl(outcomes, 1), plan, 1, *options)
-    left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
+    left = [result for result in results if result.outcome.name == "NOT_STARTED"]
     assert [result.message for result in left] == [reason] * 2
 
 
@@ -205,7 +205,7 @@ def test_what_becomes_unhealthy_after_the_plan_counts_as_a_failure(tool):
     plan = [a_workload(tool, f"w{number}") for number in range(7)]
     kubectl = FakeKubectl({f"w{number}": "failed" for number in range(7)}, 1)
     results = run_all(tool, Short(), kubectl, plan, 1)
-    left = [result for result in results if result.outcome is tool.Outcome.NOT_STARTED]
+    left = [result for result in results if result.outcome.name == "NOT_STARTED"]
     assert [result.message for result in left] == [f"5 {IN_A_ROW}"] * 2
 
 
@@ -216,7 +216,7 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status):
     class Lost(FakeCluster):
         def patch_template(self, ref, annotations, version) -> dict:
             if ref.name == "w1":
-                raise tool.ApiError(status, "no use")
+                raise api_error(tool, status, "no use")
             return super().patch_template(ref, annotations, version)
 
     plan = [a_workload(tool, f"w{number}") for number in range(4)]
@@ -254,16 +254,16 @@ def idle(tool):
 
 
 def test_a_recheck_that_is_abandoned_keeps_its_result(tool, idle):
-    earlier = tool.Result(a_workload(tool), tool.Outcome.TIMED_OUT, "late")
+    earlier = a_result(tool, a_workload(tool), "TIMED_OUT", "late")
     scheduler = idle()
-    assert scheduler.last_result(tool.Task(earlier.planned, earlier)) is earlier
-    begun = scheduler.last_result(tool.Task(earlier.planned))
-    assert begun.outcome is tool.Outcome.INTERRUPTED
+    assert scheduler.last_result(a_task(tool, earlier.planned, earlier)) is earlier
+    begun = scheduler.last_result(a_task(tool, earlier.planned))
+    assert begun.outcome.name == "INTERRUPTED"
 
 
 def begin(tool, scheduler, name: str):
     """A rollout that has begun."""
-    task = tool.Task(a_workload(tool, name))
+    task = a_task(tool, a_workload(tool, name))
     scheduler.begun.append(task)
     scheduler.in_progress[task.planned.ref] = task
     return task
@@ -273,7 +273,7 @@ def end(tool, scheduler, task, outcome, message: str = "") -> str:
     """A rollout ends: why nothing else starts."""
     scheduler.in_progress[task.planned.ref] = task
     stamp = "2026" if message == LATE else ""  # it may still complete
-    scheduler.ended.put((task, tool.Result(task.planned, outcome, message, stamp=stamp)))
+    scheduler.ended.put((task, a_result(tool, task.planned, outcome, message, stamp=stamp)))
     scheduler.handle_result(1)
     return scheduler.why_stopped().reason
 
@@ -285,27 +285,27 @@ def test_a_success_after_the_stop_does_not_start_anything_again(tool, idle):
         return end(tool, scheduler, begin(tool, scheduler, next(names)), outcome, "no")
 
     for _ in range(4):
-        assert ended(tool.Outcome.FAILED) == ""
-    assert ended(tool.Outcome.SUCCEEDED) == ""  # the row begins anew
-    for outcome in (tool.Outcome.LOST_SIDECAR, tool.Outcome.INCOMPLETE, tool.Outcome.STILL_DRIFTED):
+        assert ended("FAILED") == ""
+    assert ended("SUCCEEDED") == ""  # the row begins anew
+    for outcome in ("LOST_SIDECAR", "INCOMPLETE", "STILL_DRIFTED"):
         assert ended(outcome) == ""
-    assert ended(tool.Outcome.FAILED) == ""
-    assert ended(tool.Outcome.SKIPPED) == ""
-    assert ended(tool.Outcome.FAILED) == f"5 {IN_A_ROW}"
-    assert ended(tool.Outcome.SUCCEEDED) == f"5 {IN_A_ROW}"
+    assert ended("FAILED") == ""
+    assert ended("SKIPPED") == ""
+    assert ended("FAILED") == f"5 {IN_A_ROW}"
+    assert ended("SUCCEEDED") == f"5 {IN_A_ROW}"
 
 
 def test_a_row_is_that_in_which_the_rollouts_began(tool, idle):
     """One that was late, and began first, is complete in the end: the five after it failed all the same."""
     scheduler = idle()
     late, *others = [begin(tool, scheduler, name) for name in "abcdef"]
-    assert end(tool, scheduler, late, tool.Outcome.TIMED_OUT, LATE) == ""
+    assert end(tool, scheduler, late, "TIMED_OUT", LATE) == ""
     for task in others[:-2]:
-        assert end(tool, scheduler, task, tool.Outcome.FAILED, "no") == ""
-    assert end(tool, scheduler, others[-2], tool.Outcome.FAILED, "no") == f"5 {IN_A_ROW}"
+        assert end(tool, scheduler, task, "FAILED", "no") == ""
+    assert end(tool, scheduler, others[-2], "FAILED", "no") == f"5 {IN_A_ROW}"
     assert scheduler.signals.why_stopped().reason == ""  # the late one is looked at first
-    assert end(tool, scheduler, late, tool.Outcome.COMPLETED_LATE) == ""
-    assert end(tool, scheduler, others[-1], tool.Outcome.FAILED, "no") == f"5 {IN_A_ROW}"
+    assert end(tool, scheduler, late, "COMPLETED_LATE") == ""
+    assert end(tool, scheduler, others[-1], "FAILED", "no") == f"5 {IN_A_ROW}"
     assert scheduler.signals.why_stopped().reason == f"5 {IN_A_ROW}"
 
 
@@ -313,9 +313,9 @@ def test_late_ones_together_reach_a_limit_and_none_that_is_complete_counts(tool,
     scheduler = idle("--max-failures=2")
     tasks = [begin(tool, scheduler, name) for name in "abcd"]
     for task, said in zip(tasks, ["", *["--max-failures=2 reached"] * 3], strict=True):
-        assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == said
+        assert end(tool, scheduler, task, "TIMED_OUT", LATE) == said
     for task, said in zip(tasks, [*["--max-failures=2 reached"] * 2, "", ""], strict=True):
-        assert end(tool, scheduler, task, tool.Outcome.COMPLETED_LATE) == said
+        assert end(tool, scheduler, task, "COMPLETED_LATE") == said
     assert scheduler.signals.why_stopped().reason == ""
 
 
@@ -325,11 +325,11 @@ def test_what_ends_while_the_gate_is_asked_may_stop_the_run(tool, idle, monkeypa
     running = begin(tool, scheduler, "a")
 
     def is_open(gate) -> bool:
-        scheduler.ended.put((running, tool.Result(running.planned, tool.Outcome.FAILED, "no")))
+        scheduler.ended.put((running, a_result(tool, running.planned, "FAILED", "no")))
         return True
 
     monkeypatch.setattr(tool.Gate, "is_open", is_open)
-    waiting = tool.deque([tool.Task(a_workload(tool, "b"))])
+    waiting = deque([a_task(tool, a_workload(tool, "b"))])
     scheduler.waiting = waiting
     scheduler.fill_slots()
     assert (len(waiting), scheduler.in_progress) == (1, {})
@@ -340,8 +340,8 @@ def test_a_failed_recheck_is_no_second_failure(tool, idle):
     scheduler = idle("--max-failures=2")
     task = begin(tool, scheduler, "a")
     for _ in range(2):
-        assert end(tool, scheduler, task, tool.Outcome.TIMED_OUT, LATE) == ""
-        scheduler.waiting = tool.deque([task])
+        assert end(tool, scheduler, task, "TIMED_OUT", LATE) == ""
+        scheduler.waiting = deque([task])
         scheduler.fill_slots()
     assert sum(scheduler.failed) == 1
     assert list(scheduler.rechecks) == [task] * 2
@@ -350,7 +350,7 @@ def test_a_failed_recheck_is_no_second_failure(tool, idle):
 def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypatch):
     """Although the API server answers."""
     now = [1000.0]
-    monkeypatch.setattr(tool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     rollout = a_rollout(tool, FakeCluster(), "--timeout=10m")
 
     def wait(seconds, until=bool) -> None:
@@ -365,8 +365,8 @@ def test_a_kubectl_that_keeps_failing_is_given_up_at_the_timeout(tool, monkeypat
         return 1, "error: flag provided but not defined"
 
     monkeypatch.setattr(tool.Restart, "rollout_status", fail)
-    ended = tool.Restart(rollout, a_workload(tool), bool).wait()
-    assert ended == (tool.Waited.NO_RESULT, "error: flag provided but not defined")
+    ended = a_restart(tool, rollout, bool).wait()
+    assert (ended[0].name, ended[1]) == ("NO_RESULT", "error: flag provided but not defined")
     assert calls[0] == 600 and calls[-1] == 1
     assert len(calls) < 150
     assert 1600 <= now[0] < 1660

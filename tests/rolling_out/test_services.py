@@ -13,7 +13,10 @@ from support import (
     ON_DELETE,
     TEXT,
     Watch,
+    a_ref,
+    a_result,
     a_rollout,
+    a_task,
     a_workload,
     make_old,
     uids,
@@ -102,8 +105,8 @@ def test_a_long_row_behind_one_service_does_not_wait_for_others(tool):
 
 def test_services_of_another_namespace_may_have_the_same_name(tool):
     scheduler = tool.Scheduler(a_rollout(tool, FakeCluster()), None, 0)
-    refs = [tool.ObjectRef("Deployment", name, "web", "apps") for name in ("shop", "shop", "pay")]
-    first, same, other = (tool.Task(a_workload(tool, ref=ref, services=["x"])) for ref in refs)
+    refs = [a_ref(tool, "Deployment", name, "web", "apps") for name in ("shop", "shop", "pay")]
+    first, same, other = (a_task(tool, a_workload(tool, ref=ref, services=["x"])) for ref in refs)
     scheduler.in_progress[first.planned.ref] = first
 
     def next_of(*waiting):
@@ -112,7 +115,7 @@ def test_services_of_another_namespace_may_have_the_same_name(tool):
 
     assert next_of(same, other) is other
     assert next_of(same) is None
-    same.result = tool.Result(same.planned, tool.Outcome.TIMED_OUT)  # it is only looked at again
+    same.result = a_result(tool, same.planned, "TIMED_OUT")  # it is only looked at again
     assert next_of(same, other) is same
 
 

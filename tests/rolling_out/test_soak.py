@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from datetime import datetime, timezone
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
-from support import CONFIRM, TEXT, a_rollout, a_workload, counts, let_ready, within
+from support import (
+    CONFIRM,
+    TEXT,
+    a_ref,
+    a_restart,
+    a_rollout,
+    api_error,
+    counts,
+    let_ready,
+    within,
+)
 from texts import IN_SOAK, NOT_VERIFIED, RECHECK, UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
@@ -212,7 +223,7 @@ def ready_pod(restarts: int = 0, ready: bool = True, name: str = "web-0", **stat
 
 def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str]:
     """The outcome and message of a verification with a soak whose waits take no time."""
-    ref = tool.ObjectRef("StatefulSet", "shop", "web", "apps")
+    ref = a_ref(tool, "StatefulSet", "shop", "web", "apps")
     rollout = a_rollout(tool, cluster, *options)
     rollout.signals.stop(tool.Stop(stop_reason, "max_failures"))
     cluster.clock = 0.0
@@ -224,8 +235,8 @@ def watch(tool, cluster, *options: str, stop_reason: str = "") -> tuple[str, str
 
     rollout.signals.wait = wait
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tool.time, "monotonic", lambda: cluster.clock)
-        work = tool.Restart(rollout, a_workload(tool, ref=ref), lambda line: None)
+        patch.setattr(time, "monotonic", lambda: cluster.clock)
+        work = a_restart(tool, rollout, ref=ref)
         result = work.verify()
     return result.outcome.code, result.message
 
@@ -294,12 +305,12 @@ AWAY = RuntimeError("the API server is away")
 def test_what_is_a_failure(tool, monkeypatch, then, outcome, message):
     monkeypatch.setattr(tool, "SETTLE", 10.0)
     cluster = FakeCluster(ready_pod())
-    error = tool.ApiError(0, "cannot connect")
+    error = api_error(tool, 0, "cannot connect")
     cluster.then = {at: error if pods is AWAY else pods for at, pods in then.items()}
     found = watch(tool, cluster, "--soak=40s")
     assert found[0] == outcome
     assert found[1].endswith(message) and bool(found[1]) is bool(message)
-    assert cluster.clock <= 40 + tool.SETTLE + 1
+    assert cluster.clock <= 40 + 10 + 1
 
 
 def test_a_restart_from_before_does_not_count(tool):

@@ -120,7 +120,7 @@ def test_beside_others_pods_that_were_not_verified_are_missing_in_the_sum(cluste
         cluster.create("shop", workload("Deployment", name, replicas=2))
     cluster.settle()
     held = cluster.fault(method="PATCH", path="deployments/b", release=threading.Event())
-    running = start(cluster, CONFIRM, SETTLE="3")
+    running = start(cluster, CONFIRM, RETRIES="2", SETTLE="3")
     assert held.reached.wait(20)
     of_b = "labelSelector=app%3Db"
     cluster.fault(path=of_b, status=403, body={"message": "no"}, times=999)

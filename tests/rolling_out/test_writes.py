@@ -13,12 +13,14 @@ from clusters.embedded.manifests import replicated, workload
 from support import (
     CONFIRM,
     DRIFTED,
+    a_restart,
     a_rollout,
-    a_workload,
+    api_error,
     evictions,
     make_old,
     messages,
     patched,
+    raises_api_error,
     upgrade,
 )
 
@@ -56,7 +58,7 @@ def test_after_a_signal_nothing_is_written(tool, signals):
     rollout.signals.received += [signal.SIGINT] * signals
     sent: list[str] = []
     with suppress(tool.EndedError):
-        tool.Restart(rollout, a_workload(tool), str).write(sent.append, "x")
+        a_restart(tool, rollout).write(sent.append, "x")
     assert sent == ["x"] * (signals == 0)
 
 
@@ -70,7 +72,7 @@ def test_a_patch_that_is_refused_for_a_moment_is_tried_again(cluster, run, statu
 
 
 def test_who_asks_for_an_hour_is_asked_again_after_half_a_minute(tool, monkeypatch):
-    answers = [tool.ApiError(429, "busy", retry_after=3600), tool.ApiError(422, "invalid")]
+    answers = [api_error(tool, 429, "busy", retry_after=3600), api_error(tool, 422, "invalid")]
 
     class Cluster:
         connection = SimpleNamespace(user="")
@@ -89,8 +91,8 @@ def test_who_asks_for_an_hour_is_asked_again_after_half_a_minute(tool, monkeypat
     pauses: list[float] = []
     monkeypatch.setattr(rollout.signals, "wait", lambda seconds, *parts: pauses.append(seconds))
     monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
-    with pytest.raises(tool.ApiError, match="invalid"):
-        tool.Restart(rollout, a_workload(tool), str).patch()
+    with raises_api_error(tool, match="invalid"):
+        a_restart(tool, rollout).patch()
     assert pauses[0] == 30
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, replicated, service, workload
-from support import BOTH, CONFIRM, Watch, a_workload, options_of
+from support import BOTH, CONFIRM, Watch
 
 
 def rolling(unavailable, surge) -> dict:
@@ -20,18 +20,6 @@ def parallel(unavailable) -> dict:
 
 
 PARTITION = {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}}
-
-
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_daemon_set_has_a_pod_for_each_node_also_on_one(tool, nodes):
-    rolling_update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
-    obj = {
-        "spec": {"updateStrategy": rolling_update},
-        "status": {"desiredNumberScheduled": nodes},
-    }
-    ref = tool.ObjectRef("DaemonSet", "shop", "logs", "apps")
-    found = a_workload(tool, ref=ref, obj=obj).found
-    assert not tool.may_all_be_away(found, tool.Method.RESTART, options_of(tool))
 
 
 @pytest.mark.both

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
-from support import BOTH, CONFIRM, TEXT, options_of, sidecar_table, verdicts
+from support import BOTH, CONFIRM, NO_CUTOFF, TEXT, options_of, sidecar_table, verdicts
 from texts import NEW_HAVE_NONE, NO_PODS_WITH, WITHOUT_SIDECAR
 
 pytestmark = pytest.mark.both
@@ -237,8 +236,7 @@ def test_one_dry_run_for_each_workload(late, run):
 
 
 def test_pods_of_one_owner_keep_one_sample(tool, late):
-    options = options_of(tool, *MISSING, sidecars=["istio-proxy"])
-    options = dataclasses.replace(options, cutoff=tool.NO_CUTOFF)
+    options = options_of(tool, *MISSING, sidecars=["istio-proxy"], cutoff=NO_CUTOFF)
     owners, _ = tool.read_pods(late.pods("late"), options)
     assert sorted(len(found.pods) for found in owners) == [2, 3, 3]
     assert all(tool.unpacked(found.sample)["metadata"]["name"] for found in owners)

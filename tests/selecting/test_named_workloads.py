@@ -6,9 +6,7 @@ import shlex
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
-from hypothesis import given
-from hypothesis import strategies as st
-from support import CONFIRM, DRIFTED, TEXT, options_of, printed_command
+from support import CONFIRM, DRIFTED, TEXT, printed_command
 from texts import NO_PODS_WITH, TYPE_AND_NAME
 
 pytestmark = pytest.mark.both
@@ -230,18 +228,6 @@ def test_what_is_no_workload(run, word):
     assert ended.stderr.startswith(f"{text}\n")
 
 
-@given(
-    st.sampled_from(["Deployment", "StatefulSet", "DaemonSet"]),
-    st.from_regex("[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True),
-)
-def test_each_name_selects_its_own_workload_and_kind(tool, kind, name):
-    options = options_of(tool, f"{kind.lower()}s/{name}")
-    assert options.kinds == {kind}
-    assert tool.is_named(tool.ObjectRef(kind, "shop", name, "apps"), options)
-    assert not tool.is_named(tool.ObjectRef(kind, "shop", f"{name}-2", "apps"), options)
-    assert not tool.is_named(tool.ObjectRef("Job", "shop", name, "batch"), options)
-
-
 def test_a_workload_of_another_api_group_is_another_one(cluster, run):
     """OpenKruise has StatefulSets and DaemonSets as well."""
     cluster.create("shop", workload("StatefulSet", "db"))
@@ -269,18 +255,3 @@ def test_the_printed_command_is_right_with_other_arguments_as_well(shop, run, ex
     ]
     gates = [word for word in words if word.startswith("--gate")]
     assert gates == [word for word in extra if word != "--"]
-
-
-def test_a_name_without_a_group_means_kubernetes_own_kinds(tool):
-    own = tool.ObjectRef("StatefulSet", "shop", "db", "apps")
-    kruise = tool.ObjectRef("StatefulSet", "shop", "db", "apps.kruise.io")
-    rollout = tool.ObjectRef("Rollout", "shop", "db", "argoproj.io")
-    for name, found in (
-        ("sts/db", [own]),
-        ("statefulsets.apps.kruise.io/db", [kruise]),
-        ("rollouts/db", [rollout]),
-        ("rollout.argoproj.io/d*", [rollout]),
-        ("rollout.other.io/db", []),
-    ):
-        options = options_of(tool, "--evict", name)
-        assert [ref for ref in (own, kruise, rollout) if tool.is_named(ref, options)] == found

@@ -6,7 +6,7 @@ import pytest
 from clusters.embedded.manifests import container, pod_spec, service, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import TEXT, a_workload
+from support import TEXT, a_ref, a_workload
 
 pytestmark = pytest.mark.both
 
@@ -44,7 +44,7 @@ STATES = st.sampled_from(["no Service", "serving", "unhealthy"])
 )
 def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     def make(row):
-        ref = tool.ObjectRef("Deployment", *row[2:4])
+        ref = a_ref(tool, "Deployment", *row[2:4])
         risk = tool.Risk(row[0])
         return a_workload(tool, ref=ref, total_pods=row[1], risk=risk, downtime=row[4])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, workload
-from support import CONFIRM, DRIFTED, counts, patched, upgrade
+from support import CONFIRM, DRIFTED, a_ref, counts, patched, upgrade
 
 pytestmark = pytest.mark.both
 
@@ -82,16 +82,9 @@ def test_other_characters_are_quoted(cluster, run):
 
 
 def test_a_config_map_of_such_a_name_does_not_exist(tool):
-    ref = tool.ObjectRef("ConfigMap", "shop", "../../prod/configmaps/x")
-    assert tool.path_of(ref) == ""
+    ref = a_ref(tool, "ConfigMap", "shop", "../../prod/configmaps/x")
     cluster = tool.Cluster.__new__(tool.Cluster)
     cluster.cached, cluster.counts_as_absent = {}, (404,)
     found = cluster.config_change(ref)
     assert isinstance(found, tool.ApiError)
     assert found.status == 404
-
-
-@pytest.mark.parametrize("name", ["web", "a.b", "...", "..a", "web-1"])
-def test_what_is_a_segment_of_a_path(tool, name):
-    path = tool.path_of(tool.ObjectRef("Deployment", "shop", name, "apps"))
-    assert path == f"/apis/apps/v1/namespaces/shop/deployments/{name}"

@@ -13,7 +13,16 @@ import pytest
 from clusters.embedded.manifests import container, native, pod, pod_spec, workload
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BOTH, CONFIRM, argo, exchanges, options_of, printed_command, upgrade
+from support import (
+    BOTH,
+    CONFIRM,
+    argo,
+    exchanges,
+    options_of,
+    printed_command,
+    raises_api_error,
+    upgrade,
+)
 from texts import MISSING_PERMISSIONS, NO_PODS_WITH, NOT_A_POD
 
 pytestmark = pytest.mark.both
@@ -22,45 +31,23 @@ PROXY = container("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
 NATIVE_PROXY = native("istio-proxy", "docker.io/istio/proxyv2:1.26.2")
 
 
-@pytest.mark.parametrize(
-    ("spec", "found"),
-    [
-        (pod_spec(container("app"), PROXY), [(False, False)]),
-        (pod_spec(container("app"), init=(NATIVE_PROXY,)), [(True, False)]),
-        (pod_spec(container("app"), init=(PROXY,)), [(False, True)]),
-        (pod_spec(container("app"), init=({**PROXY, "restartPolicy": "Never"},)), [(False, True)]),
-        (pod_spec(container("app")), []),
-        (pod_spec(container("app"), container("istio-proxy-2")), []),
-    ],
-)
-def test_containers_of_each_kind_are_found_by_name(tool, spec, found):
-    named = tool.named_containers({"spec": spec}, ("istio-proxy",))
-    assert [tool.as_sidecar(*each) for each in named] == [
-        tool.Sidecar("istio-proxy", PROXY["image"], *kind) for kind in found
-    ]
-
-
-def test_the_controller_is_the_marked_owner_not_the_first(tool):
-    references = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": "first"},
-        {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "controller": True},
-    ]
-
-    def controller(**metadata):
-        return tool.controller_of({"metadata": {"namespace": "shop", **metadata}})
-
-    assert controller(ownerReferences=references) == tool.ObjectRef(
-        "StatefulSet", "shop", "db", "apps"
-    )
-    assert controller(ownerReferences=references[:1]) is None
-    assert controller() is None
-
-
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
+
+
+def tokens_of(tool, text: str) -> list[str]:
+    """The tokens that are asked for, if the first page of a list has a text."""
+    asked = []
+
+    def read(path: str, token: str) -> str:
+        asked.append(token)
+        return "" if token else text
+
+    assert list(tool.read_ahead(["list"], read)) == [text, *[""] * (len(asked) - 1)]
+    return asked
 
 
 @given(st.lists(st.dictionaries(st.text(), JSON_VALUES, max_size=4), max_size=6), st.booleans())
@@ -71,7 +58,7 @@ def test_a_list_is_read_item_by_item_as_json_has_it(tool, items, items_first):
     text = json.dumps(envelope, separators=(",", ":"))
     for written in (text, json.dumps(envelope, indent=1)):
         assert list(tool.items_of(written)) == items
-        assert tool.next_token(written) == "x"
+        assert tokens_of(tool, written) == ["", "x"]
 
 
 @given(st.data())
@@ -80,7 +67,7 @@ def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
         {"kind": "PodList", "metadata": {}, "items": [{"a": 1}, {"b": [2]}]}, separators=(",", ":")
     )
     cut = data.draw(st.integers(0, len(text) - 1))
-    with pytest.raises(tool.ApiError):
+    with raises_api_error(tool):
         list(tool.items_of(text[:cut]))
 
 
@@ -92,9 +79,9 @@ def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
     ],
 )
 def test_something_else_than_a_list_is_an_error(tool, text):
-    with pytest.raises(tool.ApiError, match="response: "):
+    with raises_api_error(tool, match="response: "):
         list(tool.items_of(text))
-    assert tool.next_token(text) == ""
+    assert tokens_of(tool, text) == [""]
 
 
 RECORDED = exchanges("dry-run-pod-web")
@@ -155,54 +142,6 @@ def test_no_pod_makes_the_reading_crash(tool, value):
             assert str(error).startswith(NOT_A_POD)
 
 
-def a_deployment(name: str, **labels: str) -> dict:
-    annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{" * 4000, "team": "shop"}
-    spec = {"selector": {"matchLabels": labels}, "template": {"spec": {"containers": ["x" * 4000]}}}
-    metadata = {"name": name, "annotations": annotations, "managedFields": [{}]}
-    return {"metadata": metadata, "spec": spec, "status": {}}
-
-
-def test_a_workload_is_kept_without_what_is_not_needed(tool):
-    assert tool.unpacked(tool.reduce_and_pack(a_deployment("web", app="web"))) == {
-        "metadata": {"name": "web", "annotations": {"team": "shop"}},
-        "spec": {
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": {"spec": {"containers": ["x" * 4000]}},
-        },
-        "status": {},
-    }
-
-
-@pytest.mark.parametrize(
-    ("selected", "is_asked"),
-    [
-        ({"app": "web"}, False),
-        ({"app": "web", "tier": "x"}, False),
-        ({"app": "web", "tier": "y"}, True),
-        ({}, True),
-        (None, True),  # there is no such Deployment
-    ],
-)
-def test_a_deployment_is_known_by_its_name_only_if_it_selects_the_pods(tool, selected, is_asked):
-    """A ReplicaSet may have been adopted, or have lost its Deployment, and keep its name."""
-    labels = {"app": "web", "tier": "x", "pod-template-hash": "7d"}
-    replica_set = tool.ObjectRef("ReplicaSet", "shop", "web-7d", "apps")
-    web = tool.ObjectRef("Deployment", "shop", "web", "apps")
-    asked = []
-
-    class Cluster:
-        def metadata_of(self, ref):
-            asked.append(ref)
-            return {}
-
-    objects = {} if selected is None else {web: tool.packed(a_deployment("web", **selected))}
-    sample = tool.packed({"metadata": {"labels": labels}})
-    found = tool.Found(web, (replica_set,), sample=sample)
-    refs = tool.controllers_of(Cluster(), [found], objects, options_of(tool))
-    assert refs == ({replica_set: replica_set} if is_asked else {})
-    assert asked == ([replica_set] if is_asked else [])
-
-
 def test_an_argo_rollout_beside_a_deployment_of_its_name(cluster, run):
     """Both have ReplicaSets with names that imply the Deployment: each is read by its own owner."""
     cluster.create("shop", workload("Deployment", "web", replicas=2))
@@ -226,7 +165,8 @@ def test_pods_are_grouped_by_workload_and_counted(cluster, run):
     cluster.create("shop", workload("StatefulSet", "db", replicas=2))
     cluster.create("shop", workload("DaemonSet", "agent"))
     cluster.namespace("plain")
-    cluster.create("plain", workload("Deployment", "no-sidecar"))
+    other = pod_spec(container("app"), container("istio-proxy-2"))
+    cluster.create("plain", workload("Deployment", "no-sidecar", other))
     cluster.create("plain", workload("Deployment", "natively", pod_spec(init=(NATIVE_PROXY,))))
     cluster.create("plain", workload("Deployment", "only-init", pod_spec(init=(PROXY,))))
     cluster.settle()
@@ -333,6 +273,7 @@ def test_workloads_that_a_patch_would_not_restart_are_skipped_and_not_patched(cl
 
 @pytest.mark.embedded("the garbage collector of a real one removes Pods without their owner")
 def test_a_workload_that_is_gone_is_skipped(cluster, run):
+    first = {"apiVersion": "v1", "kind": "ConfigMap", "name": "first", "uid": "y"}
     reference = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -341,7 +282,7 @@ def test_a_workload_that_is_gone_is_skipped(cluster, run):
         "controller": True,
     }
     left_behind = pod("left-behind", pod_spec(container("app"), PROXY))
-    left_behind["metadata"]["ownerReferences"] = [reference]
+    left_behind["metadata"]["ownerReferences"] = [first, reference]
     cluster.create("shop", left_behind)
     ended = run(cluster, *BOTH)
     assert ended.skipped == {"StatefulSet shop/gone": "gone"}
@@ -411,18 +352,18 @@ def test_the_cutoff_is_by_the_api_servers_clock(cluster, run, monkeypatch, ahead
     assert named.summary["started_before"] == f"{there - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_the_cutoff_is_a_whole_second_so_that_the_printed_command_selects_the_same(tool):
-    moment = datetime(2026, 5, 1, 13, 0, 7, 250, tzinfo=timezone.utc)
-
-    def found(cutoff: datetime, *options: str) -> datetime:
-        return tool.find_cutoff(options_of(tool, *options, cutoff=cutoff), moment)
-
-    assert found(tool.NO_CUTOFF) == datetime(2026, 5, 1, 13, 0, 8, tzinfo=timezone.utc)
-    earlier = datetime(2026, 5, 1, tzinfo=timezone.utc)
-    assert found(earlier) == earlier
-    half = earlier + timedelta(milliseconds=500)  # a Pod's time is a whole second, rounded down
-    assert found(half) == found(half, "--only-drifted") == earlier + timedelta(seconds=1)
-    assert found(tool.NO_CUTOFF, "--only-drifted") == tool.NO_CUTOFF  # what differs needs none
+@pytest.mark.parametrize("options", [[], ["--only-drifted"]])
+def test_the_cutoff_is_a_whole_second_so_that_the_printed_command_selects_the_same(
+    three_namespaces, run, options
+):
+    """A Pod's time is a whole second, rounded down."""
+    for seconds, used in (("00", "00"), ("00.5", "01")):
+        ended = run(
+            three_namespaces, *options, f"--only-started-before=2026-05-01T00:00:{seconds}Z"
+        )
+        assert ended.summary["started_before"] == f"2026-05-01T00:00:{used}Z"
+    if options:  # what differs needs none
+        assert run(three_namespaces, *options).summary["started_before"] is None
 
 
 def test_a_pod_created_in_the_second_of_the_dry_run_is_in_both_plans(cluster, run):
@@ -436,23 +377,6 @@ def test_a_pod_created_in_the_second_of_the_dry_run_is_in_both_plans(cluster, ru
     assert planned == ["shop/web"]
     words = [word for word in printed_command(command)[2:] if word != "--log-format=text"]
     assert run(cluster, *words).planned == planned
-
-
-@pytest.mark.parametrize("field", ["containerStatuses", "initContainerStatuses"])
-def test_why_a_pod_does_not_run(tool, field):
-    def waiting(reason: str) -> dict:
-        states = [{"running": {}}, {"waiting": {"reason": reason}}]
-        return {"status": {field: [{"name": "app", "state": state} for state in states]}}
-
-    for reason in ("CrashLoopBackOff", "ErrImagePull", "ErrImageNeverPull", "CreateContainerError"):
-        assert tool.waiting_reason(waiting(reason)) == reason
-    assert (
-        tool.waiting_reason(waiting("ContainerCreating"))
-        == tool.waiting_reason(waiting("PodInitializing"))
-        == ""
-    )
-    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    assert tool.waiting_reason({"status": {"conditions": [unscheduled]}}) == "Unschedulable"
 
 
 @pytest.fixture
@@ -506,13 +430,13 @@ def test_only_the_named_namespaces_are_listed(three_namespaces, run):
 
 @pytest.mark.embedded("501 Pods take a real one too long")
 def test_all_pages_are_read_and_no_pod_twice(cluster, run, tool):
-    cluster.create("shop", workload("Deployment", "web", replicas=tool.PAGE + 20))
+    cluster.create("shop", workload("Deployment", "web", replicas=500 + 20))
     cluster.settle(60)
     ended = run(cluster)
     lists = [r for r in cluster.server.requests if r.path == "/api/v1/pods"]
     assert len(lists) == 2
     assert "continue" in lists[1].query
-    assert ended.of("plan")[0]["pods"]["old"] == tool.PAGE + 20
+    assert ended.of("plan")[0]["pods"]["old"] == 500 + 20
 
 
 @pytest.mark.embedded("the audit log has no headers")

@@ -8,7 +8,7 @@ import types
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, TEXT
+from support import CONFIRM, TEXT, raises_api_error
 
 
 def test_a_token_that_expires_is_renewed_without_losing_a_rollout(cluster, run, tmp_path):
@@ -119,7 +119,7 @@ def test_credentials_that_cannot_be_renewed_are_requested_again(tool):
             return answer
 
     connection = tool.Connection(Configuration())
-    with pytest.raises(tool.ApiError) as told:
+    with raises_api_error(tool) as told:
         connection.authorization(time.monotonic() + 20)
     assert (told.value.status, str(told.value)) == (0, "cannot renew the credentials: OSError")
     assert told.value.__suppress_context__

@@ -36,12 +36,12 @@ def test_the_inline_metadata_is_the_same_as_the_requirements():
     assert metadata == {"requires-python": ">=3.10", "dependencies": requirements()}
 
 
-def test_the_version_is_the_same_everywhere(tool):
+def test_the_version_is_the_same_everywhere(version):
     places = ["deploy/Dockerfile", "deploy/cronjob.yaml", "deploy/audit.yaml", "deploy/README.md"]
     for place in places:
         text = (TOP / place).read_text()
-        assert set(re.findall(r"sidecar-rollout:(\d[\w.]*)", text)) == {tool.VERSION}, place
-    assert re.fullmatch(r"\d+\.\d+\.\d+", tool.VERSION)
+        assert set(re.findall(r"sidecar-rollout:(\d[\w.]*)", text)) == {version}, place
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
 
 
 def test_uv_needs_nothing_installed(cluster, tmp_path):
@@ -73,10 +73,10 @@ def make_release(tag: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(words, capture_output=True, text=True)
 
 
-def test_the_files_of_a_release(tool, tmp_path):
+def test_the_files_of_a_release(version, tmp_path):
     """The script, and the same as a plugin that krew installs; their sums; what has changed."""
     folder = tmp_path / "dist"
-    ended = make_release(f"v{tool.VERSION}", folder)
+    ended = make_release(f"v{version}", folder)
     assert ended.returncode == 0, ended.stderr
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     sums = dict(line.split()[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
@@ -97,18 +97,18 @@ def test_the_files_of_a_release(tool, tmp_path):
         assert archive.getmember(plugin).mode & 0o111
     manifest = yaml.safe_load(files["sidecar-rollout.yaml"])
     (platform,) = manifest["spec"]["platforms"]
-    assert manifest["spec"]["version"] == f"v{tool.VERSION}"
+    assert manifest["spec"]["version"] == f"v{version}"
     assert platform["sha256"] == sums[f"{plugin}.tar.gz"]
-    assert platform["uri"].endswith(f"/releases/download/v{tool.VERSION}/{plugin}.tar.gz")
+    assert platform["uri"].endswith(f"/releases/download/v{version}/{plugin}.tar.gz")
     changes = (tmp_path / "dist.md").read_text()
     assert (TOP / "docs" / "CHANGELOG.md").read_text().startswith(f"# Changes\n\n{changes}")
     assert len(re.findall(r"(?m)^- \d", changes)) == 1
 
 
-def test_a_tag_of_another_version_is_refused(tool, tmp_path):
+def test_a_tag_of_another_version_is_refused(version, tmp_path):
     ended = make_release("v0.0.1", tmp_path / "dist")
     assert ended.returncode == 1
-    assert tool.VERSION in ended.stderr
+    assert version in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import workload
-from kubernetes.client import Configuration
-from support import CONFIRM, KUBECTL, TEXT
+from support import CONFIRM, KUBECTL, TEXT, raises_api_error
 from texts import CANNOT_CONNECT
 
 
@@ -32,7 +31,7 @@ def test_a_server_that_accepts_and_never_answers_holds_a_request_until_its_deadl
     never = threading.Event()
     cluster.fault(path="/version", release=never, times=9)
     began = time.monotonic()
-    with pytest.raises(tool.ApiError, match=f"{CANNOT_CONNECT}https://127"):
+    with raises_api_error(tool, match=f"{CANNOT_CONNECT}https://127"):
         client.request("GET", "/version")
     assert time.monotonic() - began < 5
     never.set()
@@ -41,7 +40,7 @@ def test_a_server_that_accepts_and_never_answers_holds_a_request_until_its_deadl
 def test_a_retry_after_of_an_hour_is_not_followed(client, cluster, tool):
     cluster.fault(path="/version", status=429, headers={"Retry-After": "3600"}, body={}, times=9)
     began = time.monotonic()
-    with pytest.raises(tool.ApiError) as caught:
+    with raises_api_error(tool) as caught:
         client.request("GET", "/version")
     assert (caught.value.status, caught.value.retry_after) == (429, 3600)
     assert time.monotonic() - began < 5
@@ -51,7 +50,7 @@ def test_who_asks_for_more_than_half_a_minute_is_asked_again_after_it(
     client, cluster, tool, monkeypatch
 ):
     pauses: list[float] = []
-    monkeypatch.setattr(tool.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     client.patience = 60
     cluster.fault(path="/version", status=429, headers={"Retry-After": "3600"}, body={})
     assert b"gitVersion" in client.request("GET", "/version")
@@ -64,7 +63,7 @@ def test_a_credential_plugin_that_hangs_blocks_nobody_for_good(client, tool):
     client.connection.valid_until = 0
     began = time.monotonic()
     for _ in range(2):
-        with pytest.raises(tool.ApiError, match="the credential plugin does not answer"):
+        with raises_api_error(tool, match="the credential plugin does not answer"):
             client.request("GET", "/version")
     assert time.monotonic() - began < 10
     never.set()
@@ -132,26 +131,6 @@ def test_a_proxy_that_does_not_answer_is_named(cluster, run, tmp_path):
     assert ended.code == 3
     assert "through the proxy http://user:<redacted>@127.0.0.1:9: " in ended.stderr
     assert "hunter2" not in ended.stdout + ended.stderr
-
-
-@pytest.mark.parametrize("name", ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"])
-def test_only_the_proxy_for_the_servers_scheme_is_used(tool, monkeypatch, name):
-    """Go's net/http, and so kubectl, knows no ALL_PROXY."""
-    for each in ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.delenv(each, raising=False)
-        monkeypatch.delenv(each.lower(), raising=False)
-    monkeypatch.setenv(name, "http://proxy.example:3128")
-    cluster = {"name": "c", "cluster": {"server": "https://api.example:6443"}}
-    config = {
-        "clusters": [cluster],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": {}}],
-        "current-context": "x",
-    }
-    connection = tool.Connection(Configuration())
-    tool.load_cluster_and_user(config, connection)
-    is_used = connection.configuration.proxy == "http://proxy.example:3128"
-    assert is_used == (name == "HTTPS_PROXY")
 
 
 def test_a_password_in_a_servers_url_is_not_shown(tool):
