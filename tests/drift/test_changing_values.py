@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -37,6 +38,39 @@ def test_what_differs_besides_is_found_and_rolled_out(stamped, run):
     assert lines(ended, "a") == [f"istio-proxy.image: docker.io/istio/proxyv2:1.26.2 -> {NEW}"]
     assert set(ended.outcomes.values()) == {"succeeded"}
     assert run(stamped, DRIFTED).planned == []
+
+
+def test_what_is_injected_has_the_same_hash_each_time(cluster, run):
+    """Without what varies: a value, and the name of a volume."""
+    numbers = itertools.count()
+    image = ["mesh:1"]
+
+    def inject(found: dict) -> None:
+        word = f"{next(numbers):09x}"
+        mounted = {"volumeMounts": [{"name": f"v-{word}", "mountPath": "/data"}]}
+        sidecar = container("istio-proxy", image[0], env=[{"name": "ID", "value": word}], **mounted)
+        spec = found["spec"]
+        if len(spec["containers"]) == 1:
+            spec["containers"] = [*spec["containers"], sidecar]
+            spec["volumes"] = [*spec.get("volumes", ()), {"name": f"v-{word}", "emptyDir": {}}]
+
+    cluster.injector.inject = inject
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    hashes = []
+    for image[0] in ("mesh:2", "mesh:2", "mesh:3"):
+        hashes += [record["sidecar_hash"] for record in run(cluster, DRIFTED).of("plan")]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_another_name_of_a_volume_is_no_difference(cluster, run):
+    for name in ("v-1", "v-2"):
+        cluster.injector.container["volumeMounts"] = [{"name": name, "mountPath": "/data"}]
+        cluster.injector.also = {"volumes": [{"name": name, "emptyDir": {}}]}
+        if name == "v-1":
+            cluster.create("shop", workload("Deployment", "web"))
+            cluster.settle()
+    assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
 
 
 def test_pods_that_lack_such_a_sidecar_are_missing_it(stamped, run):

@@ -9,8 +9,8 @@ import threading
 import pytest
 from clusters.embedded.kubelet import READY_AFTER
 from clusters.embedded.manifests import budget, replicated, workload
-from support import APP, CONFIRM, EVICT, evictions, let_ready
-from texts import NO_NEW_ROLLOUTS
+from support import APP, CONFIRM, EVICT, ON_DELETE, cutoff, evictions, let_ready, set_ready
+from texts import NO_NEW_ROLLOUTS, WAITS_FOR_READY
 
 pytestmark = pytest.mark.both
 
@@ -69,6 +69,19 @@ def test_a_signal_ends_the_wait_for_a_budget_at_once(cluster, start):
     assert (ended.code, ended.outcomes) == (143, {"shop/x": "not_started"})
     (result,) = ended.of("result")
     assert (result["code"], result["pods"]) == ("interrupted", None)
+
+
+def test_a_signal_ends_the_wait_for_another_pod_at_once(cluster, start):
+    """x-0 is not to be replaced: nothing is sent that the signal could keep back."""
+    cluster.create("shop", workload("StatefulSet", "x", APP, replicas=2, **ON_DELETE))
+    cluster.settle()
+    cluster.backdate(cluster.pods("shop")[1], 7200)
+    set_ready(cluster, "x-0", False)
+    running = start(cluster, CONFIRM, *EVICT, cutoff(hours=1), "--log-level=debug")
+    running.wait_for_log(f"{WAITS_FOR_READY}x-0")
+    running.signal(signal.SIGTERM)
+    ended = running.finish(timeout=5)
+    assert (ended.code, ended.outcomes) == (143, {"shop/x": "not_started"})
 
 
 def test_an_eviction_without_an_answer_may_have_begun(cluster, start):

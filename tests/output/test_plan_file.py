@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import signal
 import subprocess
 import threading
 
@@ -384,6 +385,32 @@ def test_what_a_wave_leaves_has_its_workload(fleet, run, tmp_path):
     assert ended.summary["not_up_to_date"] == {}
     text = run(fleet, DRIFTED, TEXT, CONFIRM, written(tmp_path, wave)).stdout
     assert "not up to date:" not in text  # nobody knows: they were not compared
+
+
+def test_a_row_that_the_end_of_the_window_interrupts_is_not_applied(cluster, run, tmp_path):
+    cluster.create("shop", replicated("ReplicaSet", "x", replicas=3))
+    cluster.settle()
+    upgrade(cluster)
+    option = written(tmp_path, lines_of(run(cluster, *JSON, "--evict")))
+    cluster.kubelet.ready_after = 2
+    ended = run(cluster, *JSON, CONFIRM, option, "--evict", "--max-duration=1s")
+    assert ended.outcomes == {"shop/x": "interrupted"}
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 1})
+
+
+def test_what_a_person_interrupts_before_it_began_is_no_row_that_was_not_applied(
+    fleet, start, run, tmp_path
+):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    held = fleet.fault(method="PATCH", path="/deployments/", release=threading.Event())
+    running = start(fleet, *JSON, CONFIRM, option)
+    assert held.reached.wait(20)
+    running.signal(signal.SIGINT)
+    running.wait_for_log("interrupted")
+    held.release.set()
+    ended = running.finish()
+    assert sorted(ended.outcomes.values()) == ["not_started", "not_started", "succeeded"]
+    assert (ended.code, ended.summary["failed"]) == (130, {})
 
 
 def test_without_a_comparison_too_the_same_command_resumes(fleet, run, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from clusters.embedded import is_ready
 from clusters.embedded.manifests import container, pod_spec, replicated, service, workload
 from support import BOTH, CONFIRM, Watch
 
@@ -63,6 +64,16 @@ def test_a_daemon_set_rounds_max_unavailable_up(cluster, run, unavailable, downt
     cluster.settle()
     (plan,) = run(cluster, *BOTH).of("plan")
     assert plan["downtime"] == downtime
+
+
+@pytest.mark.embedded("taints nodes of other tests, too")
+def test_a_daemon_set_has_a_pod_for_each_node_also_on_one(cluster, run):
+    cluster.controllers.tainted |= {"node-2", "node-3"}
+    cluster.create("shop", workload("DaemonSet", "web"))
+    cluster.wait_for(lambda: len(cluster.pods("shop")) == 1)
+    cluster.wait_for(lambda: is_ready(*cluster.pods("shop")))
+    (plan,) = run(cluster, *BOTH).of("plan")
+    assert (plan["pods"]["total"], plan["downtime"]) == (1, False)
 
 
 def test_a_daemon_set_that_is_evicted_is_downtime_with_that_many_at_once(cluster, run):
@@ -136,7 +147,7 @@ def test_they_are_skipped_with_skip_downtime(cluster, run):
     ended = run(cluster, "--evict", "--skip-downtime", CONFIRM)
     assert ended.outcomes == {"shop/two": "succeeded"}
     reason = "its rollout is downtime: all its Pods may be away at once"
-    assert {(r["name"], r["code"], r["reason"]) for r in ended.of("skip")} == {
+    assert {(r["name"], r["code"], r["message"]) for r in ended.of("skip")} == {
         ("lone", "has_downtime", reason),
         ("one", "has_downtime", reason),
     }

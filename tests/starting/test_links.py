@@ -10,7 +10,10 @@ import pytest
 from support import TOP
 
 LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=TOP, capture_output=True, text=True)
-PAGES = LISTED.stdout.split() or [str(page.relative_to(TOP)) for page in TOP.glob("*.md")]
+HERE = [TOP, *(TOP / name for name in (".github", "deploy", "docs"))]  # without Git
+PAGES = LISTED.stdout.split() or [
+    str(page.relative_to(TOP)) for folder in HERE for page in folder.glob("*.md")
+]
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
 

@@ -133,6 +133,22 @@ def test_a_proxy_that_does_not_answer_is_named(cluster, run, tmp_path):
     assert "hunter2" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("name", ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"])
+def test_only_the_proxy_for_the_servers_scheme_is_used(
+    cluster, run, tool, tmp_path, monkeypatch, name
+):
+    """Go's net/http, and so kubectl, knows no ALL_PROXY, and asks no proxy for a loopback address."""
+    monkeypatch.setattr(tool, "RETRIES", 0)
+    config = json.loads(Path(cluster.kubeconfig).read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://api.invalid:6443"
+    path = tmp_path / "elsewhere"
+    path.write_text(json.dumps(config))
+    unset = dict.fromkeys(("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"), "")
+    ended = run(str(path), TEXT, **{**unset, name: "http://127.0.0.1:9"})
+    assert (ended.code, "error: cannot connect" in ended.stderr) == (3, True), ended.stderr
+    assert ("through the proxy" in ended.stderr) == (name == "HTTPS_PROXY")
+
+
 def test_a_password_in_a_servers_url_is_not_shown(tool):
     configuration = configured("https://user:hunter2@api.example", None)
     connection = tool.Connection(configuration, context="x")

@@ -1274,13 +1274,13 @@ MUTATIONS = (
     ),
     Mutation(
         "changing values: volumes have names",
-        "names_of_pods several_answers",
+        "names_of_pods changing_values",
         '            uses[use[path]] = without_keys(use, "name", path)\n',
         "            uses[use[path]] = without_keys(use, path)\n",
     ),
     Mutation(
         "changing values: the hash has what varies",
-        "several_answers",
+        "changing_values",
         "comparable(unpacked(view), ignored)",
         "comparable(unpacked(view))",
     ),
