@@ -62,7 +62,7 @@ Exit codes:
             --expect-annotation, the answer is no
   2         bad usage
   3         cannot start: no cluster, no permission, no kubectl, or a name does
-            not exist; nothing was changed
+            not exist; with --confirm, the injector is down; nothing was changed
   130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in progress
             is listed
 
@@ -321,11 +321,8 @@ class Word(enum.Enum):
         return snake_case(self.value)
 
 
-class Risk(Word):
-    """How risky a rollout is: to wait for unhealthy workloads may take long.
-
-    The values sort in rollout order.
-    """
+class State(Word):
+    """What a workload is before its rollout, in rollout order: unhealthy ones may take long."""
 
     NO_SERVICE = "no Service"  # none of its Pods is a ready endpoint of one
     SERVING = "serving"
@@ -1411,7 +1408,7 @@ class Decision:
     kept_pods: Names = ()  # old ones below the partition, which are left alone
     total_pods: int = 0
     pods_replaced: int = 0  # with those that a restart replaces although they are up to date
-    risk: Risk = Risk.SERVING
+    state: State = State.SERVING
     problem: str = ""  # why it is unhealthy
     downtime: bool = False  # whether all its Pods may be away at once
     min_ready: int = 0  # see min_ready_seconds
@@ -3929,7 +3926,7 @@ def rule(
 
 
 WORDS = {  # of codes that are not clear by themselves
-    "list_of_pods": "list of Pods",
+    "pods_not_listed": "Pods not listed",
     "max_rollouts": "left by --max-rollouts",
     "restart_policy": "restartPolicy not Always",
     "static_pod": "static Pod",
@@ -4007,7 +4004,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
     is_serving = found.services is None or bool(found.services)
-    risk = Risk.SERVING if is_serving else Risk.NO_SERVICE
+    state = State.SERVING if is_serving else State.NO_SERVICE
     return replace(
         draft,
         method=method,
@@ -4015,7 +4012,7 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         kept_pods=tuple(kept),
         total_pods=total,
         pods_replaced=replaced,
-        risk=Risk.UNHEALTHY if problem else risk,
+        state=State.UNHEALTHY if problem else state,
         problem=problem,
         downtime=may_all_be_away(found, method, options),
         min_ready=min_ready_seconds(obj),
@@ -4735,7 +4732,7 @@ def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
     turns: Counter[tuple[str, bool, str]] = Counter()  # of a namespace, by rank
     place = {}
     for decision in sorted(decisions, key=lambda decision: (decision.total_pods, decision.ref)):
-        rank = (decision.risk.value, decision.downtime, decision.ref.namespace)
+        rank = (decision.state.value, decision.downtime, decision.ref.namespace)
         turns[rank] += 1
         place[decision.ref] = (*rank[:2], turns[rank], decision.ref.namespace)
     return sorted(decisions, key=lambda decision: place[decision.ref])
@@ -5427,9 +5424,9 @@ class Work:
         Or if it was created again, for example by `kubectl replace --force`: it may have adopted
         old Pods. Not by the other rules: the annotations of its template are our own by now.
         """
-        reason = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS).reason
-        if reason:
-            raise EndedError(Outcome.SKIPPED, reason)
+        decision = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS)
+        if decision.reason:
+            raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
         if nested(self.obj, "metadata.uid") != uid:
             raise EndedError(Outcome.INCOMPLETE, RECREATED)
 
@@ -6403,7 +6400,7 @@ class Eviction(PodByPod):
         """
         self.read()
         if not self.owner_obj:
-            raise EndedError(Outcome.SKIPPED, "no longer exists")
+            raise EndedError(Outcome.SKIPPED, "no longer exists", code="gone")
         # New ones first: they say most
         self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known_uids)
         wrong = self.fault_of(self.new_ones(not_ending(self.pods)))
@@ -7260,7 +7257,7 @@ class Report:
                 sidecars=[sidecar._asdict() for sidecar in sorted(workload.found.sidecars)],
                 oldest_pod=format_time(min(pod.created for pod in workload.found.pods)),
                 method=workload.method.code,
-                state=workload.risk.code,
+                state=workload.state.code,
                 unhealthy_reason=workload.problem,
                 downtime=workload.downtime,
                 services=workload.found.services,
@@ -7269,7 +7266,7 @@ class Report:
             )
         for subject, reason, code in plan.skips:
             is_red = subject in plan.never_completed
-            self.record("skip", subject, code=code, reason=reason, of_an_earlier_run=is_red)
+            self.record("skip", subject, code=code, message=reason, of_an_earlier_run=is_red)
         self.print_differences()
         self.take_census([decision.found for decision in plan.decisions])
         if plan.selected_count:
@@ -7303,7 +7300,7 @@ class Report:
             if answer_of(row) in ("no_answer", "would_differ"):
                 skips.add(Skip(row.ref, row.reason, row.code))
                 self.record(
-                    "skip", row.ref, code=row.code, reason=row.reason, of_an_earlier_run=False
+                    "skip", row.ref, code=row.code, message=row.reason, of_an_earlier_run=False
                 )
         for namespace, group in sorted(group_by(skips, lambda row: row.subject.namespace).items()):
             self.print_groups(namespace, group)
@@ -7415,8 +7412,8 @@ class Report:
     def notes(self, workload: Decision) -> str:
         """Return what is special about a workload of the plan."""
         notes = []
-        if workload.risk is Risk.NO_SERVICE:
-            notes.append(Risk.NO_SERVICE.value)
+        if workload.state is State.NO_SERVICE:
+            notes.append(State.NO_SERVICE.value)
         if workload.problem:
             notes.append(f"unhealthy: {workload.problem}")
         if workload.method is not Method.RESTART:
@@ -7654,7 +7651,7 @@ class Report:
                 "name": pod.subject.name,
                 "workload": pod.workload._asdict(),
                 "code": pod.code,
-                "reason": words_of(pod.code),
+                "message": words_of(pod.code),
                 "sidecars": sidecars,
                 "found": pod.found,
             }
@@ -7864,7 +7861,7 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
             if error.status in UNAVAILABLE:
-                report.totals.failed["list_of_pods"] = 1
+                report.totals.failed["pods_not_listed"] = 1
         except TimeoutError:  # the second signal
             pass
 
@@ -7957,7 +7954,8 @@ def main(argv: Sequence[str]) -> int:
     except (Exception, Interrupted) as error:
         exit_code = report_error(error, signals, has_begun, as_json)
         if as_json and not has_begun:
-            fields = {"version": VERSION, "exit_code": exit_code, "error": str(error)}
+            text = str(error) or "interrupted"
+            fields = {"version": VERSION, "exit_code": exit_code, "error": text}
             with suppress(OSError):
                 print(json.dumps({"record": "summary", **fields}), flush=True)
         return exit_code

@@ -355,7 +355,7 @@ def deployments_a_to_f(cluster):
 def planned(tool):
     def make(state: str, pods: int, namespace: str, name: str, **fields):
         ref = tool.ObjectRef("Deployment", namespace, name, "apps")
-        return a_workload(tool, ref=ref, total_pods=pods, risk=tool.Risk(state), **fields)
+        return a_workload(tool, ref=ref, total_pods=pods, state=tool.State(state), **fields)
 
     return make
 

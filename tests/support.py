@@ -79,13 +79,13 @@ class Finished:
     def skipped(self) -> dict[str, str]:
         """What was not rolled out, and the code of its reason, whose text is checked, too."""
         for row in self.of("skip"):
-            assert fits(row["code"], row["reason"]), row
+            assert fits(row["code"], row["message"]), row
         return {f"{r['kind']} {r['namespace']}/{r['name']}": r["code"] for r in self.of("skip")}
 
     @property
     def reasons(self) -> dict[str, str]:
         """As `skipped`, with the texts."""
-        return {f"{r['kind']} {r['namespace']}/{r['name']}": r["reason"] for r in self.of("skip")}
+        return {f"{r['kind']} {r['namespace']}/{r['name']}": r["message"] for r in self.of("skip")}
 
     @property
     def summary(self) -> dict:
@@ -434,7 +434,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
     found = make(tool.Found, ref=ref, owners=(ref,))
     today = make(tool.Today)
     comparison = make(tool.Comparison, today=today)
-    for field, value in {"risk": tool.Risk.NO_SERVICE, "total_pods": 1}.items():
+    for field, value in {"state": tool.State.NO_SERVICE, "total_pods": 1}.items():
         fields.setdefault(field, value)
     fields.setdefault("old_pods", (f"{name}-0",))
     decision = make(tool.Decision, found=found, comparison=comparison)

@@ -17,7 +17,7 @@ ANSWER = r"^(Yes|No): (.*)\.$"  # to --expect-image and --expect-annotation
 OTHERS = r"(\d+) Pods? (?:runs?|has|have) another [^(]*\((.*?)\)"
 DETAILS = r"^Failed: .*not up to date \(([^)]*)\)"
 WORDS = {  # what people read of a code, if it is not the code itself
-    "list_of_pods": "list of Pods",
+    "pods_not_listed": "Pods not listed",
     "max_rollouts": "left by --max-rollouts",
     "restart_policy": "restartPolicy not Always",
     "static_pod": "static Pod",

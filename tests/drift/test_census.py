@@ -252,7 +252,7 @@ def test_a_run_whose_pods_cannot_be_listed_again_fails(company, start):
     company.fault(path=r"/api/v1/pods\?", status=401, body={"message": "no"}, times=99)
     held.release.set()
     ended = running.finish()
-    assert (ended.code, ended.summary["failed"]) == (1, {"list_of_pods": 1})
+    assert (ended.code, ended.summary["failed"]) == (1, {"pods_not_listed": 1})
 
 
 def test_the_second_signal_ends_a_list_of_pods_that_hangs(company, start):

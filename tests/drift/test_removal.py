@@ -45,7 +45,7 @@ def two(cluster, run):
 def test_it_is_said_which_of_several_sidecars_would_go(two, before, after, what):
     skip = two(before, after)
     assert skip["code"] == "losing_sidecar"
-    assert what in skip["reason"]
+    assert what in skip["message"]
 
 
 def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(every_kind, run):

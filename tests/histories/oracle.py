@@ -515,7 +515,7 @@ class Oracle:
                 if (r["kind"], r["namespace"], r["name"]) in rows and r["code"] not in APPLIED
             ]
         if "cannot list Pods again" in run.finished.stderr:
-            reasons.append("list of Pods")
+            reasons.append("Pods not listed")
         planned = sum(r["pods"]["old"] for r in run.of("plan") if not run.confirm)
         audited = [p for p in summary["leftovers"] if p["code"] not in NOT_AUDITED]
         left = planned or audited or "without_pods" in codes

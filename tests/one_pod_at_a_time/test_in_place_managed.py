@@ -50,6 +50,6 @@ def test_each_pod_is_looked_at_before_it_is_changed(agents, run):
         note = {"metadata": {"annotations": managed("agent") if name == second else {"a": "b"}}}
         cluster.change("Pod", "shop", name, note)
     ended = run(cluster, *IN_PLACE)
-    told = {**messages(ended), **{r["name"]: r["reason"] for r in ended.of("skip")}}
+    told = {**messages(ended), **{r["name"]: r["message"] for r in ended.of("skip")}}
     assert "managed by an OpenKruise SidecarSet" in told["web"]
     assert changes(cluster) == 0

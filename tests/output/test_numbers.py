@@ -178,7 +178,7 @@ def test_pods_that_drift_after_the_plan_are_in_the_last_count(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "succeeded"}
     (left,) = ended.summary["leftovers"]
-    assert (left["name"][:5], left["reason"], ended.code) == ("well-", "drifted", 0)
+    assert (left["name"][:5], left["message"], ended.code) == ("well-", "drifted", 0)
 
 
 def test_the_total_is_of_what_is_selected(cluster, run):

@@ -199,7 +199,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, version):
         "name": "shell",
         "group": "",
         "code": "without_controller",
-        "reason": "not managed by a controller; delete and recreate it manually",
+        "message": "not managed by a controller; delete and recreate it manually",
         "of_an_earlier_run": False,
     }
     assert result == {

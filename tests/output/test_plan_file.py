@@ -52,7 +52,7 @@ def names(ended) -> list[str]:
 
 def reasons(ended) -> dict[str, tuple[str, str]]:
     skips = [r for r in map(json.loads, lines_of(ended)) if r["record"] == "skip"]
-    return {skip["name"]: (skip["code"], skip["reason"]) for skip in skips}
+    return {skip["name"]: (skip["code"], skip["message"]) for skip in skips}
 
 
 def written(path, lines) -> str:
@@ -379,7 +379,7 @@ def test_what_a_wave_leaves_has_its_workload(fleet, run, tmp_path):
     (name,) = (json.loads(line)["name"] for line in wave)
     ended = run(fleet, *JSON, CONFIRM, written(tmp_path, wave))
     assert ended.outcomes == {f"shop/{name}": "succeeded"}
-    left = {(p["workload"]["name"], p["code"], p["reason"]) for p in ended.summary["leftovers"]}
+    left = {(p["workload"]["name"], p["code"], p["message"]) for p in ended.summary["leftovers"]}
     others = {"api", "db", "web"} - {name}
     assert left == {(other, "not_named", "not named") for other in others}
     assert ended.summary["not_up_to_date"] == {}

@@ -121,7 +121,7 @@ def test_one_whose_new_pod_was_never_ready_is_named_until_it_is(
     if skipped:
         assert (ended.code, ended.skipped, ended.outcomes) == (1, skipped, {})
         (row,) = ended.of("skip")
-        assert row["reason"].startswith(NEVER_HEALTHY)
+        assert row["message"].startswith(NEVER_HEALTHY)
         assert ended.summary["failed"] == {"of_an_earlier_run": 1}
     elif options:
         assert (ended.code, ended.skipped, ended.outcomes) == (0, {}, {})

@@ -45,8 +45,8 @@ STATES = st.sampled_from(["no Service", "serving", "unhealthy"])
 def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     def make(row):
         ref = a_ref(tool, "Deployment", *row[2:4])
-        risk = tool.Risk(row[0])
-        return a_workload(tool, ref=ref, total_pods=row[1], risk=risk, downtime=row[4])
+        state = tool.State(row[0])
+        return a_workload(tool, ref=ref, total_pods=row[1], state=state, downtime=row[4])
 
     plan = [make(row) for row in rows]
     mixed = list(plan)
@@ -54,8 +54,8 @@ def test_the_order_is_the_same_for_the_same_cluster(tool, rows, chance):
     ordered = tool.in_rollout_order(plan)
     assert ordered == tool.in_rollout_order(mixed)
     assert sorted(map(id, ordered)) == sorted(map(id, plan))
-    states = list(tool.Risk)
-    ranks = [(states.index(w.risk), w.downtime) for w in ordered]
+    states = list(tool.State)
+    ranks = [(states.index(w.state), w.downtime) for w in ordered]
     assert ranks == sorted(ranks)
     for rank in set(ranks):
         found = [one for one, its in zip(ordered, ranks, strict=True) if its == rank]

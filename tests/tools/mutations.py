@@ -248,7 +248,7 @@ MUTATIONS = (
     Mutation(
         "order: the state does not count",
         "order",
-        "rank = (decision.risk.value, ",
+        "rank = (decision.state.value, ",
         'rank = ("", ',
     ),
     Mutation(
@@ -1067,8 +1067,8 @@ MUTATIONS = (
     Mutation(
         "order: downtime says nothing",
         "order downtime",
-        "rank = (decision.risk.value, decision.downtime, decision.ref.namespace)",
-        "rank = (decision.risk.value, False, decision.ref.namespace)",
+        "rank = (decision.state.value, decision.downtime, decision.ref.namespace)",
+        "rank = (decision.state.value, False, decision.ref.namespace)",
     ),
     Mutation(
         "rules: what is not ready without its sidecar is left",
