@@ -57,7 +57,7 @@ def test_image_registry_and_arguments_are_set_in_one_place(kubectl, tmp_path):
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     path = tmp_path / "deploy" / "kustomization.yaml"
     text = path.read_text().replace("newName: registry.example/", "newName: registry.test/")
-    text = text.replace("newTag: 0.", "newTag: 9.").replace("=istio-proxy", "=linkerd-proxy")
+    text = text.replace("newTag: 1.", "newTag: 9.").replace("=istio-proxy", "=linkerd-proxy")
     added = re.sub("(?m)^      # (- op|  path|  value)", r"      \1", text)
     path.write_text(added)
     built = kubectl("kustomize", str(path.parent))

@@ -100,7 +100,12 @@ def test_the_files_of_a_release(version, tmp_path):
     assert manifest["spec"]["version"] == f"v{version}"
     assert platform["sha256"] == sums[f"{plugin}.tar.gz"]
     assert platform["uri"].endswith(f"/releases/download/v{version}/{plugin}.tar.gz")
-    changes = (tmp_path / "dist.md").read_text()
+    changes, _, install = (tmp_path / "dist.md").read_text().partition("\n## Install\n")
+    commands = re.findall(r"(?m)^curl .*|^kubectl .*", install)
+    assert [f"/releases/download/v{version}/" in command for command in commands] == [True] * 2
+    changes = re.sub(
+        r"\]\(https://github.com/owner/sidecar-rollout/blob/v[^/]+/docs/", "](", changes
+    )
     assert (TOP / "docs" / "CHANGELOG.md").read_text().startswith(f"# Changes\n\n{changes}")
     assert len(re.findall(r"(?m)^- \d", changes)) == 1
 

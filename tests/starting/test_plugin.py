@@ -90,7 +90,7 @@ def test_usage_errors_and_version(company, kubectl):
     assert "\n  kubectl sidecar-rollout --sidecar-container-name=istio-proxy --only-" in shown
     assert "sidecar-rollout.py" not in shown
     assert max(map(len, shown.splitlines())) <= 80
-    assert kubectl(company, "--version").stdout.startswith("kubectl sidecar-rollout 0.")
+    assert kubectl(company, "--version").stdout.startswith("kubectl sidecar-rollout 1.")
 
 
 def test_a_workload_may_come_first(company, kubectl):
