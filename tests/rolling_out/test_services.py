@@ -77,7 +77,9 @@ def test_one_that_waits_does_not_hold_up_the_others(cluster, start):
     running = start(cluster, CONFIRM, "--parallel-rollouts=5", "--log-level=debug")
     running.wait_for_log("rollout succeeded")  # it has proven the sidecar
     cluster.kubelet.ready_after = 60
-    running.wait_for_log('running kubectl rollout status", "workload": "Deployment shop/d"')
+    for name in ("b", "d"):
+        text = f'running kubectl rollout status", "workload": "Deployment shop/{name}"'
+        running.wait_for_log(text)
     patched = [r.path.rpartition("/")[2] for r in cluster.server.requests if r.method == "PATCH"]
     assert (patched[0], set(patched)) == ("a", {"a", "b", "d"})
     cluster.kubelet.ready_after = 0.05
