@@ -660,7 +660,7 @@ def growth(size: int, rounds: int) -> Iterator[Row]:
     one, five, one_far, five_far = costs.values()
     what = f"dry run, {5 * size:,} Pods: peak memory, against itself at {size:,}"
     far = five_far.memory / one_far.memory
-    # 1.35 was for 0.6: it took more for any size (93 and 152 MB, 1.63); now 87 and 124, of which Python takes 60
+    # 1.35 was for 0.6: it took more for any size (93 and 152 MB, 1.63); now it is 84 and 124 MB
     yield Row("growth", what, five.memory, one.memory, "MB", 1.5, far)
     each, each_far = five.wall / 5, five_far.wall / 5
     what = f"the same: wall per {size:,} Pods"
