@@ -61,8 +61,8 @@ Exit codes:
             Pods are not up to date, or none was checked; with --expect-image or
             --expect-annotation, the answer is no
   2         bad usage
-  3         cannot start: no cluster, no permission, no kubectl, or a name does
-            not exist; with --confirm, the injector is down; nothing was changed
+  3         cannot start: no cluster, no permission, no kubectl, a name does not
+            exist, or, with --confirm, the injector is down; nothing was changed
   130, 143  interrupted by SIGINT, SIGTERM (129: SIGHUP); what was in progress
             is listed
 

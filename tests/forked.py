@@ -43,9 +43,6 @@ def run_tool(words: list[str], environment: dict[str, str], pipes: list[Pipe]) -
     tempfile.tempdir = None  # that of this environment
     os.environ.clear()
     os.environ.update(environment)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        is_default = number != signal.SIGINT
-        signal.signal(number, signal.SIG_DFL if is_default else signal.default_int_handler)
     sys.argv, sys.orig_argv = words[1:], words
     if words[1].endswith("at_once.py"):
         at_once.wait_less()

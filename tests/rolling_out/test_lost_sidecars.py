@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
@@ -360,6 +361,11 @@ def test_which_sidecars_a_new_pod_lacks(tool, given, before, after, missing):
     planned = a_workload(tool, sidecars=sidecars_of(tool, *before))
     options = options_of(tool, sidecars=given)
     assert lacking(planned, after, options) == missing
+    gone = tuple(SimpleNamespace(path=(name,), is_container=True, expected=None) for name in before)
+    told = a_workload(tool, sidecars=planned.found.sidecars, differences=gone)
+    allowed = options_of(tool, sidecars=given, allow_removal=True)
+    assert lacking(told, after, allowed) == []
+    assert lacking(planned, after, allowed) == missing  # the plan did not say so
 
 
 def test_pods_that_were_scaled_down_are_not_lost(cluster, start):

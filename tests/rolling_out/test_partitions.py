@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from clusters.embedded import EmbeddedCluster
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, NEW, TEXT, counts, cutoff, messages
+from support import CONFIRM, DRIFTED, NEW, TEXT, counts, cutoff, messages, partition
 from texts import UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
@@ -22,6 +23,18 @@ def test_a_partition_leaves_old_pods_and_the_result_says_how_many(cluster, run):
     kept = "partition 2 keeps 2 old Pods"
     assert result["message"] == kept
     assert ended.summary["pods"] == counts(1, 1, 1)
+
+
+@pytest.mark.parametrize(("number", "old"), [(0, 3), (1, 2), (2, 1), (99, 0)])
+def test_a_partition_counts_from_the_first_ordinal(cluster, run, number, old):
+    if isinstance(cluster, EmbeddedCluster):
+        pytest.skip("the embedded cluster numbers Pods from 0")
+    fields = {"ordinals": {"start": 5}, **partition(number)}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, **fields))
+    cluster.settle()
+    ended = run(cluster, "--include-statefulset")
+    assert sum(row["pods"]["old"] for row in ended.of("plan")) == old
+    assert set(ended.skipped.values()) == (set() if old else {"below_partition"})
 
 
 @pytest.fixture
