@@ -6038,7 +6038,11 @@ class PodByPod(Work):
                 self.owner = owner
                 while self.find_more() and self.take_next():
                     self.tell(self.done_text)
-            return self.verify()
+            result = self.verify()
+            is_success = result.outcome is Outcome.SUCCEEDED
+            if is_success and not self.done and result.counts == PodCounts(0):
+                raise EndedError(Outcome.SKIPPED, "no Pod is left", code="nothing_to_replace")
+            return result
         except EndedError as ended:
             result = ended.result(self.planned)
             if ended.outcome is Outcome.SKIPPED:

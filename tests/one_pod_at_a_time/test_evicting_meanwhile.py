@@ -430,3 +430,17 @@ def test_a_pod_that_a_partition_keeps_since_is_not_evicted(cluster, start):
     (result,) = running.finish().of("result")
     assert (result["outcome"], evictions(cluster)) == ("incomplete", ["x-2"])
     assert "is not to be replaced anymore; rerun this command (1 of 3" in result["message"]
+
+
+def test_what_is_scaled_down_to_nothing_meanwhile_is_no_success(cluster, start):
+    cluster.create("shop", replicated("ReplicaSet", "x", APP, replicas=1))
+    cluster.settle()
+    held = cluster.fault(method="POST", path="/pods", release=threading.Event())
+    running = start(cluster, CONFIRM, *EVICT)
+    assert held.reached.wait(20)
+    cluster.change("ReplicaSet", "shop", "x", {"spec": {"replicas": 0}})
+    cluster.wait_for(lambda: not cluster.pods("shop"))
+    held.release.set()
+    (result,) = running.finish().of("result")
+    assert evictions(cluster) == []
+    assert (result["outcome"], result["code"]) == ("skipped", "nothing_to_replace"), result
