@@ -1661,6 +1661,12 @@ MUTATIONS = (
         '            self.why_closed = why_closed = ""\n            if code != 0:\n',
     ),
     Mutation(
+        "evict: nothing that was replaced is a success",
+        "evicting_meanwhile",
+        "            if is_success and not self.done and result.counts == PodCounts(0):\n",
+        "            if False:\n",
+    ),
+    Mutation(
         "kubeconfig: a pipe is read again and again",
         "kubeconfig",
         "stat.S_ISFIFO(os.stat(path).st_mode)",
