@@ -67,7 +67,9 @@ def test_a_sidecar_that_would_be_another_one_today_is_repaired(released, run):
     upgrade(released)
     released.kubelet.ready_after = 0.05
     ended = run(released, CONFIRM, DRIFTED)
-    assert (patched(released), ended.outcomes) == (["web"], {"shop/web": "succeeded"})
+    assert (patched(released), ended.outcomes) == (["web"], {"shop/web": "succeeded"}), (
+        ended.reasons
+    )
 
 
 def test_an_old_pod_that_is_stuck_is_no_reason(released, run):
