@@ -6039,9 +6039,14 @@ class PodByPod(Work):
                 while self.find_more() and self.take_next():
                     self.tell(self.done_text)
             result = self.verify()
-            is_success = result.outcome is Outcome.SUCCEEDED
-            if is_success and not self.done and result.counts == PodCounts(0):
+            if result.outcome is not Outcome.SUCCEEDED or not result.counts:
+                return result
+            if not self.done and not result.counts.wanted:
                 raise EndedError(Outcome.SKIPPED, "no Pod is left", code="nothing_to_replace")
+            unwanted = self.done - result.counts.wanted  # scaled down, or on nodes with a taint
+            if unwanted > 0:
+                text = f"no longer desired: {unwanted} of {count_of(self.done, 'Pod')}"
+                result = replace(result, message=join_texts("; ", text, result.message))
             return result
         except EndedError as ended:
             result = ended.result(self.planned)

@@ -913,7 +913,11 @@ class Oracle:
         if record["method"] == "in_place" or "terminating" in app.pods:  # it came back, updated
             numbers |= {len(pods_of(scene, app)) for scene in scenes}
         if record["method"] != "restart":
-            numbers = set(range(record["pods"]["old"], max(numbers) + 1))
+            before = self.first_scene(run).get((PLURALS[app.kind], app.namespace, app.name), {})
+            # Nothing replaces those that are not wanted
+            unwanted = before.get("status", {}).get("numberMisscheduled", 0)
+            fewest = record["pods"]["old"] - unwanted
+            numbers = set(range(fewest, max(numbers) + 1))
         shown = {counts[name] for name in ("wanted", "updated", "ready")}
         if len(shown) > 1 or not shown & numbers or counts["lost"] + counts["not_created"]:
             self.say(2, f"{app.key} succeeded with {counts}, in fact {numbers} Pods")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 from clusters.embedded.manifests import replicated, workload
-from support import CONFIRM, DRIFTED, EVICT, counts, evictions, make_old, messages, upgrade
+from support import (
+    CONFIRM,
+    DRIFTED,
+    EVICT,
+    NEW,
+    counts,
+    evictions,
+    make_old,
+    messages,
+    upgrade,
+)
 
 QUOTA = {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
 ON_DELETE = {"updateStrategy": {"type": "OnDelete"}}
@@ -38,6 +48,26 @@ def test_pods_on_nodes_that_do_not_want_them_hide_no_missing_one(tainted, run):
     assert last not in TAINTED
     assert set(before) <= TAINTED
     assert "still waiting for 1 Pod to be created" in messages(ended)["x"]
+
+
+def test_one_that_is_missing_from_the_start_is_not_hidden_either(tainted, run):
+    (wanted,) = [p for p in tainted.pods("shop") if p["spec"]["nodeName"] not in TAINTED]
+    tainted.delete("Pod", "shop", wanted["metadata"]["name"])
+    tainted.wait_for(lambda: len(tainted.pods("shop")) == 2)
+    ended = run(tainted, CONFIRM, DRIFTED, *EVICT, "--timeout=2s")
+    assert (ended.outcomes, evictions(tainted)) == ({"shop/x": "timed_out"}, [])
+    assert "waiting for 1 Pod to be created" in messages(ended)["x"]
+
+
+def test_a_success_says_how_many_pods_nothing_came_for(tainted, run):
+    """The one that is wanted is up to date."""
+    (wanted,) = [p for p in tainted.pods("shop") if p["spec"]["nodeName"] not in TAINTED]
+    image = {"spec": {"containers": [{"name": "istio-proxy", "image": NEW}]}}
+    tainted.change("Pod", "shop", wanted["metadata"]["name"], image)
+    ended = run(tainted, CONFIRM, DRIFTED, *EVICT, "--timeout=5s")
+    assert (ended.code, ended.outcomes) == (0, {"shop/x": "succeeded"})
+    assert len(evictions(tainted)) == 2
+    assert messages(ended)["x"] == "no longer desired: 2 of 2 Pods"
 
 
 def test_more_pods_than_are_wanted_hide_none_that_is_missing_later(cluster, run):

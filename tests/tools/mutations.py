@@ -569,7 +569,7 @@ MUTATIONS = (
     Mutation(
         "exit: the last worker frees the connections",
         "exiting",
-        "    gc.freeze()\n",
+        "            POOLS.append(self.pool)\n",
         "",
     ),
     Mutation(
@@ -915,7 +915,9 @@ MUTATIONS = (
         "evict: the wait for a budget counts against the timeout",
         "image_changes",
         "        self.wait_for_batch()\n",
-        "        self.wait_for_batch()\n        if time.monotonic() > deadline:\n            self.give_up('')\n",
+        "        remaining = deadline - time.monotonic()\n"
+        "        self.options = replace(self.options, timeout=remaining)\n"
+        "        self.wait_for_batch()\n",
     ),
     Mutation(
         "selection: scaled to zero counts as without Pods",
@@ -1663,7 +1665,13 @@ MUTATIONS = (
     Mutation(
         "evict: nothing that was replaced is a success",
         "evicting_meanwhile",
-        "            if is_success and not self.done and result.counts == PodCounts(0):\n",
+        "            if not self.done and not result.counts.wanted:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "evict: a success does not say which Pods nothing came for",
+        "what_is_wanted",
+        "            if unwanted > 0:\n",
         "            if False:\n",
     ),
     Mutation(
