@@ -81,8 +81,7 @@ def test_a_stored_patch_is_recognized_by_the_conflict_of_its_repetition(web, run
 
 
 def test_a_stored_patch_that_is_answered_with_500_is_recognized(web, run):
-    web.fault(**PATCH, drop="after")
-    web.fault(**PATCH, status=500, body={"message": "oops"})
+    web.fault(**PATCH, acts=True, status=500, body={"message": "oops"})
     ended = run(web, CONFIRM)
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
     assert web.get("Deployment", "shop", "web")["metadata"]["generation"] == 2

@@ -108,6 +108,8 @@ def test_a_pod_that_stays_unready_is_incomplete(shop, start):
     assert ended.outcomes == {"shop/a": "incomplete"}
     unready = f"1 of 2 Pods not ready: {name}: containers with unready status: [app]"
     assert message_of(ended, "a") == unready
+    (result,) = ended.of("result")
+    assert result["seconds"] < 15  # and does not take the soak to its end
 
 
 @pytest.mark.parametrize("signals", [1, 2])

@@ -52,6 +52,24 @@ def test_an_annotation_that_is_taken_away_is_told(cluster, start):
 
 
 @pytest.mark.embedded("managedFields cannot be written by hand")
+def test_of_a_reverted_rollout_what_was_up_to_date_is_not_missing(cluster, start):
+    cluster.create("shop", workload("Deployment", "web", replicas=3))
+    cluster.settle()
+    cluster.injector.container["image"] = NEW
+    name = cluster.pods("shop")[0]["metadata"]["name"]
+    image = {"spec": {"containers": [{"name": "istio-proxy", "image": NEW}]}}
+    cluster.change("Pod", "shop", name, image)
+    cluster.kubelet.ready_after = 60
+    running = start(cluster, CONFIRM, DEBUG, "--only-drifted", SETTLE="3")
+    running.wait_for_log("running kubectl")
+    take_away(cluster, "web", "argocd-controller")
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert result["outcome"] == "incomplete"
+    assert result["message"].startswith("2 of 3 Pods not updated: ")
+
+
+@pytest.mark.embedded("managedFields cannot be written by hand")
 def test_of_a_rollout_that_is_reverted_half_way_the_pods_are_counted(cluster, start):
     """A Pod that came back in the same second has neither the annotation nor a later time, but the new sidecar."""
     cluster.create("shop", workload("DaemonSet", "log"))

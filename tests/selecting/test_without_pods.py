@@ -91,6 +91,22 @@ def test_which_broken_workloads_are_reported(cluster, run, options, found):
     assert ended.skipped.keys() == (found | {"Deployment shop/of-a-person"} if found else set())
 
 
+@pytest.mark.embedded("1.37 does not show it")
+def test_what_was_scaled_to_zero_is_not_broken(cluster, run):
+    """With OnDelete, the revisions differ for good until Kubernetes 1.37."""
+    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
+    on_delete = {"updateStrategy": {"type": "OnDelete"}, "annotations": stamp}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=0, **on_delete))
+    cluster.settle()
+    cluster.controllers.stop()
+    with cluster.store.lock:
+        found = cluster.get("StatefulSet", "shop", "db")
+        status = found["status"] | {"currentRevision": "db-before"}
+        cluster.store.change("statefulsets", found, status=status)
+    ended = run(cluster, CONFIRM, "--include-statefulset")
+    assert (ended.code, ended.skipped) == (0, {})
+
+
 def test_a_workload_that_is_just_being_scaled_up_is_not_broken(cluster, run):
     stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
     cluster.controllers.stop()

@@ -124,6 +124,7 @@ class Fault:
     user_agent: str = ""  # a part of it; any
     times: int = 1
     status: int = 0  # answered in place of the right answer, with `headers` and `body`
+    acts: bool = False  # the server acts all the same before it answers with the status
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     body: bytes | dict = b""
     repeat: int = 1  # how many times the body is sent
@@ -289,12 +290,9 @@ class Handler(BaseHTTPRequestHandler):
             if fault.drop == "before":
                 self._cut()
                 return
-            if fault.status:
-                content = (
-                    fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
-                )
+            if fault.status and not fault.acts:
                 self.server.requests.append(request)
-                self._send(fault.status, content, repeat=fault.repeat, **fault.headers)
+                self._send_fault(fault)
                 return
         retry_after = None
         self.server.begin(self.command, self.path, headers.get("user-agent", ""))
@@ -311,6 +309,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.after(request, code, content)
         if retry_after:
             self._send(code, content, **{"Retry-After": str(retry_after)})
+        elif fault and fault.status:
+            self._send_fault(fault)
         elif fault and fault.drop == "after":
             self._cut()
         elif fault and fault.truncate:
@@ -323,6 +323,10 @@ class Handler(BaseHTTPRequestHandler):
             self._send_compressed(content)
         else:
             self._send(code, content, **self._type_of(request))
+
+    def _send_fault(self, fault: Fault) -> None:
+        body = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
+        self._send(fault.status, body, repeat=fault.repeat, **fault.headers)
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 
