@@ -1237,17 +1237,23 @@ def resized_fields(pod: Json) -> tuple[Path, ...]:
 
 
 def image_changed_at(pod: Json) -> str:
-    """Return when this command changed an image of a Pod that was not restarted since.
+    """Return when somebody changed an image of a Pod that was not restarted since.
 
     Empty if it was. Such a Pod may look ready, with the new image in its spec, while the old one
     still runs: managedFields tell when it was changed, and the status since when a container runs.
-    Of several that this command ever changed, only the last time is known: those that run with the
-    image of the spec were restarted.
+    Of several that the same client changed, only the last time is known: those that run with the
+    image of the spec were restarted. The client that created a Pod owns also what cannot change.
     """
     for entry in nested(pod, "metadata.managedFields"):
-        if entry.get("manager") != FIELD_MANAGER:
+        spec = nested(entry, "fieldsV1.f:spec")
+        if not spec or "f:restartPolicy" in spec:
             continue
-        changed, images = containers_in(entry), images_of(pod)
+        changed: set[str] = set()
+        for containers in spec.values():
+            for key, owned in containers.items():
+                if "f:image" in owned:
+                    changed |= containers_in(key)
+        images = images_of(pod)
         for status in container_statuses(pod):
             name, started = status["name"], nested(status, "state.running").get("startedAt", "")
             if name not in changed or started >= entry.get("time", ""):
@@ -1445,6 +1451,7 @@ class Scan:
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
     in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
     workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
+    cron_jobs: int = 0  # for a question, which is not about them
 
 
 class Skip(NamedTuple):
@@ -4633,7 +4640,8 @@ def read_lists(
 ) -> tuple[dict[ObjectRef, bytes], list[Found]]:
     """Return the wanted workloads, packed, and those of the selected kinds without Pods.
 
-    With --only-drifted, also those of other kinds, as far as that is permitted.
+    With --only-drifted, also those of other kinds, as far as that is permitted. For a question,
+    CronJobs are counted: between two runs, no Pod leads to them.
     """
     objects = {}
     without_any = []
@@ -4659,6 +4667,9 @@ def read_lists(
         except ApiError as error:
             if error.status != 403 or kind in options.kinds:
                 raise
+    if options.is_question:
+        for obj in cluster.items("/apis/batch/v1", "cronjobs", namespaces_to_list(options)):
+            scan.cron_jobs += is_included(obj["metadata"]["namespace"], options)
     return objects, without_any
 
 
@@ -6042,7 +6053,8 @@ class PodByPod(Work):
             if result.outcome is not Outcome.SUCCEEDED or not result.counts:
                 return result
             if not self.done and not result.counts.wanted:
-                raise EndedError(Outcome.SKIPPED, "no Pod is left", code="nothing_to_replace")
+                text = f"no Pod is left to be {self.verb}"
+                raise EndedError(Outcome.SKIPPED, text, code="nothing_to_replace")
             unwanted = self.done - result.counts.wanted  # scaled down, or on nodes with a taint
             if unwanted > 0:
                 text = f"no longer desired: {unwanted} of {count_of(self.done, 'Pod')}"
@@ -6476,7 +6488,7 @@ class ImageChange(PodByPod):
         return {difference.path[0]: difference.expected for difference in differences}
 
     def obstacle(self, pod: Json) -> str:
-        """Return what a Pod waits for: any other one that was changed, also by another run.
+        """Return what a Pod waits for: any other one that was changed, whoever did it.
 
         After --timeout, a restart that is not seen is due to the clock of its node.
         """
@@ -6486,7 +6498,7 @@ class ImageChange(PodByPod):
         for other in self.pods:
             changed = image_changed_at(other) if is_ready(other) else ""
             if uid_of(other) in self.known_uids and changed and parse_time(changed) > since:
-                return f"waiting for Pod {name_of(other)}, which another run has changed"
+                return f"waiting for Pod {name_of(other)}, whose image was changed"
         return super().obstacle(pod)
 
     def act(self, pod: Json) -> str:
@@ -7002,6 +7014,7 @@ class Totals:
         plan = self.plan
         owners = {row.ref for row in plan.decisions}
         counts = Counter({WITHOUT_PODS: len(plan.scan.workloads - owners)})
+        counts["CronJob"] = plan.scan.cron_jobs
         for row in plan.decisions:
             if answer_of(row) == "not_asked":
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
@@ -7022,7 +7035,7 @@ class Totals:
         given = {"image": options.expect_image, "annotation": options.expect_annotation}
         another = f"another {join_words([thing for thing in given if given[thing]], 'or')}"
         if pods:
-            text = f"{count_of(len(pods), 'Pod')} {verb_of(len(pods), options)} {another}"
+            text = f"{count_of(len(pods), 'Pod')} {has_or_have(len(pods))} {another}"
             reasons.append(f"{text} ({reason_counts(Counter(map(short_found, pods)))})")
             another = "another one"
         if differing:
@@ -7078,11 +7091,8 @@ def short_found(pod: LeftPod) -> str:
     return pod.found if "=" in pod.found else pod.found.rpartition("/")[2]
 
 
-def verb_of(pods: int, options: Options) -> str:
-    """Return the verb of a sentence about so many Pods and what is expected of them."""
-    if options.expect_image:
-        return "runs" if pods == 1 else "run"
-    return "has" if pods == 1 else "have"
+def has_or_have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 WITHOUT_PODS = "without Pods"
@@ -7336,7 +7346,7 @@ class Report:
         by_key = group_by(options.expect_annotation, lambda row: row[0])
         wanted += [list(map("=".join, rows)) for rows in by_key.values()]
         what = join_words([join_words(patterns, "or") for patterns in wanted])
-        return f"Yes: {subject} {verb_of(pods, options)} {what}{new} ({'; '.join(texts)})."
+        return f"Yes: {subject} {has_or_have(pods)} {what}{new} ({'; '.join(texts)})."
 
     def print_namespaces(self, workloads: Sequence[Decision]) -> None:
         """Print a long plan in short, by namespace, those with the most risk first."""

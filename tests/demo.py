@@ -56,7 +56,7 @@ def damage(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 def fill(cluster: Cluster) -> None:
-    """Some 20 workloads of a sample company in 6 namespaces, most of them with the sidecar istio-proxy.
+    """25 workloads of a sample company in 7 namespaces, most of them with the sidecar istio-proxy.
 
     Half of them were created before its template changed to version 1.27.0. The namespace support was
     labeled after its Pods were created. One Pod of monitoring/grafana came up while the injector was away. The injector

@@ -511,11 +511,13 @@ def test_a_pod_that_another_run_has_just_changed_is_waited_for(cluster, start):
     first = start(cluster, *arguments)
     first.wait_for_log("waiting for Pod web-")
     second = start(cluster, *arguments)
-    second.wait_for_log("which another run has changed")
+    second.wait_for_log("whose image was changed")
     assert sorted(images(cluster)) == [OLD, OLD, NEW]
     for node in nodes:
         cluster.kubelet.start_on(node)
-    assert [run.finish().outcomes for run in (first, second)] == [{"shop/web": "succeeded"}] * 2
+    assert first.finish().outcomes == {"shop/web": "succeeded"}
+    ended = second.finish()  # if it had any left to change
+    assert (ended.code, *ended.outcomes.values()) in ((0, "succeeded"), (0, "skipped"))
     assert images(cluster) == [NEW] * 3
 
 

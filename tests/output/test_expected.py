@@ -90,32 +90,32 @@ def terminating(cluster, spec: dict = SPEC) -> None:
 
 
 WAYS = {
-    "namespace": (in_legacy, {"unexpected": 2}, "2 Pods run another image (2 proxyv2:1.26.2)"),
+    "namespace": (in_legacy, {"unexpected": 2}, "2 Pods have another image (2 proxyv2:1.26.2)"),
     "StatefulSet": (
         of_a_kind("StatefulSet"),
         {"unexpected": 1},
-        "1 Pod runs another image (1 proxyv2:1.26.2)",
+        "1 Pod has another image (1 proxyv2:1.26.2)",
     ),
     "DaemonSet": (
         of_a_kind("DaemonSet"),
         {"unexpected": 3},
-        "3 Pods run another image (3 proxyv2:1.26.2)",
+        "3 Pods have another image (3 proxyv2:1.26.2)",
     ),
-    "paused": (paused, {"unexpected": 2}, "2 Pods run another image (2 proxyv2:1.26.2)"),
+    "paused": (paused, {"unexpected": 2}, "2 Pods have another image (2 proxyv2:1.26.2)"),
     "gateway": (
         gateway,
         {"unexpected": 2},
-        "2 Pods run another image (2 proxyv2:1.26.2); new Pods of 1 workload would get another one",
+        "2 Pods have another image (2 proxyv2:1.26.2); new Pods of 1 workload would get another one",
     ),
     "Job": (
         of_a_job,
         {"running_to_completion": 1},
-        "1 Pod runs another image (1 running to completion)",
+        "1 Pod has another image (1 running to completion)",
     ),
-    "static Pod": (static, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
-    "debug Pod": (debug, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
-    "virtual machine": (machine, {"unexpected": 1}, "1 Pod runs another image (1 proxyv2:1.26.2)"),
-    "terminating": (terminating, {"terminating": 1}, "1 Pod runs another image (1 terminating)"),
+    "static Pod": (static, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
+    "debug Pod": (debug, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
+    "virtual machine": (machine, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
+    "terminating": (terminating, {"terminating": 1}, "1 Pod has another image (1 terminating)"),
 }
 
 
@@ -145,7 +145,7 @@ def test_the_answer_is_the_last_line_with_the_reasons_above(fleet, run):
     fleet.settle()
     ended = run(fleet, EXPECT, TEXT)
     text = (
-        "No: 5 Pods run another image (4 proxyv2:1.26.2, 1 running to completion); "
+        "No: 5 Pods have another image (4 proxyv2:1.26.2, 1 running to completion); "
         "new Pods of 1 workload would get another one."
     )
     assert ended.stdout.partition("\n\n")[2].splitlines() == [
@@ -186,7 +186,9 @@ def test_a_yes_says_what_was_asked_and_what_was_not(fleet, run):
     ended = run(fleet, EXPECT, TEXT)
     code, text = answer(ended)
     assert code == 0
-    assert text.startswith("Yes: all 11 Pods with istio-proxy run *:1.27.*, and so would new ones ")
+    assert text.startswith(
+        "Yes: all 11 Pods with istio-proxy have *:1.27.*, and so would new ones "
+    )
     words = text.partition("; ")[2].removesuffix(" were not).").replace(" and ", ", ").split(", ")
     assert sorted(words) == [
         "1 Job",
@@ -220,7 +222,7 @@ def test_a_yes_says_what_was_asked_and_what_was_not(fleet, run):
 def test_of_one_pod_and_no_workload(cluster, run):
     cluster.create("shop", pod("debug", NEW_SPEC))
     cluster.settle()
-    text = "Yes: the only Pod with istio-proxy runs *:1.27.* (0 workloads were asked; 1 bare Pod was not)."
+    text = "Yes: the only Pod with istio-proxy has *:1.27.* (0 workloads were asked; 1 bare Pod was not)."
     assert answer(run(cluster, EXPECT, TEXT)) == (0, text)
 
 
@@ -239,7 +241,7 @@ def test_of_one_pod_and_no_workload(cluster, run):
 )
 def test_a_mistake_in_the_pattern_is_a_no(fleet, run, pattern):
     ended = run(fleet, f"--expect-image={pattern}", TEXT)
-    assert answer(ended)[1].startswith("No: 2 Pods run another image (2 ")
+    assert answer(ended)[1].startswith("No: 2 Pods have another image (2 ")
     assert ended.code == 1
 
 
@@ -312,7 +314,7 @@ def test_the_answer_fits_a_terminal(fleet, run, tool, monkeypatch):
     fleet.settle()
     lines = run(fleet, EXPECT, TEXT).stdout.splitlines()
     assert lines[-2:] == [
-        "No: 4 Pods run another image (4 proxyv2:1.26.2); new Pods of 1 workload would",
+        "No: 4 Pods have another image (4 proxyv2:1.26.2); new Pods of 1 workload would",
         "get another one.",
     ]
     assert max(map(len, lines)) <= 80
@@ -335,7 +337,9 @@ def test_a_name_that_no_pod_has_is_a_no(fleet, run):
 def test_the_namespaces_that_were_read_stand_in_the_answer(fleet, run):
     in_legacy(fleet)
     ended = run(fleet, EXPECT, "-n=shop", TEXT)
-    text = "Yes: all 2 Pods with istio-proxy in namespace shop run *:1.27.*, and so would new ones "
+    text = (
+        "Yes: all 2 Pods with istio-proxy in namespace shop have *:1.27.*, and so would new ones "
+    )
     assert answer(ended) == (0, f"{text}(1 workload was asked).")
     ended = run(fleet, EXPECT, "-n=shop", "-n=pay*", TEXT)
     assert answer(ended) == (1, "No: no Pods in namespace pay*.")
@@ -350,14 +354,15 @@ def test_each_named_container_must_match(fleet, run):
     assert run(fleet, EXPECT).code == 0
 
 
-def test_an_image_that_was_changed_in_place_counts_once_it_runs(cluster, run):
-    """Until the restart, the spec has the new image, and the old one runs."""
+@pytest.mark.parametrize("manager", ["sidecar-rollout", "kubectl-patch"])
+def test_an_image_that_was_changed_in_place_counts_once_it_runs(cluster, run, manager):
+    """Until the restart, the spec has the new image, and the old one runs, whoever changed it."""
     spec = pod_spec(container("app"), NEW_PROXY)
     cluster.create("shop", workload("Deployment", "web", spec))
     cluster.settle()
     (found,) = cluster.pods("shop", "web")
     entry = {
-        "manager": "sidecar-rollout",
+        "manager": manager,
         "operation": "Update",
         "time": "2100-01-01T00:00:00Z",
         "fieldsV1": {"f:spec": {"f:containers": {'k:{"name":"istio-proxy"}': {"f:image": {}}}}},
@@ -365,7 +370,7 @@ def test_an_image_that_was_changed_in_place_counts_once_it_runs(cluster, run):
     metadata = {**found["metadata"], "managedFields": [entry]}
     cluster.store.change("pods", found, metadata=metadata)
     ended = run(cluster, EXPECT, TEXT)
-    assert answer(ended) == (1, "No: 1 Pod runs another image (1 not restarted).")
+    assert answer(ended) == (1, "No: 1 Pod has another image (1 not restarted).")
     conditions = [{**c, "status": "False"} for c in found["status"]["conditions"]]
     cluster.store.change("pods", found, status={**found["status"], "conditions": conditions})
     assert answer(run(cluster, EXPECT, TEXT)) == answer(ended)  # nor is one that is not ready
@@ -470,7 +475,7 @@ def test_a_pod_that_appears_during_the_dry_runs_is_seen(fleet, start, spec, is_o
         fleet.create("shop", pod("late", spec))
     held.release.set()
     ended = running.finish()
-    reasons = [] if spec is NEW_SPEC else ["1 Pod runs another image (1 proxyv2:1.26.2)"]
+    reasons = [] if spec is NEW_SPEC else ["1 Pod has another image (1 proxyv2:1.26.2)"]
     if is_owned and spec is NEW_SPEC:
         reasons.append("1 workload gave no answer")
     assert (ended.code, ended.summary["expected"]["reasons"]) == (int(bool(reasons)), reasons)
@@ -587,6 +592,40 @@ def test_each_container_that_was_changed_must_have_been_restarted(cluster, run, 
     assert audit.code == (not both)
 
 
+CREATED = {"f:containers": {'k:{"name":"istio-proxy"}': {"f:image": {}}}, "f:restartPolicy": {}}
+RESIZED = {"f:containers": {'k:{"name":"istio-proxy"}': {"f:resources": {"f:limits": {}}}}}
+
+
+@pytest.mark.parametrize("spec", [CREATED, RESIZED], ids=["created", "resized"])
+def test_what_changed_no_image_needs_no_restart(fleet, run, spec):
+    """A client that created a Pod and labels it later has a later time, as one that resizes it."""
+    for found in fleet.pods("shop"):
+        entry = {"manager": "an-operator", "operation": "Update", "time": "2100-01-01T00:00:00Z"}
+        entry["fieldsV1"] = {"f:spec": spec}
+        metadata = {**found["metadata"], "managedFields": [entry]}
+        fleet.store.change("pods", found, metadata=metadata)
+    assert run(fleet, EXPECT).code == 0
+
+
+def test_cron_jobs_are_counted_in_the_namespaces_of_the_question(fleet, run):
+    for namespace in ("shop", "legacy"):
+        spec = {"schedule": "@daily", "jobTemplate": {"spec": {"template": {"spec": SPEC}}}}
+        cron_job = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}}
+        fleet.create(namespace, {**cron_job, "spec": spec})
+    text = answer(run(fleet, EXPECT, TEXT))[1]
+    assert text.endswith("(1 workload was asked; 2 CronJobs were not).")
+    text = answer(run(fleet, EXPECT, "--include-namespace=sho*", TEXT))[1]
+    assert text.endswith("(1 workload was asked; 1 CronJob was not).")
+
+
+def test_without_permission_to_list_cron_jobs_there_is_no_answer(fleet, run):
+    body = {"kind": "Status", "message": "cronjobs.batch is forbidden", "code": 403}
+    fleet.fault(method="GET", path="/cronjobs", status=403, times=9, body=body)
+    ended = run(fleet, EXPECT, TEXT)
+    assert (ended.code, "Yes" in ended.stdout) == (3, False)
+    assert "cronjobs.batch is forbidden" in ended.stderr
+
+
 def test_a_deployment_without_the_sidecar_that_is_created_meanwhile_is_no_matter(fleet, start):
     fleet.namespace("plain")
     held = fleet.fault(method="POST", path="dryRun", release=threading.Event())
@@ -608,6 +647,6 @@ def test_an_image_and_an_annotation_are_both_expected(fleet, run):
     ended = run(fleet, EXPECT, *more, "-n=legacy", TEXT)
     assert answer(ended) == (
         0,
-        "Yes: all 2 Pods with istio-proxy in namespace legacy run *:1.27.* or x, team=* and "
+        "Yes: all 2 Pods with istio-proxy in namespace legacy have *:1.27.* or x, team=* and "
         "rev=2 (0 workloads were asked; 2 bare Pods were not).",
     )

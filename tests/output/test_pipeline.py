@@ -97,14 +97,14 @@ def test_there_is_nothing_to_do(fleet, pipeline):
 
 def test_the_injector_denies(fleet, pipeline):
     fleet.injector.state = "denies"
-    reasons = ["3 workloads gave no answer", f"6 Pods run {ANOTHER} (6 proxyv2:1.26.2)"]
+    reasons = ["3 workloads gave no answer", f"6 Pods have {ANOTHER} (6 proxyv2:1.26.2)"]
     left = ["shop/api", "shop/shop", "shop/web"]
     assert pipeline(fleet.kubeconfig) == (1, KEEP, reasons, left)
 
 
 def test_the_injector_fails(fleet, pipeline):
     fleet.injector.state = "fails"
-    reasons = ["3 workloads gave no answer", f"6 Pods run {ANOTHER} (6 proxyv2:1.26.2)"]
+    reasons = ["3 workloads gave no answer", f"6 Pods have {ANOTHER} (6 proxyv2:1.26.2)"]
     assert pipeline(fleet.kubeconfig)[:3] == (1, KEEP, reasons)
 
 
@@ -122,7 +122,7 @@ def test_one_is_rejected(fleet, pipeline):
     fleet.delete("ServiceAccount", "shop", "gone")
     fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
     answer = pipeline(fleet.kubeconfig, image="*:1.28.*")
-    reasons = [f"1 Pod runs {ANOTHER} (1 proxyv2:1.27.0)", "1 workload gave no answer"]
+    reasons = [f"1 Pod has {ANOTHER} (1 proxyv2:1.27.0)", "1 workload gave no answer"]
     assert answer == (1, KEEP, reasons, ["shop/old"])
     assert all(sidecar_images(fleet.pods("shop", name)) == {"1.28.0"} for name in NAMES)
 
@@ -146,7 +146,7 @@ def test_a_pod_that_appears_during_the_waves_is_seen(fleet, begin):
     assert held.reached.wait(60)
     fleet.create("shop", pod("late", SPEC))
     held.release.set()
-    reasons = [f"1 Pod runs {ANOTHER} (1 proxyv2:1.26.2)"]
+    reasons = [f"1 Pod has {ANOTHER} (1 proxyv2:1.26.2)"]
     assert ended(process) == (1, KEEP, reasons, ["shop/late"])
 
 

@@ -108,6 +108,7 @@ def what_works(cluster: EmbeddedCluster, run, rules: list[dict], *only: str) -> 
     kubeconfig = cluster.kubeconfig_of("somebody", rules)
     plan = run(kubeconfig, *BOTH, OPT_OUT, *only)
     drift = run(kubeconfig, *BOTH, "--only-drifted", *only)
+    question = run(kubeconfig, "--expect-image=*:2", *only)
     done = run(kubeconfig, *BOTH, CONFIRM, *only, KUBE_FEATURE_WatchListClient="false")
     return {
         "plan": sorted((r["name"], r["state"]) for r in plan.of("plan"))
@@ -115,6 +116,7 @@ def what_works(cluster: EmbeddedCluster, run, rules: list[dict], *only: str) -> 
         else plan.code,
         "broken": ": no Pods: " in plan.reasons.get("StatefulSet shop/broken", ""),
         "drift": sorted(r["verdict"] for r in drift.of("drift")) if drift.code == 0 else drift.code,
+        "question": question.code,
         "rollout": done.summary["outcomes"] if done.code != 3 else 3,
     }
 
@@ -126,15 +128,22 @@ EVERYTHING = {
     "plan": PLANNED,
     "broken": True,
     "drift": ["drifted"] * 3,
+    "question": 1,  # the answer is no
     "rollout": {"succeeded": 3},
 }
 
 
 def test_what_each_role_promises_works_and_no_more(guarded, run):
     found = what_works(guarded, run, rules_of(*PLAN))
-    assert found == {"plan": PLANNED, "broken": True, "drift": 3, "rollout": 3}
+    assert found == {"plan": PLANNED, "broken": True, "drift": 3, "question": 3, "rollout": 3}
     found = what_works(guarded, run, rules_of(*ROLLOUT))
-    assert found == {"plan": PLANNED, "broken": True, "drift": 3, "rollout": {"succeeded": 3}}
+    assert found == {
+        "plan": PLANNED,
+        "broken": True,
+        "drift": 3,
+        "question": 3,
+        "rollout": {"succeeded": 3},
+    }
 
 
 def test_the_drift_role_may_do_all(guarded, run):
@@ -169,6 +178,7 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
             "deployments/scale",
             "controllerrevisions",
         ),
+        "batch": ("cronjobs", "jobs"),
         "discovery.k8s.io": ("endpointslices",),
         "rbac.authorization.k8s.io": ("clusterroles", "roles"),
     }
@@ -189,7 +199,7 @@ def test_everything_else_is_forbidden(cluster):
     rollout = plan | {f"{verb} {resource}" for verb in ("patch", "watch") for resource in workloads}
     rollout |= {"list events"}
     assert allowed(cluster, rules_of(*ROLLOUT)) == rollout
-    drift = rollout | {"create pods", "get replicationcontrollers"}
+    drift = rollout | {"create pods", "get replicationcontrollers", "list cronjobs"}
     assert allowed(cluster, rules_of(*DRIFT)) == drift
     team = allowed(cluster, rules_of("sidecar-rollout-team", kind="Role"))
     assert team == drift

@@ -679,6 +679,24 @@ MUTATIONS = (
         "    if False and any(",
     ),
     Mutation(
+        "expected: only images that this command changed can be old ones",
+        "expected",
+        '        if not spec or "f:restartPolicy" in spec:\n',
+        '        if not spec or entry.get("manager") != FIELD_MANAGER:\n',
+    ),
+    Mutation(
+        "expected: who created a Pod changed its image",
+        "expected",
+        '        if not spec or "f:restartPolicy" in spec:\n',
+        "        if not spec:\n",
+    ),
+    Mutation(
+        "expected: CronJobs of other namespaces count",
+        "expected",
+        '            scan.cron_jobs += is_included(obj["metadata"]["namespace"], options)\n',
+        "            scan.cron_jobs += 1\n",
+    ),
+    Mutation(
         "expected: what new Pods would get does not matter",
         "expected",
         '    return today.unexpected and f"new Pods would have {today.unexpected}"\n',
