@@ -1213,9 +1213,12 @@ def normal_volume(volume: Json) -> Json:
     return form
 
 
-def containers_in(managed: Any) -> set[str]:
-    """Return the containers of which entries of managedFields own fields: k:{"name":"app"}."""
-    return set(re.findall(r'k:\{"name":"([^"]+)"\}', str(managed)))  # at any depth
+def containers_in(managed: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the containers that an entry of managedFields owns fields of, and these fields."""
+    for containers in nested(managed, "fieldsV1.f:spec").values():
+        for key, owned in containers.items():  # k:{"name":"app"}
+            for name in re.findall(r'^k:\{"name":"([^"]+)"\}', key):
+                yield name, owned
 
 
 def resized_fields(pod: Json) -> tuple[Path, ...]:
@@ -1228,11 +1231,10 @@ def resized_fields(pod: Json) -> tuple[Path, ...]:
     for entry in nested(pod, "metadata.managedFields"):
         if entry.get("subresource") != "resize":
             continue
-        for containers in nested(entry, "fieldsV1.f:spec").values():
-            for key, owned in containers.items():
-                for section, names in nested(owned, "f:resources").items():
-                    for name, container in itertools.product(names, containers_in(key)):
-                        paths.add((container, "resources", section[2:], name[2:]))  # without f:
+        for container, owned in containers_in(entry):
+            for section, names in nested(owned, "f:resources").items():
+                for name in names:
+                    paths.add((container, "resources", section[2:], name[2:]))  # without f:
     return tuple(sorted(paths))
 
 
@@ -1241,25 +1243,24 @@ def image_changed_at(pod: Json) -> str:
 
     Empty if it was. Such a Pod may look ready, with the new image in its spec, while the old one
     still runs: managedFields tell when it was changed, and the status since when a container runs.
-    Of several that the same client changed, only the last time is known: those that run with the
-    image of the spec were restarted. The client that created a Pod owns also what cannot change.
+    Of a client that owns several images, or created the Pod, the time may be that of another write:
+    a container that runs with the image of the spec was restarted.
     """
     for entry in nested(pod, "metadata.managedFields"):
-        spec = nested(entry, "fieldsV1.f:spec")
-        if not spec or "f:restartPolicy" in spec:
-            continue
-        changed: set[str] = set()
-        for containers in spec.values():
-            for key, owned in containers.items():
-                if "f:image" in owned:
-                    changed |= containers_in(key)
-        images = images_of(pod)
+        written = entry.get("time", "")
+        is_creator = "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")  # it cannot change
+        older = {}  # the images of containers that run since before, as the runtime names them
         for status in container_statuses(pod):
-            name, started = status["name"], nested(status, "state.running").get("startedAt", "")
-            if name not in changed or started >= entry.get("time", ""):
-                continue
-            if len(changed) == 1 or status.get("image") != images[name]:
-                return str(entry["time"])
+            started = nested(status, "state.running").get("startedAt", "")
+            if started < written and (started or not is_creator):
+                older[status["name"]] = status.get("image")
+        if not older:
+            continue
+        changed = {name for name, owned in containers_in(entry) if "f:image" in owned}
+        is_certain = len(changed) == 1 and not is_creator
+        for name in changed & older.keys():
+            if is_certain or older[name] != images_of(pod)[name]:
+                return str(written)
     return ""
 
 
@@ -3156,6 +3157,8 @@ def needed_permissions(options: Options) -> list[str]:
         needed.append("get namespaces")
     if options.only_drifted:
         needed.append("create pods")
+    if options.is_question:
+        needed.append("list cronjobs.batch")
     if options.confirm and options.in_place:
         needed.append("patch pods")
     if options.confirm and options.evict:
@@ -7092,6 +7095,7 @@ def short_found(pod: LeftPod) -> str:
 
 
 def has_or_have(count: int) -> str:
+    """Return the verb for so many Pods."""
     return "has" if count == 1 else "have"
 
 

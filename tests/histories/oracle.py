@@ -916,7 +916,9 @@ class Oracle:
             before = self.first_scene(run).get((PLURALS[app.kind], app.namespace, app.name), {})
             # Nothing replaces those that are not wanted
             unwanted = before.get("status", {}).get("numberMisscheduled", 0)
-            fewest = record["pods"]["old"] - unwanted
+            fewest = record["pods"]["old"]
+            if "no longer desired: " in entry.data["message"]:
+                fewest -= unwanted
             numbers = set(range(fewest, max(numbers) + 1))
         shown = {counts[name] for name in ("wanted", "updated", "ready")}
         if len(shown) > 1 or not shown & numbers or counts["lost"] + counts["not_created"]:

@@ -607,6 +607,36 @@ def test_what_changed_no_image_needs_no_restart(fleet, run, spec):
     assert run(fleet, EXPECT).code == 0
 
 
+def test_an_init_container_that_has_ended_runs_no_old_image(fleet, run):
+    """The runtime has another name for its image, and it does not run anymore."""
+    setup = container("setup", "busybox")
+    fleet.create("shop", pod("debug", {**NEW_SPEC, "initContainers": [setup]}))
+    fleet.settle()
+    found = fleet.get("Pod", "shop", "debug")
+    owned = {'k:{"name":"setup"}': {"f:image": {}}}
+    spec = {"f:containers": {}, "f:initContainers": owned, "f:restartPolicy": {}}
+    entry = {"manager": "kubectl-create", "operation": "Update", "time": "2026-01-01T00:00:00Z"}
+    metadata = {**found["metadata"], "managedFields": [{**entry, "fieldsV1": {"f:spec": spec}}]}
+    ended = {"name": "setup", "image": "docker.io/library/busybox:latest", "restartCount": 0}
+    ended |= {"ready": True, "imageID": "", "state": {"terminated": {"exitCode": 0}}}
+    status = {**found["status"], "initContainerStatuses": [ended]}
+    fleet.store.change("pods", found, status=status, metadata=metadata)
+    assert run(fleet, EXPECT).code == 0
+
+
+def test_who_created_a_pod_may_change_its_image_too(fleet, run):
+    """As OpenKruise does: then the status has another image."""
+    found = fleet.pods("shop")[0]
+    entry = {"manager": "kruise-manager", "operation": "Update", "time": "2100-01-01T00:00:00Z"}
+    entry["fieldsV1"] = {"f:spec": CREATED}
+    status = copy.deepcopy(found["status"])
+    (proxy,) = [row for row in status["containerStatuses"] if row["name"] == "istio-proxy"]
+    proxy["image"] = OLD
+    metadata = {**found["metadata"], "managedFields": [entry]}
+    fleet.store.change("pods", found, status=status, metadata=metadata)
+    assert answer(run(fleet, EXPECT, TEXT)) == (1, "No: 1 Pod has another image (1 not restarted).")
+
+
 def test_cron_jobs_are_counted_in_the_namespaces_of_the_question(fleet, run):
     for namespace in ("shop", "legacy"):
         spec = {"schedule": "@daily", "jobTemplate": {"spec": {"template": {"spec": SPEC}}}}

@@ -681,14 +681,27 @@ MUTATIONS = (
     Mutation(
         "expected: only images that this command changed can be old ones",
         "expected",
-        '        if not spec or "f:restartPolicy" in spec:\n',
-        '        if not spec or entry.get("manager") != FIELD_MANAGER:\n',
+        "        is_certain = len(changed) == 1 and not is_creator\n",
+        "        is_certain = len(changed) == 1 and not is_creator\n"
+        '        if entry.get("manager") != FIELD_MANAGER:\n            continue\n',
     ),
     Mutation(
         "expected: who created a Pod changed its image",
         "expected",
-        '        if not spec or "f:restartPolicy" in spec:\n',
-        "        if not spec:\n",
+        "        is_certain = len(changed) == 1 and not is_creator\n",
+        "        is_certain = len(changed) == 1\n",
+    ),
+    Mutation(
+        "expected: an init container that has ended runs an old image",
+        "expected",
+        "            if started < written and (started or not is_creator):\n",
+        "            if started < written:\n",
+    ),
+    Mutation(
+        "expected: who created a Pod never changes its image",
+        "expected",
+        "            if started < written and (started or not is_creator):\n",
+        "            if started < written and not is_creator:\n",
     ),
     Mutation(
         "expected: CronJobs of other namespaces count",
@@ -783,8 +796,8 @@ MUTATIONS = (
     Mutation(
         "in place: of several containers, any one that was restarted counts for all",
         "expected",
-        '            if len(changed) == 1 or status.get("image") != images[name]:\n',
-        "            if len(changed) == 1:\n",
+        "            if is_certain or older[name] != images_of(pod)[name]:\n",
+        "            if is_certain:\n",
     ),
     Mutation(
         "audit: what was changed in place and not restarted is up to date",
