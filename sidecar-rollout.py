@@ -1120,11 +1120,6 @@ def view_of(pod: Json, names: Names) -> bytes:
     return normal_view(text)
 
 
-def view_of_others(pod: Json, names: Names) -> bytes:
-    """Return the containers that are not named; see view_of."""
-    return view_of(pod, [name for name in container_names(pod) if not matches(name, names)])
-
-
 @functools.lru_cache(maxsize=4096)
 def normal_view(text: str) -> bytes:
     """Return the JSON of view_of in normal form. Cached: most Pods of a workload are equal."""
@@ -1293,7 +1288,6 @@ class Found:
     owners: tuple[ObjectRef, ...] = ()  # the controllers of the Pods
     pods: Sequence[LivePod] = ()
     sample: bytes = b""  # the metadata of a Pod, with a sidecar if any has it; see packed
-    others: bytes = b""  # the other containers of that Pod, with --only-drifted; see view_of
     sidecars: frozenset[Sidecar] = frozenset()  # of the plan's Pods; empty: none had one
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
     namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
@@ -1355,8 +1349,6 @@ class Today:
     """What Pods of a workload would be like if they were created now, or why it is not known."""
 
     view: bytes = b""  # the sidecars that would be injected
-    others: bytes = b""  # the other containers
-    other_changes: Names = ()  # of these
     configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
     config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
     unexpected: str = ""  # see unexpected_part
@@ -1531,6 +1523,7 @@ class Result:
     seconds: float = 0.0
     latest: Decision | None = None  # as a worker decided again
     is_begun: bool = False  # whether something may have been written
+    is_slow: bool = False  # timed out, but a new Pod is ready and none is stuck
 
     @property
     def may_complete(self) -> bool:
@@ -2191,7 +2184,7 @@ def next_command(argv: Sequence[str], options: Options, context: str, *more: str
     """
     words = program_words(argv)
     for word in argv:
-        if word.partition("=")[0] not in ("--", "--fail-on-drift"):  # which is of a dry run alone
+        if word != "--":
             words.append(redact_text(word))
     if not options.confirm:
         words.append("--confirm=true")
@@ -3265,9 +3258,8 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
                 by_owner[owner].append(live)
                 if owner not in samples or (live.sidecars and not samples[owner].sidecars):
                     sample = packed({"metadata": without_keys(pod["metadata"], "managedFields")})
-                    others = view_of_others(pod, options.sidecars) if options.only_drifted else b""
                     ref = implied_workload(owner, pod)
-                    samples[owner] = Found(ref, (owner,), (), sample, others, live.sidecars)
+                    samples[owner] = Found(ref, (owner,), (), sample, live.sidecars)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
             raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
@@ -3560,14 +3552,6 @@ def injected_view(pod: Json, names: Names) -> bytes:
     return view_of(pod, [name for name in injected_names(pod) if matches(name, names)])
 
 
-def other_changes(live: bytes, expected: bytes, ignored: Ignored = frozenset()) -> Names:
-    """Return which other containers of the Pod would differ, too."""
-    if live == expected:
-        return []
-    differences = find_differences(unpacked(live), unpacked(expected), ignored)
-    return sorted({f"container {difference.path[0]}" for difference in differences})
-
-
 def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, bool]:
     """Return the ConfigMaps and Secrets of the named sidecars, and whether each is required."""
     configs: dict[ObjectRef, bool] = defaultdict(bool)
@@ -3759,7 +3743,7 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     if second.error:
         return replace(first, error=second.error)
     unexpected = first.unexpected or second.unexpected
-    if (first.view, first.others) == (second.view, second.others):
+    if first.view == second.view:
         return replace(first, unexpected=unexpected)
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
     ignored, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view), running)
@@ -3773,13 +3757,7 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
         text = f"the injector gave two different answers ({join_words(places)})"
         why = "it has a few possible values, or the injector is being upgraded"
         return replace(first, error=ApiError(200, f"{text}: {why}"))
-    ignored_in_others, _ = ignored_paths(unpacked(first.others), unpacked(second.others))
-    return replace(
-        first,
-        ignored=ignored,
-        other_changes=other_changes(found.others, first.others, ignored_in_others),
-        unexpected=unexpected,
-    )
+    return replace(first, ignored=ignored, unexpected=unexpected)
 
 
 def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0) -> Today:
@@ -3787,7 +3765,6 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
 
     Of a StatefulSet, each number is about another Pod.
     """
-    names = options.sidecars
     try:
         sample = unpacked(found.sample)
         obj = template_source(cluster, found)
@@ -3795,10 +3772,8 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
         configs = NOTHING
         if options.include_config:
             configs = configs_of(pod, found.ref.namespace, options)
-        others = view_of_others(pod, names)
-        changes = other_changes(found.others or others, others)  # without --only-drifted, none
-        view = injected_view(pod, names)
-        return Today(view, others, changes, configs, unexpected=unexpected_part(pod, options))
+        view = injected_view(pod, options.sidecars)
+        return Today(view, configs, unexpected=unexpected_part(pod, options))
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
@@ -4635,7 +4610,7 @@ def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
         pods += found.pods
         if found.sidecars and not example.sidecars:
             example = found
-    return Found(ref, tuple(owners), pods, example.sample, example.others, sidecars_of(pods))
+    return Found(ref, tuple(owners), pods, example.sample, sidecars_of(pods))
 
 
 def read_lists(
@@ -5900,12 +5875,15 @@ class Restart(Work):
             text = ""  # the outcome says that it is late
         reason = self.why_missing(self.obj, progress.uncreated)
         hint = repair_hint(self.obj, progress)
+        is_stuck = any(map(waiting_reason, progress.new))
+        is_slow = any(map(is_ready, progress.new)) and not is_stuck
         return replace(
             result,
             outcome=outcome,
             message=join_texts("; ", text, result.message, hint, reason),
             stop_reason=self.why_not_proven(progress.new),
             stamp=self.stamp,
+            is_slow=is_slow and outcome is Outcome.TIMED_OUT,
         )
 
 
@@ -6730,8 +6708,8 @@ class Scheduler:
     def run(self, plan: Iterable[Decision]) -> None:
         """Roll out the plan; report a result for each workload.
 
-        What timed out is rechecked at the end, and before a limit stops the run: if so much is
-        complete by then that the limit is not reached, the run goes on.
+        What timed out is rechecked at the end. What waits behind the Service of a late one starts
+        once that was rechecked.
         """
         waiting = deque(map(Task, plan))
         is_over = False
@@ -6740,10 +6718,9 @@ class Scheduler:
             late, self.rechecks = self.rechecks, deque()
             self.drain(late)
             self.rechecks += late  # left after the second signal
-            self.signals.stop(self.limit_reached())
-            is_over = not waiting or bool(self.why_stopped())
+            is_over = not waiting or bool(self.signals.why_stopped())
         why_closed = self.rollouts.gate.why_closed
-        reason, code = self.why_stopped()
+        reason, code = self.signals.why_stopped()
         message = join_texts("; ", reason, why_closed)
         if why_closed and code == "max_duration":  # it was closed until then
             code = "gate"
@@ -6763,7 +6740,7 @@ class Scheduler:
                 return
             self.handle_result(POLL)
             self.announce_stop()
-            held = self.why_stopped().reason or self.rollouts.gate.why_closed
+            held = self.signals.why_stopped().reason or self.rollouts.gate.why_closed
             self.report.show_progress(self.in_progress.values(), held)
         self.stop_waiting()
 
@@ -6789,7 +6766,7 @@ class Scheduler:
     def has_next(self) -> bool:
         """Return whether a task may start, now or later. To check something again always may."""
         task = self.next_task()
-        return bool(task and (task.result or not self.why_stopped()))
+        return bool(task and (task.result or not self.signals.why_stopped()))
 
     def next_task(self) -> Task | None:
         """Return the first task that is behind no Service of one in progress, or only checks.
@@ -6825,22 +6802,19 @@ class Scheduler:
 
     def prepare_start(self) -> bool:
         """Return whether a rollout may start now. That may take a while."""
-        if self.why_stopped():
+        if self.signals.why_stopped():
             return False
         is_open = self.rollouts.gate.is_open()
         while not self.ended.empty():  # meanwhile
             self.handle_result(POLL)
-        return is_open and not self.why_stopped()
+        return is_open and not self.signals.why_stopped()
 
     def announce_stop(self) -> None:
         """Log why no other rollout will start, once for each reason."""
-        reason = self.why_stopped().reason
+        reason = self.signals.why_stopped().reason
         if reason == self.announced:
             return
         self.announced = reason
-        if not reason:
-            log.info("rollouts that were late are complete: new rollouts start again")
-            return
         more = f"; waiting for {len(self.in_progress)} in progress" if self.in_progress else ""
         if self.in_progress and self.signals.received:
             more += " (interrupt again to stop waiting)"
@@ -6857,8 +6831,7 @@ class Scheduler:
         task.is_rechecked = bool(task.result)
         task.result = result
         self.signals.stop(Stop(result.stop_reason, "stopped"))
-        if not any(other.result and other.result.may_complete for other in self.begun):
-            self.signals.stop(self.limit_reached())
+        self.signals.stop(self.limit_reached())
         if not result.may_complete:
             self.report.finish(result)
             return
@@ -6869,29 +6842,25 @@ class Scheduler:
             level = logging.INFO if is_later else logging.DEBUG
             log.log(level, text, result.message, extra={"workload": str(ref)})
 
-    @property
-    def failed(self) -> list[bool]:
-        """Return whether rollouts failed, in the order in which they began.
-
-        What is late counts as failed until it is rechecked; what was skipped does not count.
-        """
-        outcomes = [task.result.outcome for task in self.begun if task.result]
-        return [found in FAILURES for found in outcomes if found in (*FAILURES, *SUCCESSES)]
-
     def limit_reached(self) -> Stop:
-        """Return which limit is reached: --max-failures, or a few in a row."""
+        """Return which limit is reached: --max-failures, or a few in a row, as they began.
+
+        What is slow counts once it was rechecked; what was skipped does not.
+        """
+        failed = []
+        for task in self.begun:
+            result = task.result
+            if not result or (result.is_slow and not task.is_rechecked):
+                continue
+            if result.outcome in (*FAILURES, *SUCCESSES):
+                failed.append(result.outcome in FAILURES)
         limit = self.max_failures
         reason = ""
-        if limit and sum(self.failed) >= limit:
+        if limit and sum(failed) >= limit:
             reason = f"--max-failures={limit} reached"
-        last = self.failed[-self.TOO_MANY_IN_A_ROW :]
-        if not limit and sum(last) == self.TOO_MANY_IN_A_ROW:
+        if not limit and sum(failed[-self.TOO_MANY_IN_A_ROW :]) == self.TOO_MANY_IN_A_ROW:
             reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
         return Stop(reason, "max_failures")
-
-    def why_stopped(self) -> Stop:
-        """Return why no rollout may start now: what is late may complete, and lift a limit."""
-        return self.signals.why_stopped() or self.limit_reached()
 
 
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------
@@ -6900,7 +6869,6 @@ COLORED = re.compile(  # no name that has such a word
     r"(?<![-\w/.])(unhealthy|downtime|lost\s+sidecar|rejected|cannot\s+be\s+created|Pods?\s+lost)"
     r"(?![-\w/])"
 )
-MANY_ROWS = 20  # with more, the plan is also shown in short
 MIN_NOTES = 16  # columns of a terminal
 MIN_WIDTH = 40
 
@@ -6936,11 +6904,7 @@ def difference_lines(decision: Decision) -> list[str]:
     """Return what differs: images, containers added or removed, where they stand, and the rest."""
     ranks = {("image",): 0, (): 1, ("position",): 2}
     differences = sorted(decision.differences, key=lambda row: ranks.get(row.path[1:], 3))
-    lines = [difference_text(difference) for difference in differences]
-    changes = decision.comparison.today.other_changes
-    if changes:
-        lines.append(f"Other changes to the Pod: {', '.join(changes)}")
-    return lines
+    return [difference_text(difference) for difference in differences]
 
 
 def letter_names() -> Iterator[str]:
@@ -7108,18 +7072,10 @@ def noun_of(owner: ObjectRef) -> str:
     return nouns.get(owner.kind, "deleted workload" if has_template(owner) else "custom resource")
 
 
-def risks_of(workloads: Collection[Decision]) -> tuple[int, int, int]:
-    """Return how many have downtime, how many are unhealthy, and how many Pods are replaced."""
-    downtime = sum(workload.downtime for workload in workloads)
-    unhealthy = sum(bool(workload.problem) for workload in workloads)
-    return downtime, unhealthy, sum(workload.pods_replaced for workload in workloads)
-
-
 class Report:
     """Writes text or JSON records to standard output."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
-    MAX_NAMESPACES = 10  # that are printed
 
     def __init__(
         self,
@@ -7257,7 +7213,6 @@ class Report:
                 verdict=workload.comparison.verdict.code,
                 differences=[row._asdict() for row in workload.differences],
                 ignored=sorted(set(map(shown_path, workload.comparison.today.ignored))),
-                other_changes=workload.comparison.today.other_changes,
                 message=workload.comparison.message,
             )
         for position, workload in enumerate(plan.workloads, 1):
@@ -7297,10 +7252,8 @@ class Report:
             if plan.left_count:
                 lines.append(f"and {plan.left_count} more, left by --max-rollouts")
             self.print(*lines, "")
-        self.print_groups("Not rolled out", plan.skips)
+        self.print_groups("Not rolled out", self.listed_skips)
         self.print_census()
-        if plan.selected_count > MANY_ROWS:
-            self.print_namespaces(plan.selected)
         if plan.injector:
             self.print(f"Warning: {plan.injector}")
         self.print_totals()
@@ -7351,23 +7304,6 @@ class Report:
         wanted += [list(map("=".join, rows)) for rows in by_key.values()]
         what = join_words([join_words(patterns, "or") for patterns in wanted])
         return f"Yes: {subject} {has_or_have(pods)} {what}{new} ({'; '.join(texts)})."
-
-    def print_namespaces(self, workloads: Sequence[Decision]) -> None:
-        """Print a long plan in short, by namespace, those with the most risk first."""
-        groups = list(group_by(workloads, lambda row: row.ref.namespace).items())
-        groups.sort(key=lambda group: ([-number for number in risks_of(group[1])], group[0]))
-        others: list[Decision] = []
-        for _, rest in groups[self.MAX_NAMESPACES :]:
-            others += rest
-        shown = groups[: self.MAX_NAMESPACES]
-        if others:
-            more = len(groups) - self.MAX_NAMESPACES
-            shown.append((f"and {count_of(more, 'more namespace')}", others))
-        table = [["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]]
-        for name, rows in shown:
-            downtime, unhealthy, pods = risks_of(rows)
-            table.append([name, str(len(rows)), str(pods), str(downtime), str(unhealthy)])
-        self.print(*format_table(table, self.width), "")
 
     def print_differences(self) -> None:
         """Print once what differs in the same way, with the letter that stands for it."""
@@ -7468,25 +7404,22 @@ class Report:
                 "--only-drifted to compare first."
             )
         if len(selected) > 1 and not self.options.confirm:
-            each = 60 + (self.options.soak or 0)
-            total = 0.0
-            rows: dict[tuple[str, str], float] = defaultdict(float)  # behind the same Service
-            for workload in selected:
-                seconds = each + workload.min_ready
-                total += seconds / workers_for(plan, self.options)
-                for service in services_of(workload):
-                    rows[service] += seconds
-            duration = human_duration(max(total, *rows.values(), 0.0))
-            texts.append(f"This takes about {duration} if each takes 1 minute.")
+            seconds = 60 * len(selected) / workers_for(plan, self.options)
+            texts.append(f"This takes about {human_duration(seconds)} if each takes 1 minute.")
         if plan.workloads or not self.options.confirm:  # else this is the end
             texts += self.skipped_text()
         if self.gate.text is not None:
             texts.append(f"Gate {self.gate.text}.")
         self.print(*texts)
 
+    @property
+    def listed_skips(self) -> list[Skip]:
+        """Return the skips that are listed for people; of Pods of Jobs the table tells."""
+        return [skip for skip in self.plan.skips if skip.code != "running_to_completion"]
+
     def skipped_text(self) -> list[str]:
         """Return a sentence about how many workloads, and Pods without one, are not rolled out."""
-        subjects = {skip.subject for skip in self.plan.skips}
+        subjects = {skip.subject for skip in self.listed_skips}
         if not subjects:
             return []
         pods = sum(ref.kind == "Pod" for ref in subjects)
@@ -7694,13 +7627,13 @@ class Report:
             verb = "resume"
         if options.confirm:
             self.print("")
-            if plan.workloads:  # else it stands above
+            if len(plan.workloads) > 1:  # else it stands above, or the result says the same
                 self.print_census()
             self.print_unsuccessful()
             self.print_counts(seconds)
         elif not options.is_question:
             self.print("", "This was a dry run; nothing was changed.")
-            if plan.workloads or self.needs_evict:
+            if (plan.workloads or self.needs_evict) and not options.fail_on_drift:
                 verb = "apply"
         title = f"To {verb}, run:"
         lost = [str(result.planned.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]

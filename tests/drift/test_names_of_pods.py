@@ -58,7 +58,6 @@ def test_an_upgrade_is_rolled_out_and_its_pods_are_right(hashing, run):
     ended = run(hashing, DRIFTED, CONFIRM, *ALL)
     paths = {r["name"]: [d["path"] for d in r["differences"]] for r in ended.of("plan")}
     assert paths == dict.fromkeys(("db", "log", "web"), [["istio-proxy", "image"]])
-    assert {r["name"]: r["other_changes"] for r in ended.of("drift")}["db"] == []
     assert (ended.code, set(ended.outcomes.values())) == (0, {"succeeded"})
     assert ended.summary["leftovers"] == []
     again = run(hashing, DRIFTED, *ALL)

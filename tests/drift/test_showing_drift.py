@@ -68,7 +68,6 @@ def test_json_says_all_of_a_verdict(every_kind, run):
             }
         ],
         "ignored": [],
-        "other_changes": [],
         "message": "",
     }
     others = len(ended.of("drift")) - 1  # which are not selected

@@ -14,7 +14,6 @@ RECORDS = {
         "verdict": "`up_to_date`, `drifted`, `missing`, `not_injected`, `rejected` or `unknown`",
         "differences": "each with `path`, `current` and `expected`",
         "ignored": "paths of what is different in each new Pod",
-        "other_changes": "other containers that would differ",
         "message": "why it is rejected or unknown",
     },
     "plan": {

@@ -103,7 +103,6 @@ def test_the_dry_run_ends_with_the_whole_command_to_copy(cluster, run):
     [
         ("", "--confirm=true"),
         ("--confirm=no --only-drifted", "--confirm=no --only-drifted --confirm=true"),
-        ("--only-drifted --fail-on-drift", "--only-drifted --confirm=true"),
         ("--confirm=true --max-rollouts=2", "--confirm=true --max-rollouts=2"),
         ("-- deployment/web", "deployment/web --confirm=true"),
     ],

@@ -6,35 +6,7 @@ import re
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, TEXT, a_ref, a_workload, upgrade
-
-
-def in_namespace(tool, namespace: str, pods: int = 1, **fields):
-    ref = a_ref(tool, "Deployment", namespace, "web", "apps")
-    names = tuple(f"web-{number}" for number in range(pods))
-    return a_workload(tool, ref=ref, old_pods=names, pods_replaced=pods, **fields)
-
-
-def rows_of(text: str) -> list[list[str]]:
-    return [re.split(" {2,}", line) for line in text.splitlines() if line]
-
-
-def test_a_long_plan_is_shown_by_namespace_the_most_pods_first(a_report, tool, capsys):
-    """Ten namespaces, and the sum of the others: nothing is missing from the numbers."""
-    report = a_report(TEXT)
-    rows = [in_namespace(tool, f"team-{number:02}", number) for number in range(1, 13)]
-    rows += [in_namespace(tool, "team-12", 8, downtime=True, problem="CrashLoopBackOff")]
-    report.print_namespaces(rows)
-    header, *shown = rows_of(capsys.readouterr().out)
-    assert header == ["NAMESPACE", "WORKLOADS", "PODS", "DOWNTIME", "UNHEALTHY"]
-    assert shown[0] == ["team-12", "2", "20", "1", "1"]
-    assert shown[1] == ["team-11", "1", "11", "0", "0"]
-    assert shown[9:] == [
-        ["team-03", "1", "3", "0", "0"],
-        ["and 2 more namespaces", "2", "3", "0", "0"],
-    ]
-    report.print_namespaces(rows[:10])
-    assert "more" not in capsys.readouterr().out
+from support import CONFIRM, DRIFTED, TEXT, a_workload, upgrade
 
 
 @pytest.mark.parametrize(

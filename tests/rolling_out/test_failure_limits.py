@@ -94,10 +94,10 @@ def test_what_is_still_drifted_counts_for_the_failure_limit(drifted_fleet, run):
 
 
 @pytest.mark.parametrize("limit", [["--max-failures=1"], []], ids=["number", "in a row"])
-def test_what_is_late_and_complete_when_a_limit_holds_is_no_failure(
+def test_what_is_late_holds_a_limit_also_if_it_is_complete_in_the_end(
     deployments_a_to_f, run, tool, monkeypatch, limit
 ):
-    """Meanwhile, nothing new starts."""
+    """None of its Pods was ready. It is no failure of the run."""
     cluster = deployments_a_to_f
     cluster.kubelet.ready_after = 600
     recheck = tool.Restart.recheck
@@ -115,8 +115,21 @@ def test_what_is_late_and_complete_when_a_limit_holds_is_no_failure(
     assert begun == [number] * number
     outcomes = list(ended.outcomes.values())
     assert outcomes.count("completed_late") == number
-    assert outcomes.count("succeeded") == 6 - number
+    assert outcomes.count("not_started") == 6 - number
     assert ended.code == 0
+
+
+@pytest.mark.parametrize("seconds", [0.6, 600])
+def test_what_is_slow_does_not_hold_a_limit(cluster, run, seconds):
+    """Its Pods are replaced one by one, and some are ready when it times out; or none is."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=5))
+    cluster.create("shop", workload("Deployment", "web", replicas=6))
+    cluster.settle()
+    cluster.kubelet.ready_after = seconds
+    options = ("--include-statefulset", "--max-failures=1", within(cluster, 2))
+    ended = run(cluster, CONFIRM, *options)
+    assert ended.outcomes["shop/db"] in ("timed_out", "completed_late")
+    assert ended.outcomes["shop/web"] == ("succeeded" if seconds < 1 else "not_started")
 
 
 def test_what_is_late_and_not_complete_when_a_limit_holds_is_a_failure(deployments_a_to_f, run):

@@ -155,12 +155,12 @@ def test_after_a_signal_none_is_left_waiting(tool, signals):
     assert [result.outcome for result in ended] == [tool.Outcome.NOT_STARTED] * 3
 
 
-def test_the_estimate_is_at_least_that_of_the_longest_row(cluster, run):
+def test_the_estimate_is_by_the_number_of_workers(cluster, run):
     for name in ("a", "b", "c"):
         behind(cluster, name, "x")
     for name in ("d", "e"):
         behind(cluster, name)
     shared(cluster, "x")
     dry_run = run(cluster, TEXT, "--parallel-rollouts=5").stdout
-    assert "\nThis takes about 3m if each takes 1 minute.\n" in dry_run
+    assert "\nThis takes about 1m if each takes 1 minute.\n" in dry_run
     assert "\nThis takes about 5m if each takes 1 minute.\n" in run(cluster, TEXT).stdout

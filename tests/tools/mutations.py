@@ -138,8 +138,8 @@ MUTATIONS = (
     Mutation(
         "limits: one failure more than --max-failures",
         "failure_limits scheduler",
-        "sum(self.failed) >= limit",
-        "sum(self.failed) > limit",
+        "sum(failed) >= limit",
+        "sum(failed) > limit",
     ),
     Mutation(
         "limits: six failures in a row",
@@ -334,8 +334,8 @@ MUTATIONS = (
     Mutation(
         "numbers: a rollout that timed out is counted as it was then",
         "numbers",
-        "            stamp=self.stamp,\n        )",
-        '            stamp="",\n        )',
+        "            stamp=self.stamp,\n            is_slow",
+        '            stamp="",\n            is_slow',
     ),
     Mutation(
         "signals: one in the end of an object shows a traceback",
@@ -418,16 +418,10 @@ MUTATIONS = (
         "        self.report.finish(news)\n",
     ),
     Mutation(
-        "limits: what is late is a failure at once",
-        "failure_limits",
-        "        if not any(other.result and other.result.may_complete for other in self.begun):\n",
-        "        if True:\n",
-    ),
-    Mutation(
-        "limits: new rollouts start while late ones are checked again",
-        "failure_limits",
-        "        return self.signals.why_stopped() or self.limit_reached()\n",
-        "        return self.signals.why_stopped()\n",
+        "limits: what is slow is a failure at once",
+        "failure_limits scheduler",
+        "(result.is_slow and not task.is_rechecked)",
+        "False",
     ),
     Mutation(
         "verification: a crash during the soak is a success",
@@ -1523,12 +1517,6 @@ MUTATIONS = (
         "            self.begun.append(task)\n",
     ),
     Mutation(
-        "limits: late ones are judged one by one",
-        "scheduler failure_limits",
-        "        if not any(other.result and other.result.may_complete for other in self.begun):\n",
-        "        if not news.may_complete:\n",
-    ),
-    Mutation(
         "waiting: a kubectl that keeps failing is run forever",
         "scheduler",
         "if waited is not Waited.NO_RESULT or code is None or remaining <= 1:",
@@ -1619,12 +1607,6 @@ MUTATIONS = (
         "services",
         "        for task in (*self.in_progress.values(), *late):",
         "        for task in self.in_progress.values():",
-    ),
-    Mutation(
-        "services: the estimate knows no rows",
-        "services",
-        "human_duration(max(total, *rows.values(), 0.0))",
-        "human_duration(total)",
     ),
     # What survived once
     Mutation(
