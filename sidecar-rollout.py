@@ -395,21 +395,128 @@ class StartError(Exception):
         return ": ".join(filter(None, self.args))
 
 
+class Asked(enum.IntEnum):
+    """What was asked of the API server."""
+
+    READ = 0  # or a review, which stores nothing either
+    DRY_RUN = 1
+    WRITE = 2  # sent once: a worker decides again before it repeats one; see Work.write
+
+
+class Meaning(enum.Enum):
+    """What a reply means for what was asked."""
+
+    TRY_AGAIN = 1  # nothing was done; it may work in a moment
+    MAY_HAVE_ARRIVED = 2  # a write: look whether it has, and try again
+    ABSENT = 3
+    REFUSED = 4  # it would be refused again
+    NOTHING_KNOWN = 5  # about what was asked
+    UNAVAILABLE = 6  # the API server, if it stays so: it is tried again first
+
+
+TRY_AGAIN, MAY_HAVE_ARRIVED, ABSENT, REFUSED, NOTHING_KNOWN, UNAVAILABLE = Meaning
+TRIED_AGAIN = (TRY_AGAIN, MAY_HAVE_ARRIVED, UNAVAILABLE)
+
+
+class Reply(enum.Enum):
+    """What came back other than success, and what it means: for a read, a dry run, and a write.
+
+    A dry run that a webhook lets wait, or fail, is not repeated: it may take 30 s each time. An API
+    server that has just started forbids for a moment what is allowed.
+    """
+
+    NO_RESPONSE = "no response", UNAVAILABLE, UNAVAILABLE, MAY_HAVE_ARRIVED
+    GATEWAY = "502 or 503", UNAVAILABLE, UNAVAILABLE, MAY_HAVE_ARRIVED
+    TIMEOUT = "504", UNAVAILABLE, NOTHING_KNOWN, MAY_HAVE_ARRIVED
+    ERROR = "other 5xx", TRY_AGAIN, NOTHING_KNOWN, MAY_HAVE_ARRIVED
+    WEBHOOK_TIMEOUT = "a webhook timed out", TRY_AGAIN, NOTHING_KNOWN, TRY_AGAIN
+    WEBHOOK_FAILED = "a webhook was not reached", TRY_AGAIN, NOTHING_KNOWN, TRY_AGAIN
+    OVERLOADED = "429", UNAVAILABLE, UNAVAILABLE, UNAVAILABLE
+    BUDGET = "429 of a PodDisruptionBudget", TRY_AGAIN, TRY_AGAIN, TRY_AGAIN
+    UNAUTHORIZED = "401", UNAVAILABLE, UNAVAILABLE, UNAVAILABLE
+    FORBIDDEN = "403 of RBAC", TRY_AGAIN, NOTHING_KNOWN, TRY_AGAIN
+    POLICY = "another 403", TRY_AGAIN, REFUSED, REFUSED
+    QUOTA = "a quota is exceeded", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
+    DENIED = "denied by a webhook or policy", REFUSED, REFUSED, REFUSED
+    INVALID = "another 4xx, or two budgets", REFUSED, REFUSED, REFUSED
+    NOT_FOUND = "404", ABSENT, NOTHING_KNOWN, ABSENT
+    CONFLICT = "409", NOTHING_KNOWN, NOTHING_KNOWN, TRY_AGAIN
+    EXPIRED = "410, of a page", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
+    NO_DRY_RUN = "not about Pods of controllers", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
+    UNUSABLE = "not what was asked for", NOTHING_KNOWN, NOTHING_KNOWN, MAY_HAVE_ARRIVED
+
+    def meaning(self, asked: Asked) -> Meaning:
+        """Return the cell of the table."""
+        return self.value[1:][asked]
+
+
+BY_STATUS = {
+    0: Reply.NO_RESPONSE,
+    401: Reply.UNAUTHORIZED,
+    403: Reply.POLICY,
+    404: Reply.NOT_FOUND,
+    409: Reply.CONFLICT,
+    410: Reply.EXPIRED,
+    429: Reply.OVERLOADED,
+    502: Reply.GATEWAY,
+    503: Reply.GATEWAY,
+    504: Reply.TIMEOUT,
+}
+# How the API server's own sentences begin. What follows may be anybody's words: a webhook's, or
+# values of a Pod that PodSecurity quotes.
+SENTENCES = (
+    (Reply.DENIED, r'admission webhook "[^"]*" denied the request'),
+    (Reply.DENIED, r"[^ ]+ \"[^\"]*\" is forbidden: ValidatingAdmissionPolicy '"),
+    (Reply.NO_DRY_RUN, r'admission webhook "[^"]*" does not support dry run'),
+    (Reply.WEBHOOK_TIMEOUT, r"Internal error occurred: failed calling .*deadline exceeded"),
+    (Reply.WEBHOOK_FAILED, "Internal error occurred: failed calling webhook"),
+    (Reply.QUOTA, '[^ ]+ "[^"]*" is forbidden: exceeded quota: '),
+    (Reply.FORBIDDEN, '[^ ]+( "[^"]*")? is forbidden: User "'),
+    (Reply.INVALID, "This pod has more than one PodDisruptionBudget"),
+)
+
+
+def reply_of(status: int, message: str, causes: Collection[str] = ()) -> Reply:
+    """Return what a response is, by its status, the reasons of its causes, and its first words.
+
+    A denial has any status that the webhook likes, 401 and 503 included. What has no row of its own
+    is an error of the server from 500 on, and else one of this program.
+    """
+    for reply, beginning in SENTENCES:
+        if re.match(beginning, message):
+            return reply
+    if status == 429 and "DisruptionBudget" in causes:
+        return Reply.BUDGET
+    return BY_STATUS.get(status, Reply.ERROR if status >= 500 else Reply.INVALID)
+
+
 class ApiError(Exception):
-    """A response of the API server other than success; status 0 is no response."""
+    """A response of the API server other than success."""
 
     def __init__(
         self,
-        status: int,
+        reply: Reply,
         message: str,
+        asked: Asked = Asked.READ,
         causes: Mapping[str, str] | None = None,
         retry_after: float = 0,
+        continue_token: str = "",
     ) -> None:
         super().__init__(message)
-        self.status = status
+        self.reply = reply
+        self.meaning = reply.meaning(asked)
         self.causes = causes or {}  # messages of details.causes[], by their reasons
         self.retry_after = retry_after  # seconds
-        self.is_timeout = status in (0, 504) or "deadline exceeded" in message
+        self.continue_token = continue_token  # of a list that expired: for the rest as it is now
+
+    @property
+    def is_timeout(self) -> bool:
+        return self.reply in (Reply.NO_RESPONSE, Reply.TIMEOUT, Reply.WEBHOOK_TIMEOUT)
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Return whether the API server is unavailable, whatever was asked."""
+        return self.reply.meaning(Asked.READ) is UNAVAILABLE
 
 
 class Interrupted(BaseException):
@@ -1444,7 +1551,7 @@ class Scan:
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
     in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
     workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
-    cron_jobs: int = 0  # for a question, which is not about them
+    cron_jobs: set[str] = field(default_factory=set)  # UIDs, for a question: it asks no others
 
 
 class Skip(NamedTuple):
@@ -2337,11 +2444,9 @@ STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
 # Kept to the end: a daemon thread that frees connections while Python exits ends in a traceback
 POOLS: list[Any] = []
-RETRY_ON = (0, 429, 500, 502, 503, 504)
-RETRY_DRY_RUN_ON = (0, 429, 503)  # a webhook that failed may take its whole timeout each time
 PATIENCE = 60.0  # seconds for a request, over all tries: a webhook may take 30
-UNAVAILABLE = (0, 401, 429, 502, 503)  # after all retries, and whatever was requested
 RETRIES = 7  # 31 seconds: a restart of the API server takes 10 to 20
+FORBIDDEN = (Reply.FORBIDDEN, Reply.POLICY)  # replies to somebody who may not read something
 LISTS_AT_A_TIME = 4  # of namespaces; see read_ahead
 REQUESTS_AT_A_TIME = 16  # dry runs: 0.84 of the wall time that 8 take; more do not help
 
@@ -2413,7 +2518,7 @@ class Connection:
                         self.token = reading.get(max(deadline - time.monotonic(), 0.1))
                     except TimeoutError:
                         text = "cannot renew the credentials: the credential plugin does not answer"
-                        raise ApiError(0, text) from None
+                        raise ApiError(Reply.NO_RESPONSE, text) from None
                 self.valid_until = time.monotonic() + 30
             return self.token
 
@@ -2425,10 +2530,11 @@ class Connection:
             token = read("BearerToken", alias="authorization")
         except Exception as error:  # of a plugin or file; its text may contain the token
             message = f"cannot renew the credentials: {type(error).__name__}"
-            raise ApiError(0, message) from None
+            raise ApiError(Reply.NO_RESPONSE, message) from None
         token = (token or "").strip()  # a token file ends with a line break
         if not re.fullmatch("[ -~]*", token):
-            raise ApiError(401, "the token must be printable ASCII; check the credentials")
+            text = "the token must be printable ASCII; check the credentials"
+            raise ApiError(Reply.UNAUTHORIZED, text)
         return token
 
 
@@ -2437,11 +2543,8 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.retries = 0
-        self.patience = 10.0  # seconds; more once it has responded
-        # In the plan, what may not be read counts as absent. Afterwards, an API server that has
-        # just started may answer 403 for a moment: see roll_out.
-        self.counts_as_absent: Collection[int] = (403, 404)
+        self.retries = RETRIES
+        self.patience = PATIENCE
         # How far the API server's clock is ahead of time.monotonic, by the latest responses
         self.clocks: deque[float] = deque(maxlen=9)
         self.controller_uids: dict[ObjectRef, str] = {}  # of ReplicaSets, by whoever read them
@@ -2466,10 +2569,10 @@ class Cluster:
             hint = "; run: pip install PySocks" if proxy.startswith("socks") else ""
             raise StartError(redact_text(f"cannot use the proxy {proxy}: {error}{hint}")) from None
 
-    def at_a_glance(self) -> Cluster:
-        """Return it for a look: a request has one try of 5 s."""
+    def at_a_glance(self, patience: float = 5.0) -> Cluster:
+        """Return it for a look: a request has one try, of a few seconds."""
         glance = copy.copy(self)
-        glance.retries, glance.patience = 0, 5.0
+        glance.retries, glance.patience = 0, patience
         return glance
 
     def now(self) -> datetime:
@@ -2492,9 +2595,11 @@ class Cluster:
 
     def check_connection(self) -> None:
         """Check that the API server responds within 10 s, else ApiError."""
-        self.find("/version", range(402, 600))  # to be refused is a response, too
-        self.retries = RETRIES
-        self.patience = PATIENCE
+        try:
+            self.at_a_glance(10.0).find("/version")
+        except ApiError as error:
+            if error.reply in (Reply.NO_RESPONSE, Reply.UNUSABLE, Reply.UNAUTHORIZED):
+                raise  # anything else is a response, too
 
     def request(
         self,
@@ -2503,33 +2608,34 @@ class Cluster:
         body: Json | None = None,
         query: Json | None = None,
         accept: str = JSON_TYPE,
-        retries: int | None = None,
+        asked: Asked = Asked.READ,
+        or_forbidden: bool = False,
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
-        Writes pass retries=0: a worker decides again before it repeats one; see Work.write.
-        The client's own retries have no deadline.
+        `or_forbidden`: to be forbidden is an answer, and not what a server says that has just
+        started. The client's own retries have no deadline.
         """
         if not path:  # see path_of
-            raise ApiError(404, "no object can have this name")
+            raise ApiError(Reply.NOT_FOUND, "no object can have this name")
         deadline = time.monotonic() + self.patience
-        retry_on: Collection[int] = RETRY_DRY_RUN_ON
-        if method == "GET":
-            retry_on = RETRY_ON if 403 in self.counts_as_absent else (*RETRY_ON, 403)
-        if retries is None:
-            retries = self.retries
+        retries = 0 if asked is Asked.WRITE else self.retries
         rejected = None
         for attempt in itertools.count():
             token = self.connection.authorization(deadline, rejected)
             headers = self.headers(method, token, accept)
-            answer = self.send(method, path, body, query, headers, deadline)
+            answer = self.send(method, path, body, query, headers, deadline, asked)
             if isinstance(answer, bytes):
                 return answer
             error = answer
-            if error.status == 401 and rejected is None:
+            if error.reply is Reply.UNAUTHORIZED:
+                if rejected is not None:
+                    break
                 rejected = token
                 continue
-            if attempt >= retries or error.status not in retry_on:
+            if or_forbidden and error.reply in FORBIDDEN:
+                break
+            if attempt >= retries or error.meaning not in TRIED_AGAIN:
                 break
             pause = max(min(0.5 * 2**attempt, 8) * random.uniform(1, 1.5), error.retry_after)
             pause = min(pause, 30.0)  # who wants more is asked once more all the same
@@ -2540,7 +2646,14 @@ class Cluster:
         raise error
 
     def send(
-        self, method: str, path: str, body: Any, query: Any, headers: Any, deadline: float
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Any,
+        headers: Any,
+        deadline: float,
+        asked: Asked,
     ) -> bytes | ApiError:
         """Send a request once; return the body of a successful response, or the error."""
         import urllib3
@@ -2557,14 +2670,14 @@ class Cluster:
             )
         except urllib3.exceptions.HTTPError as cause:
             text = f"cannot connect to the API server at {self.connection.via}: "
-            return ApiError(0, text + innermost_cause(cause))
+            return ApiError(Reply.NO_RESPONSE, text + innermost_cause(cause), asked)
         self.set_clock(response)
         if 200 <= response.status < 300 and "html" in str(response.headers.get("Content-Type")):
             text = f"{self.connection.server} answered with an HTML page"
-            return ApiError(200, f"{text}: is it a proxy or a login page?")
+            return ApiError(Reply.UNUSABLE, f"{text}: is it a proxy or a login page?", asked)
         if 200 <= response.status < 300:
             return bytes(response.data)
-        return api_error(response)
+        return api_error(response, asked)
 
     def headers(self, method: str, token: str, accept: str) -> dict[str, str]:
         """Return the headers of a request."""
@@ -2585,12 +2698,13 @@ class Cluster:
             if response.status < 500:  # else it may be a proxy's
                 self.clocks.append(date.timestamp() - time.monotonic())
 
-    def find(self, path: str, absent: Collection[int] = (404,), **parts: Any) -> Json:
-        """Return the object; empty if the response has one of the statuses in `absent`."""
+    def find(self, path: str, or_forbidden: bool = False, **parts: Any) -> Json:
+        """Return the object; empty if it does not exist, or perhaps may not be read."""
         try:
-            return decode_object(self.request("GET", path, **parts))
+            return decode_object(self.request("GET", path, or_forbidden=or_forbidden, **parts))
         except ApiError as error:
-            if error.status not in absent:
+            is_forbidden = or_forbidden and error.reply in FORBIDDEN
+            if error.meaning is not ABSENT and not is_forbidden:
                 raise
             return {}
 
@@ -2600,8 +2714,13 @@ class Cluster:
         resource: str,
         namespaces: Names,
         selector: str | None = None,
+        or_forbidden: bool = False,
     ) -> Iterator[Json]:
-        """Yield the items of a list, read in pages; no namespaces means all."""
+        """Yield the items of a list, read in pages; no namespaces means all.
+
+        If the list expires meanwhile, the rest is read as it is by then or, if that is not
+        possible, all of it once more: an item may come twice.
+        """
         paths = [f"{api_path}/namespaces/{name}/{resource}" for name in namespaces]
         query: Json = {"limit": PAGE}
         if selector:
@@ -2609,7 +2728,16 @@ class Cluster:
 
         def read(path: str, token: str) -> str:
             page = query | {"continue": token} if token else query
-            return self.request("GET", path, query=page).decode("utf-8", "replace")
+            try:
+                data = self.request("GET", path, query=page, or_forbidden=or_forbidden)
+            except ApiError as error:
+                if error.reply is not Reply.EXPIRED or not token:
+                    raise
+                page = query
+                if error.continue_token:
+                    page = query | {"continue": error.continue_token}
+                data = self.request("GET", path, query=page, or_forbidden=or_forbidden)
+            return data.decode("utf-8", "replace")
 
         for page in read_ahead(paths or [f"{api_path}/{resource}"], read):
             yield from items_of(page)
@@ -2639,7 +2767,8 @@ class Cluster:
         """
         services: dict[str, ServicesOfPods] = defaultdict(dict)
         try:
-            for endpoint_slice in self.items(DISCOVERY, "endpointslices", namespaces):
+            slices = self.items(DISCOVERY, "endpointslices", namespaces, or_forbidden=True)
+            for endpoint_slice in slices:
                 metadata = endpoint_slice["metadata"]
                 service = nested(metadata, "labels").get("kubernetes.io/service-name")
                 if not service:
@@ -2651,7 +2780,7 @@ class Cluster:
                         own = of_pods.get(name, frozenset()) | {service}
                         of_pods[sys.intern(name)] = interned(own)
         except ApiError as error:
-            if error.status not in (403, 404):
+            if error.reply not in FORBIDDEN and error.meaning is not ABSENT:
                 raise
             log.warning(
                 "cannot list EndpointSlices: every healthy workload counts as serving, and "
@@ -2660,24 +2789,21 @@ class Cluster:
             return None
         return services
 
-    def metadata_of(self, ref: ObjectRef) -> Json:
+    def metadata_of(self, ref: ObjectRef, or_forbidden: bool = False) -> Json:
         """Return an object with its metadata alone; empty if it does not exist."""
-        return self.find(path_of(ref), self.counts_as_absent, accept=METADATA_ONLY)
+        return self.find(path_of(ref), or_forbidden, accept=METADATA_ONLY)
 
-    def workload(self, ref: ObjectRef) -> Json:
-        """Return the workload as it is now; empty if it does not exist.
+    def workload(self, ref: ObjectRef, or_forbidden: bool = False) -> Json:
+        """Return an owner of Pods as it is now; empty if it does not exist."""
+        return self.find(path_of(ref), or_forbidden)
 
-        Permission to read other owners of Pods than the selected kinds is not required.
-        """
-        return self.find(path_of(ref), (404,) if is_workload(ref) else self.counts_as_absent)
-
-    def owner_object(self, owner: ObjectRef, pod: Json) -> Json:
+    def owner_object(self, owner: ObjectRef, pod: Json, or_forbidden: bool = False) -> Json:
         """Return the controller of a Pod as it is now; empty if it does not exist.
 
         Of a custom resource, return what the Pod tells: the annotations of its template.
         """
         if has_template(owner):
-            return self.workload(owner)
+            return self.workload(owner, or_forbidden)
         metadata = {"uid": controller_uid(pod), "namespace": owner.namespace}
         return {"metadata": metadata, "spec": {"template": {"metadata": pod["metadata"]}}}
 
@@ -2694,7 +2820,7 @@ class Cluster:
             "deleteOptions": {"preconditions": {"uid": pod["metadata"]["uid"]}},
         }
         path = path_of(ObjectRef("Pod", metadata["namespace"], metadata["name"]))
-        self.request("POST", f"{path}/eviction", body=body, retries=0)
+        self.request("POST", f"{path}/eviction", body=body, asked=Asked.WRITE)
 
     def change_images(self, pod: Json, images: Mapping[str, str]) -> Json:
         """Change images of a Pod's containers, by their names, and return the Pod.
@@ -2712,7 +2838,7 @@ class Cluster:
         body = {"metadata": {"uid": metadata["uid"]}, "spec": spec}
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
         query = {"fieldManager": FIELD_MANAGER}
-        data = self.request("PATCH", path_of(ref), query=query, body=body, retries=0)
+        data = self.request("PATCH", path_of(ref), query=query, body=body, asked=Asked.WRITE)
         return decode_object(data)
 
     def pod_named(self, namespace: str, name: str) -> Json:
@@ -2745,7 +2871,7 @@ class Cluster:
             return ""
         query = {"fieldSelector": f"involvedObject.uid={metadata['uid']},{selector}"}
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
-        events = nested(self.find(path, query=query, retries=0), "items")
+        events = nested(self.at_a_glance().find(path, query=query), "items")
         latest: Json = max(events, key=time_of_event, default={})
         return message_text(latest.get("message", ""))
 
@@ -2759,25 +2885,27 @@ class Cluster:
         path = f"{CORE}/namespaces/{ref.namespace}/pods"
         query = {"fieldManager": FIELD_MANAGER, "dryRun": "All"}
         body = pod_to_create(ref, obj, sample, number)
-        pod = decode_object(self.request("POST", path, query=query, body=body))
+        pod = decode_object(self.request("POST", path, query=query, body=body, asked=Asked.DRY_RUN))
         own = annotations_of(pod).get("openshift.io/scc")
         theirs = annotations_of(sample).get("openshift.io/scc")
         if own and theirs and own != theirs:
             text = f"admitted by SCC {own} for you, and {theirs} for its controller"
-            raise ApiError(200, f"{text}: run as a service account that may use no other")
+            text += ": run as a service account that may use no other"
+            raise ApiError(Reply.NO_DRY_RUN, text, Asked.DRY_RUN)
         return pod
 
     def config_change(self, config: ObjectRef) -> datetime | ApiError:
         """Return when a ConfigMap or Secret last changed, from its metadata alone."""
         try:
-            body = self.request("GET", path_of(config), accept=METADATA_ONLY)
+            path = path_of(config)
+            body = self.request("GET", path, accept=METADATA_ONLY, or_forbidden=True)
             return changed_at(decode_object(body))
         except ApiError as error:
             return error
 
-    def namespace(self, name: str) -> Json:
-        """Return a namespace with its metadata; empty if it is gone or cannot be read."""
-        return self.find(f"{CORE}/namespaces/{name}", self.counts_as_absent, accept=METADATA_ONLY)
+    def namespace(self, name: str, or_forbidden: bool = False) -> Json:
+        """Return a namespace with its metadata; empty if it is gone."""
+        return self.find(f"{CORE}/namespaces/{name}", or_forbidden, accept=METADATA_ONLY)
 
     def patch_template(self, ref: ObjectRef, annotations: Labels, version: str) -> None:
         """Set annotations of a workload's Pod template.
@@ -2789,14 +2917,17 @@ class Cluster:
             "spec": {"template": {"metadata": {"annotations": annotations}}},
         }
         query = {"fieldManager": FIELD_MANAGER}
-        decode_object(self.request("PATCH", path_of(ref), query=query, body=body, retries=0))
+        decode_object(
+            self.request("PATCH", path_of(ref), query=query, body=body, asked=Asked.WRITE)
+        )
 
     def user(self) -> str:
         """Return this user's name; empty if the API server does not tell (before 1.28)."""
         version = "authentication.k8s.io/v1"
         review = {"apiVersion": version, "kind": "SelfSubjectReview"}
         try:
-            data = self.request("POST", f"/apis/{version}/selfsubjectreviews", body=review)
+            path = f"/apis/{version}/selfsubjectreviews"
+            data = self.request("POST", path, body=review, or_forbidden=True)
             return str(nested(decode_object(data), "status.userInfo.username") or "")
         except ApiError:
             return ""
@@ -2818,7 +2949,8 @@ class Cluster:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        data = self.request("POST", f"/apis/{version}/selfsubjectaccessreviews", body=review)
+        path = f"/apis/{version}/selfsubjectaccessreviews"
+        data = self.request("POST", path, body=review, or_forbidden=True)
         return nested(decode_object(data), "status").get("allowed") is not False
 
 
@@ -2828,23 +2960,27 @@ def time_of_event(event: Json) -> str:
     return event.get("lastTimestamp") or series or event.get("eventTime") or ""
 
 
-def api_error(response: Any) -> ApiError:
+def api_error(response: Any, asked: Asked) -> ApiError:
     """Return the error that a response means, in the API server's own words if it has any."""
     status = {}
     causes = {}
+    token = ""
     with suppress(ApiError, AttributeError):  # for example a proxy's HTML page
         status = decode_object(response.data)
+        token = str(nested(status, "metadata").get("continue") or "")
         for cause in nested(status, "details.causes"):
             causes[cause.get("reason")] = str(cause.get("message"))
-    message = printable(message_text(str(status.get("message") or response.reason or "")))
-    if response.status == 401:
+    said = str(status.get("message") or response.reason or "")
+    message = printable(message_text(said))
+    reply = reply_of(response.status, said, causes)
+    if reply is Reply.UNAUTHORIZED:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
-    if 'User "system:anonymous"' in message:
+    if reply is Reply.FORBIDDEN and ' is forbidden: User "system:anonymous"' in message:
         message = "not logged in: the context has no credentials"
-    if response.status == 410:
+    if reply is Reply.EXPIRED:
         message = "the list expired while it was being read; rerun this command"
     text = f"{response.status} {message}".strip()
-    return ApiError(response.status, text, causes, retry_after(response))
+    return ApiError(reply, text, asked, causes, retry_after(response), token)
 
 
 def retry_after(response: Any) -> float:
@@ -2895,7 +3031,8 @@ def decode_object(body: bytes | str) -> Json:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ApiError(200, f"unexpected response: not a JSON object: {body[:80]!r}")
+        text = f"unexpected response: not a JSON object: {body[:80]!r}"
+        raise ApiError(Reply.UNUSABLE, text)
     return value
 
 
@@ -2954,11 +3091,11 @@ def items_of(text: str) -> Iterator[Json]:
             yield item
     except (ValueError, IndexError, RecursionError):
         message = f"truncated response: list ends after {position} characters"
-        raise ApiError(200, message) from None
+        raise ApiError(Reply.UNUSABLE, message) from None
     envelope = decode_object(text[:start] + text[position:])  # without ITEMS, the whole text
     items = envelope.get("items")
     if not isinstance(items, list) or not isinstance(envelope.get("metadata"), dict):
-        raise ApiError(200, f"unexpected response: not a list: {text[:80]!r}")
+        raise ApiError(Reply.UNUSABLE, f"unexpected response: not a list: {text[:80]!r}")
     yield from items  # empty, unless it was written with spaces
 
 
@@ -3183,7 +3320,8 @@ def check_namespaces(cluster: Cluster, options: Options) -> None:
 
     def error_of(name: str) -> ApiError | None:
         try:
-            cluster.request("GET", f"{CORE}/namespaces/{name}", accept=METADATA_ONLY)
+            path = f"{CORE}/namespaces/{name}"
+            cluster.request("GET", path, accept=METADATA_ONLY, or_forbidden=True)
         except ApiError as error:
             return error
         return None
@@ -3192,14 +3330,15 @@ def check_namespaces(cluster: Cluster, options: Options) -> None:
     for name, error in sorted(errors.items()):
         if error is None:
             continue
-        if error.status == 404:
+        if error.meaning is ABSENT:
             existing: list[str] = []
             with suppress(ApiError):  # without permission
-                existing = list(map(name_of, cluster.items(CORE, "namespaces", ())))
+                listed = cluster.items(CORE, "namespaces", (), or_forbidden=True)
+                existing = list(map(name_of, listed))
             hint = "check the name, or use a wildcard, which may match nothing"
             hint = did_you_mean(name, existing) or hint
             raise StartError(f'namespaces "{name}" not found; {hint}')
-        if error.status != 403:
+        if error.reply not in FORBIDDEN:
             raise error
         log.warning("no permission to check whether namespace %s exists", name)
 
@@ -3223,10 +3362,13 @@ def is_named(ref: ObjectRef, options: Options) -> bool:
     return any(matches(name, options.workloads) for name in typed_names(ref))
 
 
-def read_all_pods(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
+def read_all_pods(
+    cluster: Cluster, options: Options, or_forbidden: bool = False
+) -> tuple[list[Found], Scan]:
     """Read all Pods; see read_pods."""
     began = cluster.now()
-    pods = cluster.items(CORE, "pods", namespaces_to_list(options), options.selector)
+    namespaces = namespaces_to_list(options)
+    pods = cluster.items(CORE, "pods", namespaces, options.selector, or_forbidden)
     owners, scan = read_pods(pods, options)
     scan.began = began
     return owners, scan
@@ -3241,9 +3383,13 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     by_owner: dict[ObjectRef, list[LivePod]] = defaultdict(list)
     samples: dict[ObjectRef, Found] = {}  # of one of the Pods, if possible with a sidecar
     scan = Scan()
+    seen: set[int] = set()  # hashes of UIDs, which take a quarter of their memory
     for pod in pods:
         try:
-            namespace = pod["metadata"]["namespace"]
+            namespace, digest = pod["metadata"]["namespace"], hash(uid_of(pod))
+            if digest in seen:  # its list had expired, see Cluster.items
+                continue
+            seen.add(digest)
             scan.pods += 1
             scan.namespaces.add(namespace)
             scan.containers.update(container_names(pod))
@@ -3262,7 +3408,8 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
                     samples[owner] = Found(ref, (owner,), (), sample, live.sidecars)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = json.dumps(pod)[:80]
-            raise ApiError(200, f"unexpected response: not a Pod: {text}: {error!r}") from None
+            said = f"unexpected response: not a Pod: {text}: {error!r}"
+            raise ApiError(Reply.UNUSABLE, said) from None
     owners = []
     for owner, own in by_owner.items():
         found = samples[owner]
@@ -3640,7 +3787,7 @@ def compare(found: Found, today: Today, options: Options) -> Comparison:
         drifted, differences = compare_pods(found.pods, today, options)
     except Exception as error:  # the others can be compared all the same
         log.debug("cannot compare", exc_info=True, extra={"workload": str(found.ref)})
-        unexpected = ApiError(200, f"unexpected error: {error!r}")
+        unexpected = ApiError(Reply.UNUSABLE, f"unexpected error: {error!r}", Asked.DRY_RUN)
         return Comparison(Verdict.UNKNOWN, replace(today, error=unexpected))
     if differences:
         verdict = Verdict.DRIFTED if found.sidecars else Verdict.MISSING
@@ -3659,10 +3806,12 @@ def with_changes(today: Today, last_changes: Mapping[ObjectRef, datetime | ApiEr
         changed = last_changes[config]
         if isinstance(changed, datetime):
             changes[config] = changed
-        elif changed.status != 404:
-            error = error or ApiError(0, f"cannot read {config}: {changed}")
+        elif changed.meaning is not ABSENT:
+            text = f"cannot read {config}: {changed}"
+            error = error or ApiError(Reply.UNUSABLE, text, Asked.DRY_RUN)
         elif is_required:
-            error = error or ApiError(400, f"would not start: {config} does not exist")
+            text = f"would not start: {config} does not exist"
+            error = error or ApiError(Reply.INVALID, text, Asked.DRY_RUN)
     return replace(today, config_changes=changes, error=error)
 
 
@@ -3673,26 +3822,13 @@ def verdict_on(error: ApiError) -> Verdict:
     that fails, times out or does not support dry run, and an exceeded quota (a rolling update may
     free room first) say nothing about that.
     """
-    if is_denied(error):
-        return Verdict.REJECTED
-    if error.status in (400, 403, 422) and not is_inconclusive(error):
+    if error.meaning is REFUSED:
         return Verdict.REJECTED
     return Verdict.UNKNOWN
 
 
-def is_denied(error: ApiError) -> bool:
-    """Return whether a webhook or a policy denied a request, with any status."""
-    return bool(re.search("denied (the )?request", str(error)))
-
-
-def is_inconclusive(error: ApiError) -> bool:
-    """Return whether a dry run failed for a reason that does not concern a rollout."""
-    if is_denied(error):  # in whatever words
-        return False
-    words = 'exceeded quota|does not support dry run|cannot create resource "pods"|admitted by SCC'
-    return bool(re.search(words, str(error)))
-
-
+# Replies to a dry run that do not concern a rollout
+INCONCLUSIVE = (Reply.FORBIDDEN, Reply.QUOTA, Reply.NO_DRY_RUN)
 ANSWERS_APART = 1.1  # seconds: an injector may write the time
 
 
@@ -3756,7 +3892,8 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
             places.append(place)
         text = f"the injector gave two different answers ({join_words(places)})"
         why = "it has a few possible values, or the injector is being upgraded"
-        return replace(first, error=ApiError(200, f"{text}: {why}"))
+        error = ApiError(Reply.UNUSABLE, f"{text}: {why}", Asked.DRY_RUN)
+        return replace(first, error=error)
     return replace(first, ignored=ignored, unexpected=unexpected)
 
 
@@ -3767,7 +3904,7 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
     """
     try:
         sample = unpacked(found.sample)
-        obj = template_source(cluster, found)
+        obj = template_source(cluster, found, or_forbidden=True)
         pod = cluster.pod_today(found.ref, obj, sample, number)
         configs = NOTHING
         if options.include_config:
@@ -3777,10 +3914,11 @@ def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0)
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
-        return Today(error=ApiError(200, f"unexpected response to the dry run: {error!r}"))
+        text = f"unexpected response to the dry run: {error!r}"
+        return Today(error=ApiError(Reply.UNUSABLE, text, Asked.DRY_RUN))
 
 
-def template_source(cluster: Cluster, found: Found) -> Json:
+def template_source(cluster: Cluster, found: Found, or_forbidden: bool = False) -> Json:
     """Return the object whose template a workload's Pods come back from. ApiError if unknown.
 
     It is the workload, or of a paused Deployment and of Pods without a workload the owner of the
@@ -3791,11 +3929,12 @@ def template_source(cluster: Cluster, found: Found) -> Json:
     if is_workload(found.ref) and not is_paused(obj):
         return obj
     if others:
-        raise ApiError(200, f"its Pods belong to {len(others) + 1} {owner.kind}s")
+        raise ApiError(Reply.UNUSABLE, f"its Pods belong to {len(others) + 1} {owner.kind}s")
     if found.ref.kind == "Deployment":  # paused
-        obj = cluster.workload(owner)
+        obj = cluster.workload(owner, or_forbidden)
     if "spec" not in nested(obj, "spec.template"):
-        raise ApiError(200, f"the Pod template of {owner.kind_and_group} cannot be read")
+        text = f"the Pod template of {owner.kind_and_group} cannot be read"
+        raise ApiError(Reply.UNUSABLE, text)
     return obj
 
 
@@ -4622,12 +4761,13 @@ def read_lists(
     CronJobs are counted: between two runs, no Pod leads to them.
     """
     objects = {}
-    without_any = []
+    without_any = {}
     kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds
+    namespaces = namespaces_to_list(options)
     for kind in sorted(kinds):
         try:
             row = KINDS[kind]
-            for obj in cluster.items(row.path, row.plural, namespaces_to_list(options)):
+            for obj in cluster.items(row.path, row.plural, namespaces, or_forbidden=True):
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if is_included(ref.namespace, options):
                     scan.workloads.add(ref)
@@ -4641,14 +4781,15 @@ def read_lists(
                 elif is_without_pods(ref, obj, options):
                     found = Found(ref, stored=reduce_and_pack(obj))
                     if why_never_completed(found, options):
-                        without_any.append(found)
+                        without_any[ref] = found
         except ApiError as error:
-            if error.status != 403 or kind in options.kinds:
+            if error.reply not in FORBIDDEN or kind in options.kinds:
                 raise
     if options.is_question:
-        for obj in cluster.items("/apis/batch/v1", "cronjobs", namespaces_to_list(options)):
-            scan.cron_jobs += is_included(obj["metadata"]["namespace"], options)
-    return objects, without_any
+        for obj in cluster.items("/apis/batch/v1", "cronjobs", namespaces, or_forbidden=True):
+            if is_included(obj["metadata"]["namespace"], options):
+                scan.cron_jobs.add(uid_of(obj))
+    return objects, list(without_any.values())
 
 
 def reduce_and_pack(obj: Json) -> bytes:
@@ -4690,7 +4831,7 @@ def controllers_of(
             continue
         if not is_selected_by(unpacked_object(objects.get(found.ref, b"")), found.sample):
             unknown.append(owner)
-    asked = in_parallel(unknown, cluster.metadata_of)
+    asked = in_parallel(unknown, partial(cluster.metadata_of, or_forbidden=True))
     return {owner: controller_of(obj) or owner for owner, obj in asked}
 
 
@@ -4707,9 +4848,10 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
     if found.ref in objects:
         return objects[found.ref]
     if is_workload(found.ref):  # of another kind than the selected ones, perhaps forbidden
-        obj = cluster.find(path_of(found.ref), (403, 404))
+        obj = cluster.workload(found.ref, or_forbidden=True)
     else:
-        obj = cluster.owner_object(found.owners[0], unpacked(found.sample))
+        sample = unpacked(found.sample)
+        obj = cluster.owner_object(found.owners[0], sample, or_forbidden=True)
     return packed_object(obj)
 
 
@@ -4733,11 +4875,11 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     gc.freeze()
     gc.set_threshold(50_000)  # with fewer collections, 7 % less CPU time for 50,000 Pods
     namespaces = namespaces_to_list(options)
-    owners, scan = read_all_pods(cluster, options)
+    owners, scan = read_all_pods(cluster, options, or_forbidden=True)
     everything = find_workloads(cluster, owners, scan, options)
     needs_them = asks_namespaces(options) or options.confirm or options.label_columns
     names = {found.ref.namespace for found in everything if needs_them}
-    read = dict(in_parallel(names, cluster.namespace))
+    read = dict(in_parallel(names, partial(cluster.namespace, or_forbidden=True)))
     services = cluster.services_of_pods(namespaces) if everything else None
     workloads = []
     for found in everything:
@@ -5069,9 +5211,6 @@ SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the 
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 LOOK_AFTER, LOOK_EVERY = 3.0, 5.0  # seconds until, and between looks while kubectl waits
 CONFLICTS = 20  # its status changes a workload's resource version, too
-# Statuses of a write that is tried again; an API server that has just started may answer 403
-TRIED_AGAIN = (0, 403, 409, 429, 503)
-MAY_HAVE_ARRIVED = (0, 502, 503, 504)
 
 RECREATED = "was deleted and recreated during its rollout"
 COMPLETE = re.compile("successfully rolled out|roll(ing update| out) complete")  # of kubectl
@@ -5393,9 +5532,9 @@ class Work:
         try:
             expected = self.cluster.pod_today(self.ref, obj, sample)
         except ApiError as error:
-            if error.status in UNAVAILABLE:
+            if error.meaning is UNAVAILABLE:
                 raise
-            if not is_inconclusive(error):
+            if error.reply not in INCONCLUSIVE:
                 self.today = replace(self.today, error=error)
         else:
             self.own_view = injected_view(expected, self.options.sidecars)
@@ -5735,14 +5874,16 @@ class Restart(Work):
         self.stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
         asked: Json | None = None  # the generation that was asked about
         problem: ApiError | None = None  # of the last try
-        for pause in itertools.islice(growing(0.05), CONFLICTS):
+        conflicts = 0
+        deadline = math.inf  # monotonic, from the first problem on
+        for pause in growing(0.05):
             if not problem:
                 self.wait_for_gate()  # it may take long, and then all else is old
             obj = self.cluster.workload(ref)
             if self.stamp in template_annotations(obj).values():  # the last try has arrived
                 return
-            if problem and obj and (problem.status not in TRIED_AGAIN or is_denied(problem)):
-                raise problem
+            if problem and obj:
+                self.require_repeatable(problem, conflicts, deadline)
             generation = with_keys(nested(obj, "metadata"), ("uid", "generation"))
             self.decide_now(obj, is_asked=generation == asked)
             asked = generation
@@ -5753,14 +5894,20 @@ class Restart(Work):
                 return
             except ApiError as error:
                 problem = error
-                self.is_begun |= error.status in MAY_HAVE_ARRIVED
+                conflicts += error.reply is Reply.CONFLICT
+                deadline = min(deadline, time.monotonic() + PATIENCE)
+                self.is_begun |= error.meaning is MAY_HAVE_ARRIVED
                 log.debug("patch: retrying: %s", error, extra={"workload": str(ref)})
             pause = max(min(pause, 1.0), min(problem.retry_after, 30.0))
             self.signals.wait(pause, self.signals.why_stopped)
-        if problem and problem.status != 409:
+
+    def require_repeatable(self, problem: ApiError, conflicts: int, deadline: float) -> None:
+        """Raise what ends a patch that has not arrived: it is refused, or was tried for long."""
+        if conflicts >= CONFLICTS:
+            text = f"not patched: gave up after {CONFLICTS} update conflicts"
+            raise EndedError(Outcome.FAILED, text)
+        if problem.meaning not in TRIED_AGAIN or time.monotonic() >= deadline:
             raise problem
-        text = f"not patched: gave up after {CONFLICTS} update conflicts"
-        raise EndedError(Outcome.FAILED, text)
 
     def wait_for_gate(self) -> None:
         """Wait until the gate is open. EndedError if nothing else may be begun."""
@@ -5962,14 +6109,15 @@ def restart_of(before: Json, pod: Json) -> str:
 def failure_of(planned: Decision, error: Exception, is_begun: bool) -> Result:
     """Return a failed result, or one not started if the API server is unavailable."""
     message = str(error) or repr(error)
-    status = error.status if isinstance(error, ApiError) else 200
-    stop_reason = message if status in (*UNAVAILABLE, 504) else ""
-    if isinstance(error, ApiError) and is_begun:
+    if not isinstance(error, ApiError):
+        return Result(planned, Outcome.FAILED, message)
+    stop_reason = message if error.is_unavailable else ""
+    if is_begun:
         text = f"it may have been restarted: {message}"
         return Result(planned, Outcome.FAILED, text, stop_reason)
-    if status in UNAVAILABLE:
+    if error.is_unavailable:
         return Result(planned, Outcome.NOT_STARTED, message, stop_reason, "stopped")
-    return Result(planned, Outcome.FAILED, message, stop_reason)
+    return Result(planned, Outcome.FAILED, message)
 
 
 REVERTED = (
@@ -6374,14 +6522,14 @@ class Eviction(PodByPod):
         try:
             self.write(self.cluster.evict, pod)
         except ApiError as error:
-            if error.status == 401:
+            if error.reply is Reply.UNAUTHORIZED:
                 raise
-            has_two_budgets = "more than one PodDisruptionBudget" in str(error)
-            if error.status in (400, 422) or has_two_budgets:
+            if error.meaning is REFUSED and error.reply is not Reply.DENIED:
                 text = f"cannot evict Pod {name_of(pod)}: {error}"
                 raise EndedError(Outcome.FAILED, text) from None
-            self.is_begun |= error.status in MAY_HAVE_ARRIVED
-            if error.status == 429 or self.is_still_there(pod):  # else it was evicted all the same
+            self.is_begun |= error.meaning is MAY_HAVE_ARRIVED
+            is_refused = error.reply in (Reply.BUDGET, Reply.OVERLOADED)
+            if is_refused or self.is_still_there(pod):  # else it was evicted all the same
                 self.retry_after = error.retry_after
                 return error.causes.get("DisruptionBudget", str(error))
         self.note_taken(pod, "was evicted; ")
@@ -6490,13 +6638,13 @@ class ImageChange(PodByPod):
             status = self.write(self.cluster.change_images, pod, images)["status"]
             self.batch[uid_of(pod)] = {**pod, "status": status}  # as it was then
         except ApiError as error:
-            if error.status == 401:
+            if error.reply is Reply.UNAUTHORIZED:
                 raise
             now = self.cluster.pod_again(pod)
             if not now or images.items() <= images_of(now).items():  # replaced, or stored
                 return ""
             self.note_not_taken(pod)
-            if error.status in (*MAY_HAVE_ARRIVED, 429):
+            if error.meaning in TRIED_AGAIN:
                 self.retry_after = error.retry_after
                 return str(error)
             text = f"cannot change Pod {name_of(pod)}: {first_line(error)}"
@@ -6981,7 +7129,7 @@ class Totals:
         plan = self.plan
         owners = {row.ref for row in plan.decisions}
         counts = Counter({WITHOUT_PODS: len(plan.scan.workloads - owners)})
-        counts["CronJob"] = plan.scan.cron_jobs
+        counts["CronJob"] = len(plan.scan.cron_jobs)
         for row in plan.decisions:
             if answer_of(row) == "not_asked":
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
@@ -7792,7 +7940,6 @@ def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
     limit = options.max_failures
     if options.cutoff < NO_CUTOFF:  # it was rounded up: no Pod that this run creates may be older
         rollouts.cluster.wait_until(options.cutoff)
-    rollouts.cluster.counts_as_absent = (404,)
     rollouts.cluster.open_connections(2 * workers)  # with looks
     max_failures = max(int(limit.of(len(plan.workloads))), 1) if limit else 0
     if options.soak:
@@ -7816,7 +7963,7 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
             report.take_census(owners)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
-            if error.status in UNAVAILABLE:
+            if error.is_unavailable:
                 report.totals.failed["pods_not_listed"] = 1
         except TimeoutError:  # the second signal
             pass

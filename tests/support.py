@@ -485,8 +485,10 @@ def ended_error(tool: ModuleType, outcome: str, text: str):
     return tool.EndedError(tool.Outcome[outcome], text)
 
 
-def api_error(tool: ModuleType, status: int, text: str, **fields):
-    return tool.ApiError(status, text, **fields)
+def api_error(tool: ModuleType, status: int, text: str, asked: str = "READ", **fields):
+    """What a response with a status and message means for what was asked."""
+    reply = tool.reply_of(status, text.removeprefix(f"{status} "))
+    return tool.ApiError(reply, text, tool.Asked[asked], **fields)
 
 
 def raises_api_error(tool: ModuleType, match: str | None = None):

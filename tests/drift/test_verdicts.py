@@ -223,7 +223,8 @@ def recorded_rejections() -> list:
 @pytest.mark.parametrize(("exchange", "verdict"), recorded_rejections())
 def test_recorded_rejections(tool, exchange, verdict):
     answer = exchange["response"]
-    error = api_error(tool, answer["status"], f"{answer['status']} {answer['body']['message']}")
+    text = f"{answer['status']} {answer['body']['message']}"
+    error = api_error(tool, answer["status"], text, "DRY_RUN")
     assert tool.verdict_on(error).name == verdict
 
 
@@ -250,7 +251,7 @@ def test_recorded_rejections(tool, exchange, verdict):
     ],
 )
 def test_other_rejections(tool, status, message, verdict):
-    assert tool.verdict_on(api_error(tool, status, message)).name == verdict
+    assert tool.verdict_on(api_error(tool, status, message, "DRY_RUN")).name == verdict
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,8 @@ def test_a_lost_answer_is_asked_for_again(cluster, run):
 def test_an_api_server_that_has_just_started_may_forbid_for_a_moment(cluster, run):
     OWNERS["ReplicaSet shop/x"](cluster)
     cluster.settle()
-    body = {"kind": "Status", "message": 'pods "x" is forbidden: no permission', "code": 403}
+    message = 'pods "x" is forbidden: User "admin" cannot create resource "pods/eviction"'
+    body = {"kind": "Status", "message": message, "code": 403}
     cluster.fault(method="POST", path="/eviction", status=403, body=body)
     assert run(cluster, CONFIRM, *EVICT).outcomes == {"shop/x": "succeeded"}
 

@@ -52,7 +52,7 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
 
         def patch_template(self, *parts):
             self.patched = True
-            raise api_error(tool, status, "away")
+            raise api_error(tool, status, "away", "WRITE")
 
         patched = False
 

@@ -66,7 +66,8 @@ def test_after_a_signal_nothing_is_written(tool, signals):
 def test_a_patch_that_is_refused_for_a_moment_is_tried_again(cluster, run, status):
     cluster.create("shop", workload("Deployment", "x"))
     make_old(cluster)
-    cluster.fault(method="PATCH", path="deployments/x", status=status, body={"message": "no"})
+    body = {"message": 'deployments.apps "x" is forbidden: User "admin" cannot patch resource'}
+    cluster.fault(method="PATCH", path="deployments/x", status=status, body=body)
     assert run(cluster, CONFIRM).outcomes == {"shop/x": "succeeded"}
     assert patched(cluster) == ["x", "x"]
 
@@ -161,3 +162,73 @@ def test_a_worker_that_cannot_go_on_delivers_a_result(cluster, run, tool, monkey
     ended = run(cluster, CONFIRM)
     assert ended.outcomes == {"shop/a": "failed", "shop/b": "failed"}
     assert messages(ended)["a"] == "can't start new thread"
+
+
+FAILED_CALL = 'Internal error occurred: failed calling webhook "policy.example": no endpoints'
+
+
+@pytest.mark.parametrize("times", [1, 6])
+def test_a_patch_waits_for_a_webhook_that_is_not_reached(cluster, run, times):
+    """It has said nothing: five workloads in a row would fail within a second."""
+    cluster.create("shop", workload("Deployment", "x"))
+    make_old(cluster)
+    body = {"message": FAILED_CALL}
+    cluster.fault(method="PATCH", path="deployments/x", status=500, body=body, times=times)
+    assert run(cluster, CONFIRM).outcomes == {"shop/x": "succeeded"}
+    assert patched(cluster) == ["x"] * (times + 1)
+
+
+def test_a_patch_is_given_up_in_the_end(cluster, run, tool, monkeypatch):
+    monkeypatch.setattr(tool, "PATIENCE", 1.0)
+    cluster.create("shop", workload("Deployment", "x"))
+    make_old(cluster)
+    body = {"message": FAILED_CALL}
+    cluster.fault(method="PATCH", path="deployments/x", status=500, body=body, times=99)
+    ended = run(cluster, CONFIRM)
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["message"]) == ("failed", f"500 {FAILED_CALL}")
+
+
+def test_a_dry_run_that_a_load_balancer_drops_is_asked_again(cluster, run):
+    """One answer 502 is no reason to start nothing else."""
+    for name in ("x", "y"):
+        cluster.create("shop", workload("Deployment", name))
+    make_old(cluster)
+    placed = cluster.fault(method="POST", path=r"/pods\?.*dryRun", status=502)
+    assert run(cluster, CONFIRM).outcomes == {"shop/x": "succeeded", "shop/y": "succeeded"}
+    assert placed.reached.is_set()
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reply"),
+    [
+        (403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1', "QUOTA"),
+        (403, 'pods "x" is forbidden: violates PodSecurity: exceeded quota: q', "POLICY"),
+        (403, 'pods "x" is forbidden: User "me" cannot create resource "pods"', "FORBIDDEN"),
+        (403, 'pods is forbidden: User "me" cannot list resource "pods"', "FORBIDDEN"),
+        (403, 'pods "x" is forbidden: violates PodSecurity: is forbidden: User "me"', "POLICY"),
+        (401, "Unauthorized", "UNAUTHORIZED"),
+        (401, 'admission webhook "x" denied the request: log in', "DENIED"),
+        (503, 'admission webhook "x" denied the request: exceeded quota: q', "DENIED"),
+        (400, 'admission webhook "x" does not support dry run', "NO_DRY_RUN"),
+        (403, 'admission webhook "x" denied the request: does not support dry run', "DENIED"),
+        (500, 'Internal error occurred: failed calling webhook "x": refused', "WEBHOOK_FAILED"),
+        (
+            500,
+            'Internal error occurred: failed calling webhook "x": context deadline exceeded',
+            "WEBHOOK_TIMEOUT",
+        ),
+        (403, 'pods "x" is forbidden: violates: context deadline exceeded', "POLICY"),
+        (
+            422,
+            "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied",
+            "DENIED",
+        ),
+        (500, "This pod has more than one PodDisruptionBudget", "INVALID"),
+        (418, "no", "INVALID"),
+        (520, "no", "ERROR"),
+    ],
+)
+def test_only_the_first_words_of_a_message_count(tool, status, message, reply):
+    """What follows may be anybody's: PodSecurity quotes values of the Pod, a webhook says what it likes."""
+    assert tool.reply_of(status, message).name == reply

@@ -84,7 +84,6 @@ def test_other_characters_are_quoted(cluster, run):
 def test_a_config_map_of_such_a_name_does_not_exist(tool):
     ref = a_ref(tool, "ConfigMap", "shop", "../../prod/configmaps/x")
     cluster = tool.Cluster.__new__(tool.Cluster)
-    cluster.cached, cluster.counts_as_absent = {}, (404,)
     found = cluster.config_change(ref)
     assert isinstance(found, tool.ApiError)
-    assert found.status == 404
+    assert found.meaning is tool.Meaning.ABSENT

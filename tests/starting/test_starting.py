@@ -573,10 +573,6 @@ def test_a_passing_fault_is_retried(cluster, run, path, fault):
     placed = cluster.fault(method=method, path=part, user_agent="sidecar-rollout", **fault)
     ended = run(cluster, CONFIRM, "--log-level=debug")
     assert placed.reached.is_set()
-    if method == "PATCH" and fault.get("status") == 500:  # a webhook that failed is not asked again
-        assert (ended.code, ended.outcomes) == (1, {"shop/web": "failed"})
-        assert len(patched(cluster)) == 1
-        return
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
     assert cluster.get("Deployment", "shop", "web")["metadata"]["generation"] == 2
     assert ("retrying" in ended.stderr) == ("delay" not in fault)

@@ -32,10 +32,16 @@ class Refused(Exception):
     """An answer other than success, as the API server words it."""
 
     def __init__(
-        self, code: int, reason: str | None, message: str, details: dict | None = None
+        self,
+        code: int,
+        reason: str | None,
+        message: str,
+        details: dict | None = None,
+        metadata: dict | None = None,
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message, self.details = code, reason, message, details
+        self.metadata = metadata or {}
 
 
 def random_suffix() -> str:

@@ -30,7 +30,7 @@ import jsonpatch
 from . import admission, discovery, eviction, kubelet, openapi, selectors
 from .admission import Refused
 from .controllers import Controllers
-from .store import RESOURCES, Entry, Key, Resource, Store, now, whole
+from .store import RESOURCES, Entry, Key, Resource, Store, continue_token, decoded_token, now, whole
 
 VERSION = {
     "major": "1",
@@ -461,7 +461,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, "BadRequest", str(error)) from None
         token = query.get("continue")
         if token:
-            version, rest = self._continued(token)
+            version, rest = self._continued(token, target)
+            rest = [pair for pair in rest if chosen(pair[1])]
         else:
             with store.lock:
                 version = store.version
@@ -489,18 +490,29 @@ class Handler(BaseHTTPRequestHandler):
         )
         return 200, head[:-1].encode() + b',"items":[' + b",".join(items) + b"]}\n"
 
-    def _continued(self, token: str) -> tuple[int, list[tuple[Key, Entry]]]:
+    def _continued(self, token: str, target: Target) -> tuple[int, list[tuple[Key, Entry]]]:
+        store = self.server.store
         try:
-            rest = self.server.store.next_page(token)
+            found = decoded_token(token)
+            rest = store.next_page(token)
         except ValueError:
             message = "invalid continue token: continue key is not valid: invalid character '\\u0081' looking for "
             raise Refused(400, "BadRequest", message + "beginning of value") from None
+        if rest is None and found["rv"] == -1:
+            entries = store.entries(target.resource.plural, target.namespace)
+            is_whole = target.namespace is None
+            rest = [
+                row
+                for row in entries
+                if ("/".join(row[0]) if is_whole else row[0][1]) >= found["start"]
+            ]
         if rest is None:
             message = (
                 "The provided continue parameter is too old to display a consistent list result."
             )
-            raise Refused(410, "Expired", message)
-        return self.server.store.version, rest
+            fresh = {"continue": continue_token(-1, found["start"])}
+            raise Refused(410, "Expired", message, metadata=fresh)
+        return store.version, rest
 
     def _watch(self, request: Request, target: Target) -> None:
         store, query, plural = self.server.store, request.query, target.resource.plural
@@ -707,14 +719,10 @@ def status_body(refused: Refused) -> bytes:
     body: dict = {
         "kind": "Status",
         "apiVersion": "v1",
-        "metadata": {},
+        "metadata": refused.metadata,
         "status": "Failure",
         "message": refused.message,
     }
-    if refused.code == 410 and "continue parameter" in refused.message:
-        body["metadata"] = {
-            "continue": "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoieFx1MDAwMCJ9"
-        }
     if refused.reason:
         body["reason"] = refused.reason
     if refused.details is not None:

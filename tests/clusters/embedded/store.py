@@ -183,13 +183,7 @@ class Store:
         """A continue token for the rest of a list."""
         (namespace, name), _ = rest[0]
         start = name if namespaced else f"{namespace}/{name}"
-        token = {
-            "v": "meta.k8s.io/v1",
-            "rv": version,
-            "start": start + "\0",
-            "id": uuid.uuid4().hex,
-        }
-        text = base64.urlsafe_b64encode(json.dumps(token).encode()).decode().rstrip("=")
+        text = continue_token(version, start)
         with self.lock:
             self._pages[text] = rest
             while len(self._pages) > 200:
@@ -198,8 +192,7 @@ class Store:
 
     def next_page(self, token: str) -> list[tuple[Key, Entry]] | None:
         """The rest of a list, or None where the token has expired. ValueError: never was a token."""
-        padded = token + "=" * (-len(token) % 4)
-        if "rv" not in json.loads(base64.urlsafe_b64decode(padded)):
+        if "rv" not in decoded_token(token):
             raise ValueError("no resource version in it")
         with self.lock:
             return self._pages.get(token)
@@ -304,3 +297,15 @@ class Store:
             self._watches[resource] = [
                 pair for pair in self._watches[resource] if pair[1] is not news
             ]
+
+
+def continue_token(version: int, start: str) -> str:
+    """A continue token; the version -1 means the objects from `start` on as they are by then."""
+    token = {"v": "meta.k8s.io/v1", "rv": version, "start": start, "id": uuid.uuid4().hex}
+    return base64.urlsafe_b64encode(json.dumps(token).encode()).decode().rstrip("=")
+
+
+def decoded_token(token: str) -> dict:
+    """What is in a continue token. ValueError if it is none."""
+    padded = token + "=" * (-len(token) % 4)
+    return json.loads(base64.urlsafe_b64decode(padded))
