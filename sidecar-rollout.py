@@ -6144,8 +6144,8 @@ class PodByPod(Work):
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
     # Returns what the batch still waits for; empty: nothing
     why_to_wait: ClassVar[Callable[..., str]]
-    # Raises EndedError because it took too long, or returns, to wait on
-    give_up: ClassVar[Callable[..., None]]
+    # Raises EndedError because the batch took too long, or returns, to wait on
+    give_up_batch: ClassVar[Callable[..., None]]
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -6155,6 +6155,8 @@ class PodByPod(Work):
         self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
+        # A Pod that was never available (a node is down) may stay so. If the batch waited until all
+        # are available, a workload that is short of one before would never get a second Pod.
         self.away_before = 0
         self.deferred: Exception | None = None  # why no others are taken, once these are waited for
         self.prefix = ""  # of messages: the Pods in progress
@@ -6176,8 +6178,7 @@ class PodByPod(Work):
         try:
             for owner in self.owners:
                 self.owner = owner
-                while self.find_more() and self.take_next():
-                    self.tell(self.done_text)
+                self.take_all()
             result = self.verify()
             if result.outcome is not Outcome.SUCCEEDED or not result.counts:
                 return result
@@ -6283,37 +6284,67 @@ class PodByPod(Work):
         """Read the owner and its Pods."""
         self.owner_obj, self.pods = self.read_owner(self.owner)
 
-    def take_next(self) -> bool:
-        """Take the next Pods and wait for them; return False if none is left.
+    def take_all(self) -> None:
+        """Take the Pods of the owner, a few at a time, and wait for each batch.
 
-        EndedError at the timeout.
+        EndedError at the timeout. Each turn is in one of four situations:
+        1. A batch waits for something: look again, until its deadline.
+        2. It waits for nothing: its Pods are done, or an error that came while others were taken
+           is raised now, as what was taken is waited for whatever happens.
+        3. There is no batch, and something is in the way of the next Pod, such as a budget: try
+           again, until a deadline of its own. While the gate is closed, no clock runs.
+        4. There is no batch, and no Pod is left.
         """
-        deadline = time.monotonic() + self.options.timeout + self.min_ready
-        for pause in growing(1.0):
+        pauses, deadline = growing(1.0), self.new_deadline()
+        while self.is_waiting or self.find_more():
             self.retry_after = 0.0
-            obstacle = self.take_some()
-            if self.batch:
-                break
-            if not obstacle:
-                return False
-            self.tell(f"{self.done_text}; {obstacle}")
-            self.require_started()
-            if self.rollouts.gate.why_closed:  # no clock runs
-                deadline = time.monotonic() + self.options.timeout + self.min_ready
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise EndedError(Outcome.TIMED_OUT, obstacle)
-            pause = min(max(pause, self.retry_after), remaining)
-            self.signals.wait(pause, self.signals.why_stopped)
-        self.wait_for_batch()
+            if self.is_waiting:
+                problem = self.why_to_wait()
+                if not problem:
+                    self.note_done()
+                    pauses, deadline = growing(1.0), self.new_deadline()
+                    continue
+            else:
+                problem = self.take_some()
+                if self.is_waiting:
+                    pauses, deadline = self.pauses(), self.new_deadline()
+                elif not problem:
+                    return
+                else:
+                    self.require_started()
+                    if self.rollouts.gate.why_closed:
+                        deadline = self.new_deadline()
+            self.tell(join_texts("; ", self.done_text, problem))
+            if time.monotonic() >= deadline:
+                self.give_up(problem)
+            if self.is_waiting:  # also after a signal
+                self.signals.wait(next(pauses))
+            else:
+                pause = min(max(next(pauses), self.retry_after), deadline - time.monotonic())
+                self.signals.wait(pause, self.signals.why_stopped)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether a batch is waited for, also if none of it was taken after all."""
+        return bool(self.batch or self.deferred)
+
+    def new_deadline(self) -> float:
+        """Return until when a batch, or the next Pod, may be waited for from now on (monotonic)."""
+        return time.monotonic() + self.options.timeout + self.min_ready
+
+    def note_done(self) -> None:
+        """Note that the Pods that were taken are replaced, or run with their new images."""
+        self.todo -= self.batch.keys()
+        self.known_uids -= self.batch.keys()  # one that was changed is a new Pod from now on
+        self.done += len(self.batch)
+        self.batch = {}
+        self.prefix = ""
         if self.deferred:
             raise self.deferred
-        return True
+        self.tell(self.done_text)
 
     def take_some(self) -> str:
-        """Take Pods, and return what is in the way of the next one.
-
-        Empty if none is left, or the batch is full: self.batch tells which.
+        """Take Pods, and return what is in the way of the next one; empty if none is left to take.
 
         Everything is read and decided again right before each: an eviction with a wrong UID would
         count against the PodDisruptionBudget for two minutes. What was taken is waited for,
@@ -6475,22 +6506,11 @@ class PodByPod(Work):
         """Yield the seconds between looks at the Pods that are waited for."""
         return itertools.repeat(1.0)
 
-    def wait_for_batch(self) -> None:
-        """Wait until the Pods that were taken are replaced, or run with their new images."""
-        deadline = time.monotonic() + self.options.timeout + self.min_ready
-        for pause in self.pauses():
-            self.signals.wait(pause)
-            problem = self.why_to_wait()
-            if not problem:
-                break
-            self.tell(f"{self.done_text}; {problem}")
-            if time.monotonic() > deadline:
-                self.give_up(problem)
-        self.todo -= self.batch.keys()
-        self.known_uids -= self.batch.keys()  # one that was changed is a new Pod from now on
-        self.done += len(self.batch)
-        self.batch = {}
-        self.prefix = ""
+    def give_up(self, problem: str) -> None:
+        """Raise EndedError because it took too long, or return, to wait on."""
+        if not self.is_waiting:
+            raise EndedError(Outcome.TIMED_OUT, problem)
+        self.give_up_batch(problem)
 
 
 class Eviction(PodByPod):
@@ -6571,7 +6591,7 @@ class Eviction(PodByPod):
             self.rollouts.proven.set()
         return ""
 
-    def give_up(self, problem: str) -> NoReturn:
+    def give_up_batch(self, problem: str) -> NoReturn:
         reason = self.why_missing(self.owner_obj, self.to_create)
         text = join_texts(": ", f"still {problem}", reason)
         stop_reason = self.why_not_proven(self.new_ones(not_ending(self.pods)))
@@ -6690,7 +6710,7 @@ class ImageChange(PodByPod):
         ready_for = time.monotonic() - self.ready_since
         return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
 
-    def give_up(self, problem: str) -> None:
+    def give_up_batch(self, problem: str) -> None:
         """Fail, unless the Pod is ready by now, and only has to stay so."""
         if not self.ready_ids:
             self.fail(f"still {problem} after {self.options.timeout + self.min_ready:g}s")

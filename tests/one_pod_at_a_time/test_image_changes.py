@@ -512,7 +512,7 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
     def stop_reason(*pods: dict) -> str:
         work.pods = pods
         with raises_ended(tool) as raised:
-            work.give_up("waiting")
+            work.give_up_batch("waiting")
         return raised.value.stop_reason
 
     assert stop_reason(old) == ""

@@ -951,10 +951,8 @@ MUTATIONS = (
     Mutation(
         "evict: the wait for a budget counts against the timeout",
         "image_changes",
-        "        self.wait_for_batch()\n",
-        "        remaining = deadline - time.monotonic()\n"
-        "        self.options = replace(self.options, timeout=remaining)\n"
-        "        self.wait_for_batch()\n",
+        "                    pauses, deadline = self.pauses(), self.new_deadline()\n",
+        "                    pauses = self.pauses()\n",
     ),
     Mutation(
         "selection: scaled to zero counts as without Pods",
