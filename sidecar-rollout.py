@@ -1503,21 +1503,10 @@ NOT_COMPARED = Comparison()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """What is done about a workload, or why nothing is; see decide."""
+    """Why nothing is done about a workload, or that something may be; see decide_early."""
 
     found: Found
     comparison: Comparison = NOT_COMPARED
-    planned: Decision | None = None  # of a worker's: what the plan had decided
-    # Known to the rules of Known.ALL; see draft_of
-    method: Method = Method.RESTART
-    old_pods: Names = ()  # to be replaced or changed
-    kept_pods: Names = ()  # old ones below the partition, which are left alone
-    total_pods: int = 0
-    pods_replaced: int = 0  # with those that a restart replaces although they are up to date
-    state: State = State.SERVING
-    problem: str = ""  # why it is unhealthy
-    downtime: bool = False  # whether all its Pods may be away at once
-    min_ready: int = 0  # see min_ready_seconds
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
 
@@ -1528,6 +1517,21 @@ class Decision:
     @property
     def differences(self) -> Sequence[Difference]:
         return self.comparison.differences
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replacement(Decision):
+    """How the Pods of a workload are replaced, or would be; see decide."""
+
+    method: Method = Method.RESTART
+    old_pods: Names = ()  # to be replaced or changed
+    kept_pods: Names = ()  # old ones below the partition, which are left alone
+    total_pods: int = 0
+    pods_replaced: int = 0  # with those that a restart replaces although they are up to date
+    state: State = State.SERVING
+    problem: str = ""  # why it is unhealthy
+    downtime: bool = False  # whether all its Pods may be away at once
+    min_ready: int = 0  # see min_ready_seconds
 
 
 class LeftPod(NamedTuple):
@@ -1564,19 +1568,19 @@ class Skip(NamedTuple):
 class Plan:
     """What is rolled out, and what is not."""
 
-    workloads: Sequence[Decision] = ()  # in rollout order
+    workloads: Sequence[Replacement] = ()  # in rollout order
     selected_count: int = 0  # how many of them --max-rollouts selects
     needs_evict: bool = False  # whether --evict repairs what has lost its sidecar
     never_completed: Collection[ObjectRef] = ()  # whose rollouts of earlier runs never were
     injector: str = ""  # what is wrong with it; empty: nothing
     is_injector_down: bool = False  # then nothing may start
     skips: Sequence[Skip] = ()
-    compared: Sequence[Decision] = ()  # with --only-drifted
+    compared: Sequence[Replacement] = ()  # with --only-drifted
     decisions: Sequence[Decision] = ()  # all owners of Pods, also those that are skipped
     scan: Scan = field(default_factory=Scan)
 
     @property
-    def selected(self) -> Sequence[Decision]:
+    def selected(self) -> Sequence[Replacement]:
         return self.workloads[: self.selected_count]
 
     @property
@@ -1620,7 +1624,7 @@ class PodCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    planned: Decision
+    planned: Replacement
     outcome: Outcome
     message: str = ""
     stop_reason: str = ""  # why no other rollout may start, for example a broken injector
@@ -1628,7 +1632,7 @@ class Result:
     stamp: str = ""  # of a restart that is to be rechecked, see may_complete and Restart.patch
     counts: PodCounts | None = None  # None: its Pods were not read again
     seconds: float = 0.0
-    latest: Decision | None = None  # as a worker decided again
+    latest: Replacement | None = None  # as a worker decided again
     is_begun: bool = False  # whether something may have been written
     is_slow: bool = False  # timed out, but a new Pod is ready and none is stuck
 
@@ -1649,7 +1653,7 @@ class EndedError(Exception):
         self.stop_reason = stop_reason
         self.code = code
 
-    def result(self, planned: Decision) -> Result:
+    def result(self, planned: Replacement) -> Result:
         return Result(planned, self.outcome, str(self), self.stop_reason, self.code)
 
 
@@ -4014,35 +4018,74 @@ class Known(enum.IntEnum):
     ALL = 3  # how its Pods compare with new ones, if these are asked about, and what follows
 
 
-RuleFunction = Callable[[Decision, Options], str]
+@dataclass(frozen=True)
+class Facts:
+    """What a rule may take, by the names of its parameters."""
+
+    ref: ObjectRef
+    found: Found
+    obj: Json
+    comparison: Comparison
+    planned: Replacement | None  # of a worker: what the plan had decided
+    options: Options
+
+
+@dataclass(frozen=True)
+class AllFacts(Facts):
+    draft: Replacement
+
+
+# What must be known for a parameter; for others, the owner
+NEEDED = {"obj": Known.OBJECT, "planned": Known.OBJECT, "comparison": Known.ALL, "draft": Known.ALL}
+
+RuleFunction = Callable[..., str]
 
 
 class Rule(NamedTuple):
     """A rule, and what is said of a workload to which it applies."""
 
     applies: RuleFunction
-    known: Known  # what it needs
-    once: bool  # whether it is not asked again before each Pod: our own writes change the answer
-    is_audited: bool  # whether --fail-on-drift counts them: they are known, and matter to an audit
-    needs_nothing: bool  # whether a row of --plan is not to be applied then
-    rank: int  # in lists: what somebody must do comes first, then what an option includes
+    needs: Names  # its parameters, which are fields of AllFacts
+    known: Known
+    before_each_pod: bool  # else our own writes change the answer
+    counts_in_audit: bool  # whether --fail-on-drift counts such Pods
+    counts_as_applied: bool  # whether a row of --plan is not to be applied then
+    place: int  # in lists: what somebody must do comes first, then what an option includes
 
 
 RULES: dict[str, Rule] = {}  # by code, in the order in which they are asked
-NO_RANK = 99
+LAST_PLACE = 99
 
 
 def rule(
-    known: Known,
-    once: bool = False,
-    is_audited: bool = True,
-    needs_nothing: bool = False,
-    rank: int = NO_RANK,
+    known: Known | None = None,
+    before_each_pod: bool = True,
+    counts_in_audit: bool = True,
+    counts_as_applied: bool = False,
+    place: int = LAST_PLACE,
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a function as the next rule."""
+    """Register a function as the next rule.
+
+    It is asked as soon as its parameters are known; `known` is for those that are asked with less.
+    TypeError if a parameter is no field of AllFacts, or has another type: mypy does not see it.
+    """
 
     def register(function: RuleFunction) -> RuleFunction:
-        row = Rule(function, known, once, is_audited, needs_nothing, rank)
+        types = without_keys(function.__annotations__, "return")
+        if not types.items() <= (Facts.__annotations__ | AllFacts.__annotations__).items():
+            raise TypeError(function.__name__)
+        level = known
+        if level is None:
+            level = max(NEEDED.get(name, Known.OWNER) for name in types)
+        row = Rule(
+            function,
+            tuple(types),
+            level,
+            before_each_pod,
+            counts_in_audit,
+            counts_as_applied,
+            place,
+        )
         RULES[function.__name__] = row
         return function
 
@@ -4064,19 +4107,19 @@ def words_of(code: str) -> str:
     return WORDS.get(code) or code.replace("_", " ")
 
 
-def is_audited(code: str) -> bool:
+def counts_in_audit(code: str) -> bool:
     """Return whether --fail-on-drift counts Pods that are left for a reason."""
-    return code not in RULES or RULES[code].is_audited
+    return code not in RULES or RULES[code].counts_in_audit
 
 
-def rank_of(code: str) -> int:
+def place_of(code: str) -> int:
     """Return where a reason stands in a list of skipped workloads."""
-    return RULES[code].rank if code in RULES else NO_RANK
+    return RULES[code].place if code in RULES else LAST_PLACE
 
 
-def needs_nothing(code: str) -> bool:
+def code_counts_as_applied(code: str) -> bool:
     """Return whether a row of --plan with a code counts as applied."""
-    return code in RULES and RULES[code].needs_nothing
+    return code in RULES and RULES[code].counts_as_applied
 
 
 CHECK_INJECTOR = "check what injects it"
@@ -4091,37 +4134,52 @@ def decide(
     found: Found,
     comparison: Comparison,
     options: Options,
-    known: Known = Known.ALL,
-    planned: Decision | None = None,
-    again: bool = False,
-) -> Decision:
+    planned: Replacement | None = None,
+    before_each_pod: bool = False,
+) -> Replacement:
     """Return what is done about a workload, or the reason of the first rule that applies.
 
     It depends on nothing else: the plan decides, and a worker again, by what it has read since.
-    `planned` is what the plan had decided, for the worker; `again`: before each Pod, see Rule.once.
+    `planned` is what the plan had decided, for the worker.
     """
-    draft = Decision(found, comparison, planned=planned)
-    if known is Known.ALL:
-        draft = draft_of(draft, options)
+    draft = draft_of(found, comparison, options, planned)
+    facts = AllFacts(found.ref, found, found.obj, comparison, planned, options, draft)
+    reason, code = first_reason(facts, Known.ALL, before_each_pod)
+    return replace(draft, reason=reason, code=code)
+
+
+def decide_early(
+    found: Found, options: Options, known: Known, planned: Replacement | None = None
+) -> Decision:
+    """Return why nothing is done about a workload, as far as that is known without its Pods of
+    today; see decide."""
+    facts = Facts(found.ref, found, found.obj, NOT_COMPARED, planned, options)
+    reason, code = first_reason(facts, known)
+    return Decision(found, NOT_COMPARED, reason, code)
+
+
+def first_reason(facts: Facts, known: Known, before_each_pod: bool = False) -> tuple[str, str]:
+    """Return the reason and the code of the first rule that applies; empty if none does."""
     for code, row in RULES.items():
-        if row.known > known or (row.once and again):
+        if row.known > known or (before_each_pod and not row.before_each_pod):
             continue
-        reason = row.applies(draft, options)
+        reason = row.applies(*(getattr(facts, name) for name in row.needs))
         if reason:
-            return replace(draft, reason=reason, code=code)
-    return draft
+            return reason, code
+    return "", ""
 
 
-def draft_of(draft: Decision, options: Options) -> Decision:
+def draft_of(
+    found: Found, comparison: Comparison, options: Options, planned: Replacement | None
+) -> Replacement:
     """Return how the Pods of a workload would be replaced, and which.
 
     The method stays that of the plan: evictions make a workload healthy on their way.
     """
-    found, comparison, obj = draft.found, draft.comparison, draft.found.obj
-    problem = found.problem
+    obj, problem = found.obj, found.problem
     method = method_for(found, comparison, options)
-    if draft.planned:
-        method = draft.planned.method
+    if planned:
+        method = planned.method
     old, kept = old_and_kept(found, comparison, options)
     total = max(counts_of(found.ref, obj).current, len(found.pods))
     replaced = len(old)
@@ -4129,8 +4187,9 @@ def draft_of(draft: Decision, options: Options) -> Decision:
         replaced = max(total - partition_of(obj), 0)
     is_serving = found.services is None or bool(found.services)
     state = State.SERVING if is_serving else State.NO_SERVICE
-    return replace(
-        draft,
+    return Replacement(
+        found,
+        comparison,
         method=method,
         old_pods=tuple(old),
         kept_pods=tuple(kept),
@@ -4189,73 +4248,72 @@ def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
     return options.evict
 
 
-@rule(Known.OWNER, is_audited=False)
-def not_named(draft: Decision, options: Options) -> str:
+@rule(counts_in_audit=False)
+def not_named(ref: ObjectRef, options: Options) -> str:
     """Not selected by `TYPE/NAME` or `--plan`. Not listed."""
-    if not is_named(draft.ref, options):
+    if not is_named(ref, options):
         return "not selected by TYPE/NAME or --plan"
     return ""
 
 
-@rule(Known.OBJECT, is_audited=False, needs_nothing=True)
-def excluded(draft: Decision, options: Options) -> str:
+@rule(Known.OBJECT, counts_in_audit=False, counts_as_applied=True)
+def excluded(found: Found, options: Options) -> str:
     """Matches `--exclude-annotation`, or its namespace does."""
     unwanted = options.exclude_annotation
-    if has_any(unwanted, *annotations_to_match(draft.found)):
+    if has_any(unwanted, *annotations_to_match(found)):
         return "matches --exclude-annotation"
-    if has_any(unwanted, annotations_of(draft.found.namespace)):
+    if has_any(unwanted, annotations_of(found.namespace)):
         return "its namespace matches --exclude-annotation"
     return ""
 
 
-@rule(Known.OBJECT, is_audited=False, needs_nothing=True)
-def not_included(draft: Decision, options: Options) -> str:
+@rule(Known.OBJECT, counts_in_audit=False, counts_as_applied=True)
+def not_included(found: Found, options: Options) -> str:
     """Does not match `--include-annotation`."""
     wanted = options.include_annotation
-    if wanted and not has_any(wanted, *annotations_to_match(draft.found)):
+    if wanted and not has_any(wanted, *annotations_to_match(found)):
         return "does not match --include-annotation"
     return ""
 
 
-@rule(Known.OWNER)
-def static_pod(draft: Decision, options: Options) -> str:
+@rule()
+def static_pod(ref: ObjectRef) -> str:
     """A static Pod, which the kubelet of its node manages."""
-    if draft.ref.kind == "Node":
+    if ref.kind == "Node":
         return "static Pod, managed by the kubelet of its node"
     return ""
 
 
-@rule(Known.OWNER, is_audited=False)
-def running_to_completion(draft: Decision, options: Options) -> str:
+@rule(counts_in_audit=False)
+def running_to_completion(ref: ObjectRef) -> str:
     """A Pod of a Job, which runs to completion."""
-    if draft.ref.kind == "Job" and draft.ref.group == "batch":
+    if ref.kind == "Job" and ref.group == "batch":
         return "runs to completion"
     return ""
 
 
-@rule(Known.OWNER)
-def restart_policy(draft: Decision, options: Options) -> str:
+@rule()
+def restart_policy(found: Found) -> str:
     """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
-    if any(pod.may_end for pod in draft.found.pods):
+    if any(pod.may_end for pod in found.pods):
         return "restartPolicy is not Always; replace it with the tools of its controller"
     return ""
 
 
-@rule(Known.OWNER)
-def without_controller(draft: Decision, options: Options) -> str:
+@rule()
+def without_controller(ref: ObjectRef) -> str:
     """A Pod without a controller, which nobody would create again."""
-    if not draft.ref.kind:
+    if not ref.kind:
         return "not managed by a controller; delete and recreate it manually"
     return ""
 
 
-@rule(Known.OWNER, rank=6)
-def kind_not_selected(draft: Decision, options: Options) -> str:
+@rule(Known.OWNER, place=6)
+def kind_not_selected(ref: ObjectRef, comparison: Comparison, options: Options) -> str:
     """Its kind is not selected, or has no rollouts and needs `--evict`."""
-    ref = draft.ref
     if is_selected_kind(ref, options) or options.is_question:
         return ""
-    if options.only_drifted and not draft.comparison.is_drifted:
+    if options.only_drifted and not comparison.is_drifted:
         return ""  # not compared yet, or up to date
     if is_workload(ref):
         return f"not selected; {KINDS[ref.kind].how_to_select}"
@@ -4264,75 +4322,74 @@ def kind_not_selected(draft: Decision, options: Options) -> str:
 
 
 @rule(Known.EXISTS)
-def gone(draft: Decision, options: Options) -> str:
+def gone(ref: ObjectRef, found: Found) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
-    if draft.found.stored != b"":  # not read, or it exists
+    if found.stored != b"":  # not read, or it exists
         return ""
     text = "no longer exists, or there is no permission to read it"
-    return text if is_workload(draft.ref) else f"its controller {text}"
+    return text if is_workload(ref) else f"its controller {text}"
 
 
-@rule(Known.EXISTS, is_audited=False)
-def being_deleted(draft: Decision, options: Options) -> str:
+@rule(Known.EXISTS, counts_in_audit=False)
+def being_deleted(found: Found, obj: Json, comparison: Comparison) -> str:
     """It or its namespace is being deleted."""
-    if nested(draft.found.obj, "metadata.deletionTimestamp"):
+    if nested(obj, "metadata.deletionTimestamp"):
         return "being deleted"
-    error = draft.comparison.today.error
-    if nested(draft.found.namespace, "metadata.deletionTimestamp"):
+    error = comparison.today.error
+    if nested(found.namespace, "metadata.deletionTimestamp"):
         return "its namespace is terminating"
     if error and "NamespaceTerminating" in error.causes:
         return "its namespace is terminating"
     return ""
 
 
-@rule(Known.OBJECT)
-def another_object(draft: Decision, options: Options) -> str:
+@rule()
+def another_object(ref: ObjectRef, obj: Json, options: Options) -> str:
     """Has another UID than in `--plan`: it was created again."""
-    row = options.row_of(draft.ref)
-    if row and row.uid != nested(draft.found.obj, "metadata.uid"):
+    row = options.row_of(ref)
+    if row and row.uid != nested(obj, "metadata.uid"):
         return "is another object than in the plan"
     return ""
 
 
-@rule(Known.OBJECT)
-def restarted_meanwhile(draft: Decision, options: Options) -> str:
+@rule()
+def restarted_meanwhile(obj: Json, planned: Replacement | None) -> str:
     """Restarted by another run since the plan."""
-    planned = draft.planned
     if not planned or planned.method is not Method.RESTART:
         return ""
     before = timestamps_of(planned.found.obj)
-    if set(timestamps_of(draft.found.obj)).difference(before):
+    if set(timestamps_of(obj)).difference(before):
         return "already restarted by another run"
     return ""
 
 
-@rule(Known.OBJECT, rank=2)
-def without_pods(draft: Decision, options: Options) -> str:
+@rule(Known.OBJECT, place=2)
+def without_pods(found: Found, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
-    if draft.found.sample:
+    if found.sample:
         return ""
-    return why_never_completed(draft.found, options)
+    return why_never_completed(found, options)
 
 
-@rule(Known.ALL, rank=4)
-def rejected(draft: Decision, options: Options) -> str:
+@rule(place=4)
+def rejected(comparison: Comparison) -> str:
     """The API server, a policy or a webhook rejects new Pods."""
-    if draft.comparison.verdict is not Verdict.REJECTED:
+    if comparison.verdict is not Verdict.REJECTED:
         return ""
-    return f"new Pods cannot be created: {short_reason(draft.comparison.message)}"
+    return f"new Pods cannot be created: {short_reason(comparison.message)}"
 
 
-@rule(Known.ALL)
-def unknown(draft: Decision, options: Options) -> str:
+@rule()
+def unknown(comparison: Comparison, planned: Replacement | None) -> str:
     """Not compared: the dry run had no answer, or two different ones."""
-    if draft.comparison.verdict is not Verdict.UNKNOWN:
+    if comparison.verdict is not Verdict.UNKNOWN:
         return ""
-    what = "new Pods cannot be created" if draft.planned else "not compared"
-    return f"{what}: {short_reason(draft.comparison.message)}"
+    what = "new Pods cannot be created" if planned else "not compared"
+    return f"{what}: {short_reason(comparison.message)}"
 
 
-@rule(Known.ALL)
-def would_differ(draft: Decision, options: Options) -> str:
+@rule()
+def would_differ(draft: Replacement, options: Options) -> str:
     """New Pods would not be as `--expect-image` and `--expect-annotation` say."""
     today = draft.comparison.today
     if not (options.is_question and today.view):
@@ -4343,11 +4400,11 @@ def would_differ(draft: Decision, options: Options) -> str:
     return today.unexpected and f"new Pods would have {today.unexpected}"
 
 
-@rule(Known.ALL, once=True, rank=1)
-def lost_sidecar(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, place=1)
+def lost_sidecar(ref: ObjectRef, found: Found, comparison: Comparison, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
-    found, view = draft.found, draft.comparison.today.view
-    if not view or not is_selected_kind(draft.ref, options):
+    view = comparison.today.view
+    if not view or not is_selected_kind(ref, options):
         return ""
     names = sorted(found.lost_sidecars.difference(unpacked(view)))
     if not names:
@@ -4359,22 +4416,22 @@ def lost_sidecar(draft: Decision, options: Options) -> str:
     return f"{text}, and new ones would not get it; {hint} annotation {key} with its next release"
 
 
-def is_needed(draft: Decision, options: Options) -> bool:
+def is_needed(draft: Replacement, planned: Replacement | None, options: Options) -> bool:
     """Return whether a workload needs a rollout; of one that was planned, that is known."""
-    if draft.planned:
+    if planned:
         return True
     if options.only_drifted:
         return draft.comparison.is_drifted
     return bool(draft.old_pods or draft.kept_pods)
 
 
-@rule(Known.ALL, once=True, rank=3)
-def incomplete_rollout(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, place=3)
+def incomplete_rollout(draft: Replacement, planned: Replacement | None, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
     # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
     # new ones, and differ, it is unhealthy like any other.
-    if is_needed(draft, options):
-        if is_repair(draft):
+    if is_needed(draft, planned, options):
+        if is_repair(draft, planned):
             return ""
         reason = why_incomplete(draft.found)
         if reason and ("Progressing", "False") in conditions_of(draft.found.obj):
@@ -4388,44 +4445,47 @@ def incomplete_rollout(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.ALL, once=True, rank=5)
-def losing_sidecar(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, place=5)
+def losing_sidecar(draft: Replacement, planned: Replacement | None, options: Options) -> str:
     """New Pods would not have the sidecar."""
-    view = draft.comparison.today.view
-    if not (view and is_needed(draft, options)):  # that of a Pod without sidecars is not empty
+    comparison = draft.comparison
+    view = comparison.today.view
+    if not (
+        view and is_needed(draft, planned, options)
+    ):  # that of a Pod without sidecars is not empty
         return ""
     if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
         return ""  # nothing_to_replace says so
-    lost = sidecars_lost_by(draft.planned or draft, unpacked(view), options)
+    lost = sidecars_lost_by(planned or draft, unpacked(view), options)
     if not lost:
         return ""
-    if draft.planned:
+    if planned:
         return f"new Pods would not have the sidecar {join_words(lost)}; {CHECK_INJECTOR}"
     text = f"would lose the sidecar {join_words(lost)}"
-    if draft.comparison.added:
-        text += f" and get {join_words(draft.comparison.added)}"
+    if comparison.added:
+        text += f" and get {join_words(comparison.added)}"
     return f"{text}; {CHECK_INJECTOR}"
 
 
-@rule(Known.ALL, once=True)
-def another_sidecar(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False)
+def another_sidecar(ref: ObjectRef, comparison: Comparison, options: Options) -> str:
     """New Pods would get another sidecar than in `--plan`."""
-    row = options.row_of(draft.ref)
-    if row and row.sidecar_hash not in ("", hash_of(draft.comparison.today)):
+    row = options.row_of(ref)
+    if row and row.sidecar_hash not in ("", hash_of(comparison.today)):
         return "new Pods would get another sidecar than in the plan"
     return ""
 
 
-@rule(Known.ALL, once=True, is_audited=False, needs_nothing=True)
-def up_to_date(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, counts_in_audit=False, counts_as_applied=True)
+def up_to_date(draft: Replacement, planned: Replacement | None, options: Options) -> str:
     """Needs no rollout. Listed only if it is a row of `--plan`."""
-    if not is_needed(draft, options):
+    if not is_needed(draft, planned, options):
         return "needs no rollout"
     return ""
 
 
-@rule(Known.ALL, rank=7)
-def wrong_method(draft: Decision, options: Options) -> str:
+@rule(place=7)
+def wrong_method(draft: Replacement) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
     if draft.method is Method.EVICT and draft.ref.kind == "Deployment" and not is_paused(obj):
@@ -4443,8 +4503,8 @@ def wrong_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.ALL, once=True, rank=8)
-def degraded(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, place=8)
+def degraded(draft: Replacement) -> str:
     """A restart would stop another Pod, or wait for an unready one; use `--evict`."""
     if draft.method is not Method.RESTART:
         return ""
@@ -4457,16 +4517,16 @@ def degraded(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.ALL, once=True, rank=9)
-def unhealthy(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, place=9)
+def unhealthy(draft: Replacement, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
     if options.skip_unhealthy and draft.problem and not draft.found.pods_that_lost:
         return f"unhealthy: {draft.problem}"
     return ""
 
 
-@rule(Known.ALL, once=True, needs_nothing=True)
-def below_partition(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, counts_as_applied=True)
+def below_partition(draft: Replacement) -> str:
     """All its old Pods are below the partition of its StatefulSet."""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
     if draft.kept_pods and not draft.old_pods:
@@ -4474,8 +4534,8 @@ def below_partition(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.ALL, once=True, needs_nothing=True)
-def nothing_to_replace(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, counts_as_applied=True)
+def nothing_to_replace(draft: Replacement, options: Options) -> str:
     """No Pod needs to be replaced anymore, or all were created after the cutoff."""
     found = draft.found
     if draft.old_pods:
@@ -4493,8 +4553,8 @@ def nothing_to_replace(draft: Decision, options: Options) -> str:
     return "already up to date"
 
 
-@rule(Known.ALL)
-def changed_in_place(draft: Decision, options: Options) -> str:
+@rule()
+def changed_in_place(draft: Replacement) -> str:
     """A SidecarSet manages its images, or by now not only images differ."""
     # OpenKruise would change an image back, in place (tested with 1.8.3).
     if draft.method is not Method.IN_PLACE:
@@ -4507,8 +4567,8 @@ def changed_in_place(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.ALL, once=True)
-def pending_template(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False)
+def pending_template(draft: Replacement) -> str:
     """Replacing its Pods may also roll out a change of its Pod template."""
     # A Pod comes back as the template of its owner is now.
     ref, obj = draft.ref, draft.found.obj
@@ -4525,8 +4585,8 @@ def pending_template(draft: Decision, options: Options) -> str:
     return ""  # the ReplicaSet of a paused Deployment, or of another controller, keeps its template
 
 
-@rule(Known.ALL)
-def another_method(draft: Decision, options: Options) -> str:
+@rule()
+def another_method(draft: Replacement, options: Options) -> str:
     """Its Pods would be replaced in another way than in `--plan`."""
     row = options.row_of(draft.ref)
     if row and row.method is not draft.method:
@@ -4534,8 +4594,8 @@ def another_method(draft: Decision, options: Options) -> str:
     return ""
 
 
-@rule(Known.ALL, once=True, rank=10)
-def has_downtime(draft: Decision, options: Options) -> str:
+@rule(before_each_pod=False, place=10)
+def has_downtime(draft: Replacement, options: Options) -> str:
     """All its Pods may be away at once, with `--skip-downtime`."""
     if options.skip_downtime and draft.downtime:
         return "its rollout is downtime: all its Pods may be away at once"
@@ -4562,7 +4622,7 @@ def new_pods(found: Found) -> list[LivePod]:
     return [pod for pod in pods if pod.revision and revisions == {pod.revision}]
 
 
-def is_repair(draft: Decision) -> bool:
+def is_repair(draft: Replacement, planned: Replacement | None) -> bool:
     """Return whether only a restart heals an incomplete rollout, whoever began it.
 
     A new Pod is stuck because of a sidecar that differs from what would be injected today, or it
@@ -4572,7 +4632,7 @@ def is_repair(draft: Decision) -> bool:
     today, lost = draft.comparison.today, draft.found.pods_that_lost
     new = new_pods(draft.found)
     if not today.view:
-        return not draft.planned and any(pod.stuck or pod.name in lost for pod in new)
+        return not planned and any(pod.stuck or pod.name in lost for pod in new)
     for pod in new:
         if pod.name in lost:
             return True
@@ -4656,7 +4716,7 @@ def annotations_to_match(found: Found) -> list[Labels]:
     return [annotations_of(obj), template_annotations(obj)]
 
 
-def kept_by_partition(decision: Decision) -> str:
+def kept_by_partition(decision: Replacement) -> str:
     kept = count_of(len(decision.kept_pods), "old Pod")
     return f"partition {partition_of(decision.found.obj)} keeps {kept}"
 
@@ -4727,7 +4787,7 @@ def find_workloads(
     merged = {ref: merge(ref, group) for ref, group in groups.items()}
     selected = []
     for found in merged.values():
-        if not decide(found, NOT_COMPARED, options, Known.OWNER).reason:
+        if not decide_early(found, options, Known.OWNER).reason:
             selected.append(found)
     for found, stored in in_parallel(selected, partial(read_object, cluster, objects)):
         merged[found.ref] = replace(found, stored=stored)
@@ -4855,7 +4915,7 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
     return packed_object(obj)
 
 
-def in_rollout_order(decisions: Collection[Decision]) -> list[Decision]:
+def in_rollout_order(decisions: Collection[Replacement]) -> list[Replacement]:
     """Return the workloads in rollout order: by risk, those with downtime last.
 
     Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
@@ -4900,11 +4960,13 @@ def decide_all(
 
     Without it, only an answer tells which incomplete rollout a restart would repair.
     """
-    known = Known.OBJECT if options.only_drifted else Known.ALL
-    decided = {found.ref: decide(found, NOT_COMPARED, options, known) for found in everything}
+    decided: dict[ObjectRef, Decision] = {}
     asked = []
-    for decision in decided.values():
-        found = decision.found
+    for found in everything:
+        decision = decide_early(found, options, Known.OBJECT)
+        if not options.only_drifted:
+            decision = decide(found, NOT_COMPARED, options)
+        decided[found.ref] = decision
         if decision.reason:
             continue
         has_stuck = any(pod.stuck for pod in found.pods)
@@ -4928,7 +4990,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     needs_evict = False
     for decision in decided.values():
         skips += skips_of(decision)
-        if not decision.code:
+        if isinstance(decision, Replacement) and not decision.code:
             to_roll_out.append(decision)
             continue
         if decision.code == "not_named":
@@ -4941,7 +5003,10 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             continue  # the last is red by itself
         if why_never_completed(decision.found, options):
             never_completed.append(decision.ref)
-    compared = [row for row in decided.values() if row.comparison.verdict != Verdict.NOT_COMPARED]
+    compared = []
+    for row in decided.values():
+        if isinstance(row, Replacement) and row.comparison.verdict is not Verdict.NOT_COMPARED:
+            compared.append(row)
     asked = [row for row in compared if answer_of(row) != "not_asked"]
     injector, is_injector_down = injector_problem(asked, options)
     to_roll_out = in_rollout_order(to_roll_out)
@@ -4962,7 +5027,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     )
 
 
-def services_of(workload: Decision) -> list[tuple[str, str]]:
+def services_of(workload: Replacement) -> list[tuple[str, str]]:
     """Return namespace and name of the Services of a workload; empty if they are not known."""
     found = workload.found
     return [(found.ref.namespace, name) for name in found.services or ()]
@@ -5079,11 +5144,14 @@ def pod_codes(
 
     `code` says why those are left that are to be replaced: in the plan, an outcome or a rule.
     """
+    codes: dict[str, tuple[str, Collection[str]]] = {}
     if not options.only_drifted:  # their age counts
         cutoff = options.cutoff_of(decision.ref)
-        old = [pod.name for pod in pods if pod.sidecars and pod.created < cutoff]
-        kept = decision.kept_pods
-        return {name: ("below_partition" if name in kept else code, ()) for name in old}
+        for pod in pods:
+            if pod.sidecars and pod.created < cutoff:
+                is_kept = is_below_partition(decision.found.obj, pod.name)
+                codes[pod.name] = "below_partition" if is_kept else code, ()
+        return codes
     if decision.code == "lost_sidecar":  # new ones would not get it; the others have it
         lost = {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
         others = {pod.name: ("losing_sidecar", ()) for pod in pods if pod.sidecars}
@@ -5092,7 +5160,7 @@ def pod_codes(
         return {pod.name: (code, ()) for pod in pods if code != UP_TO_DATE}
     if code == UP_TO_DATE:
         code = DRIFTED
-    codes: dict[str, tuple[str, Collection[str]]] = {}
+    planned_pods = decision.old_pods if isinstance(decision, Replacement) else ()
     for pod in pods:
         if pod.unexpected[0] == "not_restarted":
             codes[pod.name] = "not_restarted", ()
@@ -5100,7 +5168,7 @@ def pod_codes(
         own = code
         if is_below_partition(decision.found.obj, name):
             own = "below_partition"
-        elif code == IN_THE_PLAN and name not in decision.old_pods:
+        elif code == IN_THE_PLAN and name not in planned_pods:
             own = DRIFTED
         codes[name] = own, containers
     return codes
@@ -5429,7 +5497,7 @@ class Work:
     carry_out: ClassVar[Callable[..., Result]]  # EndedError if there is nothing to do
 
     def __init__(
-        self, rollouts: Rollouts, planned: Decision, tell: Tell, earlier: Result | None = None
+        self, rollouts: Rollouts, planned: Replacement, tell: Tell, earlier: Result | None = None
     ) -> None:
         self.rollouts = rollouts
         self.cluster = rollouts.cluster
@@ -5492,39 +5560,35 @@ class Work:
 
     # Deciding again, by what is in the cluster now
 
-    def decide_again(
-        self,
-        obj: Json | None = None,
-        pods: Iterable[Json] | None = None,
-        known: Known = Known.ALL,
-        again: bool = False,
-    ) -> Decision:
-        """Return the decision on what was found, with the object and Pods that were read again.
+    def note_object(self, obj: Json) -> None:
+        """Note the workload as it was read again, and its namespace if a rule asks for it."""
+        self.found = replace(self.found, stored=packed_object(obj))
+        if asks_namespaces(self.options):
+            namespace = self.cluster.namespace(self.ref.namespace)
+            self.found = replace(self.found, namespace=namespace)
+
+    def decide_again(self, pods: Iterable[Json] | None = None) -> Replacement:
+        """Return the decision on what was read, with the Pods that were read again.
 
         EndedError if it is no longer to be rolled out, or if its Pods would not come back or would
         lose the sidecar.
         """
-        if obj is not None:
-            self.found = replace(self.found, stored=packed_object(obj))
-            if asks_namespaces(self.options):
-                namespace = self.cluster.namespace(self.ref.namespace)
-                self.found = replace(self.found, namespace=namespace)
         if pods is not None:
             self.found = replace(self.found, pods=self.live_pods(pods))
-        comparison = Comparison(today=self.today)
-        if known is Known.ALL:
-            comparison = compare(self.found, self.today, self.options)
-        decision = decide(self.found, comparison, self.options, known, self.planned, again)
+        comparison = compare(self.found, self.today, self.options)
+        self.decision = decide(self.found, comparison, self.options, self.planned)
+        self.require_possible(self.decision)
+        return self.decision
+
+    def require_possible(self, decision: Decision) -> None:
+        """Raise EndedError if a workload is no longer to be rolled out."""
         if decision.code in IMPOSSIBLE:
             stop_reason = ""
             if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
                 stop_reason = f"new Pods of {self.ref} would not have the sidecar"
             raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
-        if known is Known.ALL and not again:
-            self.decision = decision
         if decision.reason:
             raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
-        return decision
 
     def ask_again(self, obj: Json, sample: Json) -> None:
         """Ask what would be created now. An answer that says nothing about the Pod is ignored."""
@@ -5552,7 +5616,7 @@ class Work:
         Or if it was created again, for example by `kubectl replace --force`: it may have adopted
         old Pods. Not by the other rules: the annotations of its template are our own by now.
         """
-        decision = decide(self.found, NOT_COMPARED, self.options, Known.EXISTS)
+        decision = decide_early(self.found, self.options, Known.EXISTS)
         if decision.reason:
             raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
         if nested(self.obj, "metadata.uid") != uid:
@@ -5855,7 +5919,8 @@ class Restart(Work):
 
         `is_asked`: the last answer was about the same spec.
         """
-        self.decide_again(obj, known=Known.OBJECT)
+        self.note_object(obj)
+        self.require_possible(decide_early(self.found, self.options, Known.OBJECT, self.planned))
         if not is_asked:
             self.ask_again(obj, unpacked(self.found.sample))
         own = not_ending(self.cluster.pods_of(self.ref, obj))
@@ -6048,7 +6113,7 @@ def repair_hint(obj: Json, progress: Progress) -> str:
     return ""
 
 
-def reason_for(decision: Decision, options: Options) -> str:
+def reason_for(decision: Replacement, options: Options) -> str:
     """Return the reason of a rollout for people: of a person, or what changes, without values."""
     if options.rollout_reason != DEFAULT_REASON:
         return options.rollout_reason
@@ -6106,7 +6171,7 @@ def restart_of(before: Json, pod: Json) -> str:
     return ""
 
 
-def failure_of(planned: Decision, error: Exception, is_begun: bool) -> Result:
+def failure_of(planned: Replacement, error: Exception, is_begun: bool) -> Result:
     """Return a failed result, or one not started if the API server is unavailable."""
     message = str(error) or repr(error)
     if not isinstance(error, ApiError):
@@ -6277,7 +6342,11 @@ class PodByPod(Work):
         obj = self.owner_obj
         if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
-        decision = self.decide_again(obj, pods, again=True)
+        self.note_object(obj)
+        self.found = replace(self.found, pods=self.live_pods(pods))
+        comparison = compare(self.found, self.today, self.options)
+        decision = decide(self.found, comparison, self.options, self.planned, before_each_pod=True)
+        self.require_possible(decision)
         return [pod for pod in pods if name_of(pod) in decision.old_pods]
 
     def read(self) -> None:
@@ -6800,7 +6869,7 @@ class Rollouts:
     # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
     proven: threading.Event = field(default_factory=threading.Event)
 
-    def result_of(self, planned: Decision, tell: Tell, earlier: Result | None = None) -> Result:
+    def result_of(self, planned: Replacement, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
         started = time.monotonic() - (earlier.seconds if earlier else 0)
         work = METHODS[planned.method](self, planned, tell, earlier)
@@ -6826,7 +6895,7 @@ class Rollouts:
 class Task:
     """What a worker carries out: a rollout, or a last check of one that was not complete."""
 
-    planned: Decision
+    planned: Replacement
     result: Result | None = None  # the latest; one that may still complete is checked again
     started: float = 0.0  # monotonic
     line: str = ""  # the latest that its worker told
@@ -6873,7 +6942,7 @@ class Scheduler:
                 result = replace(failure_of(task.planned, error, True), is_begun=True)
             self.ended.put((task, result))
 
-    def run(self, plan: Iterable[Decision]) -> None:
+    def run(self, plan: Iterable[Replacement]) -> None:
         """Roll out the plan; report a result for each workload.
 
         What timed out is rechecked at the end. What waits behind the Service of a late one starts
@@ -7068,7 +7137,7 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     return lines
 
 
-def difference_lines(decision: Decision) -> list[str]:
+def difference_lines(decision: Replacement) -> list[str]:
     """Return what differs: images, containers added or removed, where they stand, and the rest."""
     ranks = {("image",): 0, (): 1, ("position",): 2}
     differences = sorted(decision.differences, key=lambda row: ranks.get(row.path[1:], 3))
@@ -7096,7 +7165,7 @@ def counts_as_applied(result: Result) -> bool:
     if result.outcome is Outcome.NOT_STARTED:
         return result.code in ("max_rollouts", "interrupted")
     if result.outcome is Outcome.SKIPPED:
-        return needs_nothing(result.code)
+        return code_counts_as_applied(result.code)
     return result.outcome is not Outcome.INTERRUPTED
 
 
@@ -7138,7 +7207,7 @@ class Totals:
         for pod in self.leftovers:
             if self.plan.is_injector_down and pod.code == "losing_sidecar":
                 continue  # its dry run says nothing
-            if is_audited(pod.code):
+            if counts_in_audit(pod.code):
                 counts[DRIFTED if pod.code == IN_THE_PLAN else pod.code] += 1
         counts["without_pods"] += self.skips("without_pods")
         return +counts
@@ -7202,7 +7271,10 @@ class Totals:
             failures["of_an_earlier_run"] += len(self.plan.never_completed)
             rows = set(self.options.plan or ()).difference(self.plan.never_completed)
             for skip in self.plan.skips:
-                is_over = needs_nothing(skip.code) or skip.code in ("not_selected", "lost_sidecar")
+                is_over = code_counts_as_applied(skip.code) or skip.code in (
+                    "not_selected",
+                    "lost_sidecar",
+                )
                 if skip.subject in rows and not is_over:
                     failures["not_applied"] += 1
         if self.options.fail_on_drift:
@@ -7336,7 +7408,7 @@ class Report:
         lines = [f"{title}:"]
 
         def order(skip: Skip) -> tuple[int, bool, Skip]:
-            return rank_of(skip.code), skip.subject not in self.letters, skip
+            return place_of(skip.code), skip.subject not in self.letters, skip
 
         in_order = sorted(skips, key=order)
         by_reason = group_by(in_order, lambda skip: skip.reason)
@@ -7500,7 +7572,7 @@ class Report:
         if names:
             self.print(f"Ignored, because it is different in each new Pod: {join_words(names)}", "")
 
-    def table(self, workloads: Sequence[Decision]) -> list[str]:
+    def table(self, workloads: Sequence[Replacement]) -> list[str]:
         """Return the plan in the order given, a line for each workload."""
         refs = [workload.ref for workload in workloads]
         sidecars = ["SIDECAR"]
@@ -7536,7 +7608,7 @@ class Report:
                 return short
         return kind
 
-    def notes(self, workload: Decision) -> str:
+    def notes(self, workload: Replacement) -> str:
         """Return what is special about a workload of the plan."""
         notes = []
         if workload.state is State.NO_SERVICE:
@@ -7690,9 +7762,9 @@ class Report:
                 code, containers = codes.get(pod.name, ("", ()))
                 if pod.sidecars or containers:
                     self.census[shown_sidecar(pod.sidecars, containers)][code] += 1
-                if is_audited(code) and (pod.sidecars or containers):
+                if counts_in_audit(code) and (pod.sidecars or containers):
                     self.totals.checked += 1
-                is_listed = is_audited(code) or bool(
+                is_listed = counts_in_audit(code) or bool(
                     pod.sidecars and (options.plan or options.is_question)
                 )
                 if code and options.only_drifted and is_listed:

@@ -418,7 +418,7 @@ def counts(matched: int, updated: int, ready: int, lost: int = 0, not_created: i
 
 
 def a_workload(tool: ModuleType, name: str = "web", **fields):
-    """A Decision to roll out a workload with one Pod; fields are of it, or of what it is made of."""
+    """A decision to roll out a workload with one Pod; fields are of it, or of what it is made of."""
 
     def make(kind, **values):
         names = {field.name for field in dataclasses.fields(kind)} & fields.keys()
@@ -437,7 +437,7 @@ def a_workload(tool: ModuleType, name: str = "web", **fields):
     for field, value in {"state": tool.State.NO_SERVICE, "total_pods": 1}.items():
         fields.setdefault(field, value)
     fields.setdefault("old_pods", (f"{name}-0",))
-    decision = make(tool.Decision, found=found, comparison=comparison)
+    decision = make(tool.Replacement, found=found, comparison=comparison)
     assert not fields, fields
     return decision
 
@@ -447,7 +447,7 @@ def a_ref(tool: ModuleType, kind: str, namespace: str, name: str, group: str = "
 
 
 def a_result(tool: ModuleType, planned, outcome: str, *parts, **fields):
-    """A Result of a Decision; the outcome by its name."""
+    """A Result of a decision; the outcome by its name."""
     return tool.Result(planned, tool.Outcome[outcome], *parts, **fields)
 
 

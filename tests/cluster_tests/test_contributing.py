@@ -38,9 +38,9 @@ ADDED = {
     ),
     "an option's field": ("    skip_downtime: bool\n", "    skip_single: bool\n"),
     "a reason to skip": (
-        "@rule(Known.ALL, rank=4)\ndef rejected",
-        """@rule(Known.ALL)
-def single_pod(draft: Decision, options: Options) -> str:
+        "@rule(place=4)\ndef rejected",
+        """@rule()
+def single_pod(draft: Replacement, options: Options) -> str:
     \"\"\"Has one Pod, with `--skip-single`.\"\"\"
     return "has one Pod" if options.skip_single and draft.total_pods == 1 else ""
 

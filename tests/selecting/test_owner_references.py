@@ -86,4 +86,4 @@ def test_a_config_map_of_such_a_name_does_not_exist(tool):
     cluster = tool.Cluster.__new__(tool.Cluster)
     found = cluster.config_change(ref)
     assert isinstance(found, tool.ApiError)
-    assert found.meaning is tool.Meaning.ABSENT
+    assert found.meaning.name == "ABSENT"

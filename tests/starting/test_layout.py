@@ -85,8 +85,8 @@ def test_only_decide_asks_rules(tool):
             asked += sorted((names_of(node, ast.Load) - local) & tool.RULES.keys())
     assert asked == []
     users = [n.name for n in TREE.body if "RULES" in names_of(n, ast.Load) and hasattr(n, "name")]
-    codes = ["is_audited", "rank_of", "needs_nothing"]
-    assert users == ["rule", *codes, "decide", "make_plan"]
+    codes = ["counts_in_audit", "place_of", "code_counts_as_applied"]
+    assert users == ["rule", *codes, "first_reason", "make_plan"]
 
 
 def test_the_table_of_codes_is_that_of_the_rules(tool):
