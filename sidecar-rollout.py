@@ -187,33 +187,48 @@ SCHEDULED = (
 )
 
 
-class Kind(NamedTuple):
-    """A kind of workload, or an owner of Pods whose template can be read."""
+STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+ROLLOUT_STATUS = ("rollout", "status")  # of kubectl
 
-    group: str
+
+class Kind(NamedTuple):
+    """An owner of Pods whose Pod template can be read, and how it is restarted, if it can be."""
+
+    api: str  # path and version
     plural: str
-    how_to_select: str = ""  # a hint; empty: it is no workload, and has no rollouts
+    how_to_select: str = ""  # a hint; empty: it is not listed, as only Pods lead to it
+    wait: Names = ()  # the words of kubectl that wait for its rollout; empty: it has none
+    patch_type: str = STRATEGIC_MERGE
+    has_replica_sets: bool = False  # which own its Pods
     counts: Names = REPLICAS  # where Pods are counted: desired, available, current, updated
 
     @property
-    def path(self) -> str:
-        return f"/apis/{self.group}/v1" if self.group else CORE
+    def group(self) -> str:
+        return "" if self.api == CORE else self.api.split("/")[2]
 
     @property
     def resource(self) -> str:
+        """Return `deployments.apps`, as permissions name it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+APPS = "/apis/apps/v1"
 KINDS = {
-    "Deployment": Kind("apps", "deployments", "remove --exclude-deployment"),
-    "StatefulSet": Kind("apps", "statefulsets", "add --include-statefulset"),
-    "DaemonSet": Kind("apps", "daemonsets", "add --include-daemonset", SCHEDULED),
-    "ReplicaSet": Kind("apps", "replicasets"),
-    "ReplicationController": Kind("", "replicationcontrollers"),
+    "Deployment": Kind(
+        APPS,
+        "deployments",
+        "remove --exclude-deployment",
+        ROLLOUT_STATUS,
+        has_replica_sets=True,
+    ),
+    "StatefulSet": Kind(APPS, "statefulsets", "add --include-statefulset", ROLLOUT_STATUS),
+    "DaemonSet": Kind(
+        APPS, "daemonsets", "add --include-daemonset", ROLLOUT_STATUS, counts=SCHEDULED
+    ),
+    "ReplicaSet": Kind(APPS, "replicasets"),
+    "ReplicationController": Kind(CORE, "replicationcontrollers"),
 }
-WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)
-# Their Pods can only be evicted
-WITHOUT_ROLLOUTS = tuple(name for name in KINDS if name not in WORKLOADS)
+WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)  # that are listed
 
 
 class Sidecar(NamedTuple):
@@ -731,14 +746,32 @@ def template_annotations(workload: Json) -> dict[str, str]:
     return annotations_of(nested(workload, "spec.template"))
 
 
-def has_template(owner: ObjectRef) -> bool:
+def row_of(ref: ObjectRef) -> Kind | None:
+    """Return the row of KINDS; None for custom resources, also of a kind with the same name."""
+    row = KINDS.get(ref.kind)
+    return row if row and row.group == ref.group else None
+
+
+def has_template(ref: ObjectRef) -> bool:
     """Return whether its Pod template can be read; custom resources have it in other fields."""
-    return owner.kind in KINDS and owner.group == KINDS[owner.kind].group
+    return row_of(ref) is not None
 
 
-def is_workload(ref: ObjectRef) -> bool:
-    """Return whether it is one of Kubernetes' own workloads; OpenKruise has the same kinds."""
-    return ref.kind in WORKLOADS and has_template(ref)
+def has_rollout(ref: ObjectRef) -> bool:
+    """Return whether it can be restarted, and waited for."""
+    row = row_of(ref)
+    return bool(row and row.wait)
+
+
+def is_listed(ref: ObjectRef) -> bool:
+    """Return whether objects of its kind are listed, and so known also without Pods."""
+    row = row_of(ref)
+    return bool(row and row.how_to_select)
+
+
+def have_replica_sets(kinds: Iterable[str]) -> bool:
+    """Return whether Pods of one of the kinds belong to ReplicaSets."""
+    return any(KINDS[kind].has_replica_sets for kind in kinds)
 
 
 def controller_reference(obj: Json) -> Json:
@@ -998,7 +1031,8 @@ class Counts(NamedTuple):
 
 def counts_of(ref: ObjectRef, obj: Json) -> Counts:
     """Return how many Pods a workload states; 0 is absent in its status."""
-    paths = KINDS[ref.kind].counts if has_template(ref) else REPLICAS
+    row = row_of(ref)
+    paths = row.counts if row else REPLICAS
     return Counts(*(nested(obj, path) or 0 for path in paths))
 
 
@@ -1408,7 +1442,7 @@ class Found:
     @property
     def subjects(self) -> list[ObjectRef]:
         """Return what is named if it is skipped: it, or the Pods of an owner that was not read."""
-        if is_workload(self.ref) or self.stored:
+        if is_listed(self.ref) or self.stored:
             return [self.ref]
         return [ObjectRef("Pod", self.ref.namespace, pod.name) for pod in self.pods]
 
@@ -1446,7 +1480,7 @@ class Found:
     @property
     def controller(self) -> ObjectRef | None:
         """Return the owner of a workload, such as a Prometheus, which may revert changes."""
-        if not is_workload(self.ref):
+        if not has_rollout(self.ref):
             return None
         return controller_of(self.obj)
 
@@ -2444,7 +2478,6 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
 
 JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 PAGE = 500
 # Kept to the end: a daemon thread that frees connections while Python exits ends in a traceback
 POOLS: list[Any] = []
@@ -2612,6 +2645,7 @@ class Cluster:
         body: Json | None = None,
         query: Json | None = None,
         accept: str = JSON_TYPE,
+        content_type: str = JSON_TYPE,
         asked: Asked = Asked.READ,
         or_forbidden: bool = False,
     ) -> bytes:
@@ -2627,7 +2661,7 @@ class Cluster:
         rejected = None
         for attempt in itertools.count():
             token = self.connection.authorization(deadline, rejected)
-            headers = self.headers(method, token, accept)
+            headers = self.headers(token, accept, content_type)
             answer = self.send(method, path, body, query, headers, deadline, asked)
             if isinstance(answer, bytes):
                 return answer
@@ -2683,13 +2717,13 @@ class Cluster:
             return bytes(response.data)
         return api_error(response, asked)
 
-    def headers(self, method: str, token: str, accept: str) -> dict[str, str]:
+    def headers(self, token: str, accept: str, content_type: str) -> dict[str, str]:
         """Return the headers of a request."""
         headers = {
             "Accept": accept,
             "Accept-Encoding": "gzip",  # from 128 KB; lists shrink to a tenth
             "User-Agent": f"{FIELD_MANAGER}/{VERSION}",
-            "Content-Type": STRATEGIC_MERGE if method == "PATCH" else JSON_TYPE,
+            "Content-Type": content_type,
         }
         if token:
             headers["Authorization"] = token
@@ -2756,7 +2790,7 @@ class Cluster:
             if has_ended(pod):
                 continue
             controller, uid = controller_of(pod), controller_uid(pod)
-            if controller and controller.kind == "ReplicaSet" and owner.kind == "Deployment":
+            if controller and controller.kind == "ReplicaSet" and controller != owner:
                 if controller not in self.controller_uids:
                     self.controller_uids[controller] = controller_uid(self.metadata_of(controller))
                 uid = self.controller_uids[controller]
@@ -2841,8 +2875,14 @@ class Cluster:
                     spec[key].append({"name": name, "image": images[name]})
         body = {"metadata": {"uid": metadata["uid"]}, "spec": spec}
         ref = ObjectRef("Pod", metadata["namespace"], metadata["name"])
+        return self.patch(ref, body, STRATEGIC_MERGE)
+
+    def patch(self, ref: ObjectRef, body: Json, content_type: str) -> Json:
+        """Patch an object once, and return it. ApiError."""
         query = {"fieldManager": FIELD_MANAGER}
-        data = self.request("PATCH", path_of(ref), query=query, body=body, asked=Asked.WRITE)
+        data = self.request(
+            "PATCH", path_of(ref), body, query, JSON_TYPE, content_type, Asked.WRITE
+        )
         return decode_object(data)
 
     def pod_named(self, namespace: str, name: str) -> Json:
@@ -2920,10 +2960,7 @@ class Cluster:
             "metadata": {"resourceVersion": version},
             "spec": {"template": {"metadata": {"annotations": annotations}}},
         }
-        query = {"fieldManager": FIELD_MANAGER}
-        decode_object(
-            self.request("PATCH", path_of(ref), query=query, body=body, asked=Asked.WRITE)
-        )
+        self.patch(ref, body, KINDS[ref.kind].patch_type)
 
     def user(self) -> str:
         """Return this user's name; empty if the API server does not tell (before 1.28)."""
@@ -3024,7 +3061,7 @@ def path_of(ref: ObjectRef) -> str:
         return ""
     path, plural = CORE, f"{ref.kind.lower()}s"
     if ref.kind in KINDS:
-        path, plural = KINDS[ref.kind].path, KINDS[ref.kind].plural
+        path, plural = KINDS[ref.kind].api, KINDS[ref.kind].plural
     return f"{path}/namespaces/{ref.namespace}/{plural}/{ref.name}"
 
 
@@ -3285,7 +3322,7 @@ def needed_permissions(options: Options) -> list[str]:
     needed = ["list pods"]
     verbs = ("get", "list", "patch", "watch") if options.confirm else ("get", "list")
     needed += [f"{verb} {KINDS[kind].resource}" for kind in options.kinds for verb in verbs]
-    if "Deployment" in options.kinds:
+    if have_replica_sets(options.kinds):
         needed.append("get replicasets.apps")
     if asks_namespaces(options):
         needed.append("get namespaces")
@@ -3930,11 +3967,11 @@ def template_source(cluster: Cluster, found: Found, or_forbidden: bool = False) 
     """
     obj = found.obj
     owner, *others = found.owners
-    if is_workload(found.ref) and not is_paused(obj):
+    if has_rollout(found.ref) and not is_paused(obj):
         return obj
     if others:
         raise ApiError(Reply.UNUSABLE, f"its Pods belong to {len(others) + 1} {owner.kind}s")
-    if found.ref.kind == "Deployment":  # paused
+    if has_rollout(found.ref):  # a paused Deployment
         obj = cluster.workload(owner, or_forbidden)
     if "spec" not in nested(obj, "spec.template"):
         text = f"the Pod template of {owner.kind_and_group} cannot be read"
@@ -4209,7 +4246,7 @@ def method_for(found: Found, comparison: Comparison, options: Options) -> Method
     if not options.evict:
         return Method.RESTART
     obj = found.obj
-    if is_paused(obj) or is_on_delete(obj) or not is_workload(found.ref):
+    if is_paused(obj) or is_on_delete(obj) or not has_rollout(found.ref):
         return Method.EVICT
     if is_degraded(found) or found.waits_for_lost_pod:
         return Method.EVICT
@@ -4243,7 +4280,7 @@ def old_and_kept(
 
 def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
     """Return whether a kind is selected. The Pods of others can only be evicted."""
-    if is_workload(ref):
+    if is_listed(ref):
         return ref.kind in options.kinds
     return options.evict
 
@@ -4315,7 +4352,7 @@ def kind_not_selected(ref: ObjectRef, comparison: Comparison, options: Options) 
         return ""
     if options.only_drifted and not comparison.is_drifted:
         return ""  # not compared yet, or up to date
-    if is_workload(ref):
+    if is_listed(ref):
         return f"not selected; {KINDS[ref.kind].how_to_select}"
     hint = "use --evict, or restart it with that controller's tools"
     return f"managed by {ref.kind_and_group}, which has no rollouts; {hint}"
@@ -4327,7 +4364,7 @@ def gone(ref: ObjectRef, found: Found) -> str:
     if found.stored != b"":  # not read, or it exists
         return ""
     text = "no longer exists, or there is no permission to read it"
-    return text if is_workload(ref) else f"its controller {text}"
+    return text if is_listed(ref) else f"its controller {text}"
 
 
 @rule(Known.EXISTS, counts_in_audit=False)
@@ -4576,7 +4613,7 @@ def pending_template(draft: Replacement) -> str:
     if is_on_delete(obj):
         on_wanted_nodes = len(draft.found.pods) - misscheduled(obj)
         is_pending = counts_of(ref, obj).updated < on_wanted_nodes or not is_observed(obj)
-    elif ref.kind in WITHOUT_ROLLOUTS and has_template(ref):
+    elif has_template(ref) and not has_rollout(ref):
         # Its status counts no updated Pods: only a spec that was never changed is that of its Pods.
         is_pending = nested(obj, "metadata.generation") != 1
     if is_pending and draft.method is Method.EVICT:
@@ -4654,7 +4691,7 @@ def why_incomplete(found: Found) -> str:
         return "its rollout is not complete: its latest spec has not been observed"
     revision = nested(obj, "status.currentRevision")  # of a StatefulSet
     is_done = revision and revision == nested(obj, "status.updateRevision")
-    if not is_workload(found.ref) or is_done:
+    if not has_rollout(found.ref) or is_done:
         return ""
     if counts.current - counts.updated <= partition_of(obj):
         return ""
@@ -4827,7 +4864,7 @@ def read_lists(
     for kind in sorted(kinds):
         try:
             row = KINDS[kind]
-            for obj in cluster.items(row.path, row.plural, namespaces, or_forbidden=True):
+            for obj in cluster.items(row.api, row.plural, namespaces, or_forbidden=True):
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if is_included(ref.namespace, options):
                     scan.workloads.add(ref)
@@ -4881,13 +4918,13 @@ def controllers_of(
     """Return the controllers of ReplicaSets and the like, unless a Deployment has the implied name
     and selects their Pods."""
     types = types_of(options.workloads)
-    are_selected = options.evict or options.only_drifted or "Deployment" in options.kinds
+    are_selected = options.evict or options.only_drifted or have_replica_sets(options.kinds)
     if not are_selected or (types and types <= {"statefulset", "daemonset"}):
         return {}  # they are only shown as skipped, if at all; that needs no permission
     unknown = []
     for found in owners:
         owner = found.owners[0]
-        if owner.kind not in WITHOUT_ROLLOUTS or not has_template(owner):
+        if has_rollout(owner) or not has_template(owner):
             continue
         if not is_selected_by(unpacked_object(objects.get(found.ref, b"")), found.sample):
             unknown.append(owner)
@@ -4907,7 +4944,7 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
     """Return a workload, packed; for a custom resource, the owner of its Pods; or nothing."""
     if found.ref in objects:
         return objects[found.ref]
-    if is_workload(found.ref):  # of another kind than the selected ones, perhaps forbidden
+    if has_rollout(found.ref):  # of another kind than the selected ones, perhaps forbidden
         obj = cluster.workload(found.ref, or_forbidden=True)
     else:
         sample = unpacked(found.sample)
@@ -5049,7 +5086,7 @@ def answer_of(decision: Decision) -> str:
     not be as expected. Or `no_answer`. Empty: they would be as expected.
     """
     ref, owners = decision.ref, decision.found.owners
-    has_one = is_workload(ref) or (len(owners) == 1 and has_template(owners[0]))
+    has_one = has_template(ref) or (len(owners) == 1 and has_template(owners[0]))
     if not has_one or decision.code in ("gone", "being_deleted"):
         return "not_asked"
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
@@ -5125,13 +5162,13 @@ def skipped_rows(
         if ref in skipped or not code:
             continue
         is_selected = is_included(ref.namespace, options) and is_named(ref, options)
-        if is_workload(ref) and ref.kind not in options.kinds:
+        if is_listed(ref) and ref.kind not in options.kinds:
             is_selected = False
         if code != "not_named":
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
         elif not is_selected or (options.selector and ref in scan.in_plan):
             yield Skip(ref, "your options do not select it", "not_selected")
-        elif ref in scan.in_plan or not is_workload(ref):
+        elif ref in scan.in_plan or not is_listed(ref):
             yield Skip(ref, "has no Pods with the sidecar", "no_sidecar")
         else:
             yield Skip(ref, "does not exist", "not_found")
@@ -5764,7 +5801,7 @@ class Work:
         uid = nested(self.obj, "metadata.uid")
         everything: list[Json] = []
         desired = 0
-        owners = [self.ref] if is_workload(self.ref) else self.found.owners
+        owners = [self.ref] if has_template(self.ref) else self.found.owners
         for owner in owners:
             obj, own = self.read_owner(owner)
             everything += own
@@ -6034,7 +6071,7 @@ class Restart(Work):
         self, ref: ObjectRef, seconds: float, stop: Callable[[str], bool]
     ) -> tuple[int | None, str]:
         """Run `kubectl rollout status`; see run_until."""
-        words = ["rollout", "status", ref.argument, "--namespace", ref.namespace]
+        words = [*KINDS[ref.kind].wait, ref.argument, "--namespace", ref.namespace]
         command = [*self.rollouts.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
@@ -6340,7 +6377,7 @@ class PodByPod(Work):
         EndedError, for example if the owner is gone; so also with no Pods.
         """
         obj = self.owner_obj
-        if is_workload(self.ref) and self.ref != self.owner:  # a paused Deployment
+        if has_template(self.ref) and self.ref != self.owner:  # a paused Deployment
             obj = self.cluster.workload(self.ref)
         self.note_object(obj)
         self.found = replace(self.found, pods=self.live_pods(pods))
@@ -6685,7 +6722,7 @@ class ImageChange(PodByPod):
     @property
     def owners(self) -> Sequence[ObjectRef]:
         """Return the owners whose Pods are taken, one after the other."""
-        if is_workload(self.ref):
+        if has_template(self.ref):
             return [self.ref]
         return self.planned.found.owners
 
