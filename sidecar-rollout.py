@@ -1568,14 +1568,41 @@ class Replacement(Decision):
     min_ready: int = 0  # see min_ready_seconds
 
 
-class LeftPod(NamedTuple):
-    """A Pod that is not up to date."""
+class PodState(NamedTuple):
+    """A Pod, and what is known of it by its workload; see states_of and why_left."""
 
-    subject: ObjectRef
-    workload: ObjectRef
-    code: str  # see words_of
-    sidecars: frozenset[Sidecar]
-    found: str = ""  # what is not as expected
+    pod: LivePod
+    owner: ObjectRef  # its workload, or what is known of its controller
+    containers: Collection[str] = ()  # that differ from today's, or are lost
+    is_old: bool = False  # differs, or was created before the cutoff, or lost a sidecar
+    is_kept: bool = False  # by a partition
+    code: str = ""  # why it is not up to date; empty: it is. See words_of
+
+    @property
+    def subject(self) -> ObjectRef:
+        return ObjectRef("Pod", self.owner.namespace, self.pod.name)
+
+    @property
+    def workload(self) -> ObjectRef:
+        """Return its workload, or the Pod itself if it has none."""
+        return self.subject if self.owner.kind in ("", "Node") else self.owner
+
+    @property
+    def found(self) -> str:
+        """Return what is not as expected."""
+        return self.pod.unexpected[1]
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return the name and image by which it is counted: of a sidecar that differs, or its first
+        one; without an image if it has lost it."""
+        sidecars = sorted(self.pod.sidecars, key=lambda sidecar: (sidecar.init, sidecar))
+        for sidecar in sidecars:
+            if sidecar.name in self.containers:
+                return sidecar.name, sidecar.image
+        if self.containers:
+            return min(self.containers), ""
+        return sidecars[0].name, sidecars[0].image
 
 
 @dataclass
@@ -4217,9 +4244,10 @@ def draft_of(
     method = method_for(found, comparison, options)
     if planned:
         method = planned.method
-    old, kept = old_and_kept(found, comparison, options)
+    old = [state for state in states_of(found, comparison, options) if state.is_old]
+    replaced_pods = tuple(state.pod.name for state in old if not state.is_kept)
     total = max(counts_of(found.ref, obj).current, len(found.pods))
-    replaced = len(old)
+    replaced = len(replaced_pods)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
     is_serving = found.services is None or bool(found.services)
@@ -4228,8 +4256,8 @@ def draft_of(
         found,
         comparison,
         method=method,
-        old_pods=tuple(old),
-        kept_pods=tuple(kept),
+        old_pods=replaced_pods,
+        kept_pods=tuple(state.pod.name for state in old if state.is_kept),
         total_pods=total,
         pods_replaced=replaced,
         state=State.UNHEALTHY if problem else state,
@@ -4253,29 +4281,29 @@ def method_for(found: Found, comparison: Comparison, options: Options) -> Method
     return Method.RESTART
 
 
-def old_and_kept(
-    found: Found, comparison: Comparison, options: Options
-) -> tuple[list[str], list[str]]:
-    """Return the Pods to replace, and those that a partition keeps.
+def states_of(
+    found: Found, comparison: Comparison, options: Options, owner: ObjectRef | None = None
+) -> list[PodState]:
+    """Return the state of each Pod of a workload.
 
-    They are those that differ, or without --only-drifted all with a sidecar, if they were created
+    Old are those that differ, or without --only-drifted all with a sidecar, if they were created
     before the cutoff; and whatever their age those that lost a sidecar.
     """
-    lost = found.pods_that_lost
     cutoff = options.cutoff_of(found.ref)
-    old = []
-    kept = []
+    states = []
     for pod in found.pods:
-        is_outdated = bool(pod.sidecars)
-        if options.only_drifted:
-            is_outdated = pod.name in comparison.drifted_pods
-        if pod.name not in lost and not (is_outdated and pod.created < cutoff):
-            continue
-        if is_below_partition(found.obj, pod.name):
-            kept.append(pod.name)
-        else:
-            old.append(pod.name)
-    return old, kept
+        containers = comparison.drifted_pods.get(pod.name, ())
+        is_outdated = bool(containers if options.only_drifted else pod.sidecars)
+        states.append(
+            PodState(
+                pod,
+                owner or found.ref,
+                containers,
+                is_old=bool(pod.lost_sidecars) or (is_outdated and pod.created < cutoff),
+                is_kept=is_below_partition(found.obj, pod.name),
+            )
+        )
+    return states
 
 
 def is_selected_kind(ref: ObjectRef, options: Options) -> bool:
@@ -5174,53 +5202,33 @@ def skipped_rows(
             yield Skip(ref, "does not exist", "not_found")
 
 
-def pod_codes(
-    pods: Sequence[LivePod], decision: Decision, code: str, options: Options
-) -> Mapping[str, tuple[str, Collection[str]]]:
-    """Return the Pods of a workload that are not up to date by name: a code, and what differs.
+def why_left(state: PodState, decision: Decision, code: str, options: Options) -> str:
+    """Return why a Pod is not up to date, a code; empty: it is.
 
     `code` says why those are left that are to be replaced: in the plan, an outcome or a rule.
+    1. Without --only-drifted, age alone counts.
+    2. If Pods lost a sidecar that new ones would not get, those that have it are about to lose it.
+    3. Without a comparison, all are left for the same reason: nothing else is known of them.
+    4. What differs is left for that reason, unless a partition keeps it, or the plan does not
+       replace it. What does not differ may not have been restarted since its image was changed.
     """
-    codes: dict[str, tuple[str, Collection[str]]] = {}
-    if not options.only_drifted:  # their age counts
-        cutoff = options.cutoff_of(decision.ref)
-        for pod in pods:
-            if pod.sidecars and pod.created < cutoff:
-                is_kept = is_below_partition(decision.found.obj, pod.name)
-                codes[pod.name] = "below_partition" if is_kept else code, ()
-        return codes
-    if decision.code == "lost_sidecar":  # new ones would not get it; the others have it
-        lost = {pod.name: (code, pod.lost_sidecars) for pod in pods if pod.lost_sidecars}
-        others = {pod.name: ("losing_sidecar", ()) for pod in pods if pod.sidecars}
-        return others | lost
+    pod = state.pod
+    if not options.only_drifted:
+        is_old = state.is_old and pod.sidecars
+        return ("below_partition" if state.is_kept else code) if is_old else ""
+    if decision.code == "lost_sidecar":
+        if pod.lost_sidecars:
+            return code
+        return "losing_sidecar" if pod.sidecars else ""
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
-        return {pod.name: (code, ()) for pod in pods if code != UP_TO_DATE}
-    if code == UP_TO_DATE:
-        code = DRIFTED
-    planned_pods = decision.old_pods if isinstance(decision, Replacement) else ()
-    for pod in pods:
-        if pod.unexpected[0] == "not_restarted":
-            codes[pod.name] = "not_restarted", ()
-    for name, containers in compare_pods(pods, decision.comparison.today, options)[0].items():
-        own = code
-        if is_below_partition(decision.found.obj, name):
-            own = "below_partition"
-        elif code == IN_THE_PLAN and name not in planned_pods:
-            own = DRIFTED
-        codes[name] = own, containers
-    return codes
-
-
-def shown_sidecar(pod_sidecars: Iterable[Sidecar], containers: Collection[str]) -> tuple[str, str]:
-    """Return the name and image by which a Pod stands in the table: of a sidecar that differs, or
-    its first one; without an image if it has lost it."""
-    sidecars = sorted(pod_sidecars, key=lambda sidecar: (sidecar.init, sidecar))
-    for sidecar in sidecars:
-        if sidecar.name in containers:
-            return sidecar.name, sidecar.image
-    if containers:
-        return min(containers), ""
-    return sidecars[0].name, sidecars[0].image
+        return "" if code == UP_TO_DATE else code
+    if not state.containers:
+        return "not_restarted" if pod.unexpected[0] == "not_restarted" else ""
+    if state.is_kept:
+        return "below_partition"
+    if code == UP_TO_DATE or (code == IN_THE_PLAN and not state.is_old):
+        return DRIFTED
+    return code
 
 
 class StatedName(NamedTuple):
@@ -7212,26 +7220,57 @@ class Totals:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.plan = Plan()
-        self.outcomes: Counter[Outcome] = Counter()
-        self.pods: Counter[str] = Counter()  # fields of PodCounts, and how many are not verified
-        self.leftovers: list[LeftPod] = []  # Pods that are not up to date
-        self.failed: Counter[str] = Counter()  # what makes the exit code 1, by code; see failures
-        self.checked = 0  # Pods that an audit or a question is about
+        self.results: list[Result] = []
+        self.pod_states: list[PodState] = []
+        self.failed: Counter[str] = Counter()  # what else makes the exit code 1; see failures
         self.unmatched: Names = ()  # texts about names and patterns that match nothing
 
-    def count(self, result: Result) -> None:
-        """Count a workload's result."""
-        outcome = result.outcome
-        self.outcomes[outcome] += 1
-        if result.counts:
-            self.pods.update(result.counts._asdict())
-        elif result.is_begun and outcome is not Outcome.SKIPPED:  # which no longer exists
-            wanted = result.planned.pods_replaced
-            self.pods.update(wanted=wanted, not_verified=wanted)
-        if outcome in FAILURES or result.stop_reason:
-            self.failed[outcome.code] += 1
-        if self.options.plan is not None and not counts_as_applied(result):
-            self.failed["not_applied"] += 1
+    def of(self, *outcomes: Outcome) -> list[Result]:
+        """Return the results that have one of the outcomes."""
+        return [result for result in self.results if result.outcome in outcomes]
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        return Counter(result.outcome for result in self.results)
+
+    @property
+    def pods(self) -> Counter[str]:
+        """Return the sums of PodCounts, and how many Pods are not verified."""
+        pods: Counter[str] = Counter()
+        for result in self.results:
+            if result.counts:
+                pods.update(result.counts._asdict())
+            elif result.is_begun and result.outcome is not Outcome.SKIPPED:  # no longer exists
+                wanted = result.planned.pods_replaced
+                pods.update(wanted=wanted, not_verified=wanted)
+        return pods
+
+    @property
+    def census(self) -> dict[tuple[str, str], Counter[str]]:
+        """Return the Pods by code, by the name and image of a sidecar."""
+        census: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for row in self.pod_states:
+            if row.pod.sidecars or row.containers:
+                census[row.shown][row.code] += 1
+        return census
+
+    @property
+    def leftovers(self) -> list[PodState]:
+        """Return the Pods that are not up to date, and listed."""
+        options = self.options
+        lists_all = bool(options.plan) or options.is_question
+        listed = []
+        for row in self.pod_states if options.only_drifted else ():
+            if row.code and (counts_in_audit(row.code) or (lists_all and row.pod.sidecars)):
+                listed.append(row)
+        return listed
+
+    @property
+    def checked(self) -> int:
+        """Return how many Pods an audit or a question is about."""
+        is_question = self.options.is_question
+        counted = [row for row in self.pod_states if row.pod.sidecars or row.containers]
+        return sum(is_question or counts_in_audit(row.code) for row in counted)
 
     def skips(self, code: str) -> int:
         """Return how many skips of the plan have a code."""
@@ -7300,6 +7339,11 @@ class Totals:
     def failures(self) -> Counter[str]:
         """Return what makes the exit code 1 by code, and how often; empty: it is 0."""
         failures = self.failed.copy()
+        for result in self.results:
+            if result.outcome in FAILURES or result.stop_reason:
+                failures[result.outcome.code] += 1
+            if self.options.plan is not None and not counts_as_applied(result):
+                failures["not_applied"] += 1
         not_started = Outcome.NOT_STARTED
         if failures[not_started.code]:  # the first says why, and all the others are meant
             failures[not_started.code] = self.outcomes[not_started] - self.plan.left_count
@@ -7328,7 +7372,7 @@ class Totals:
         return int(bool(self.failures))
 
 
-def short_found(pod: LeftPod) -> str:
+def short_found(pod: PodState) -> str:
     """Return what a Pod has that is not as expected, or its code, if that says more."""
     if pod.code != "unexpected":
         return words_of(pod.code)
@@ -7373,16 +7417,11 @@ class Report:
         self.began = self.last_progress = time.monotonic()
         self.plan = Plan()
         self.totals = Totals(options)
-        self.unsuccessful: defaultdict[Outcome, list[Result]] = defaultdict(list)
-        # Why Pods are not up to date (empty: they are), by name and image of a sidecar (empty: they
-        # have lost it)
-        self.census: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.letters: dict[ObjectRef, str] = {}  # of what differs, see print_differences
         # What is known of all owners of Pods by now; the code says why their Pods are left
         self.decided: dict[ObjectRef, Decision] = {}
         # Why Pods are left: in the plan, by an outcome; else by the code of the decision's rule
         self.why_left: dict[ObjectRef, str] = {}
-        self.durations: list[float] = []  # seconds, of the rollouts that have ended
         self.at_once = 1  # how many rollouts were in progress at most
         self.hint = " (use --log-level=debug to list all)"  # shown once
         # What the printed command needs to repair what lost its sidecar
@@ -7540,7 +7579,6 @@ class Report:
         self.plan = self.totals.plan = plan
         self.decided = {decision.ref: decision for decision in plan.decisions}
         self.take_census(owners)
-        self.totals.checked = sum(codes.total() for codes in self.census.values())
         self.print("")
         self.print_census()
         skips = set()
@@ -7711,16 +7749,16 @@ class Report:
 
     def show_progress(self, in_progress: Collection[Task], held: str) -> None:
         """Update the progress line; elsewhere than on a terminal log it once a minute."""
-        finished = self.totals.outcomes.total()
-        failed = sum(self.totals.outcomes[outcome] for outcome in FAILURES)
+        finished, failed = len(self.totals.results), len(self.totals.of(*FAILURES))
+        ended = [result for result in self.totals.results if result.outcome not in LISTED_BY_REASON]
         text = f"{finished}/{self.plan.selected_count} finished, "
         if failed:
             text += f"{failed} failed, "
         text += f"{human_duration(seconds_since(self.began))}, "
         waiting = self.plan.selected_count - finished
         self.at_once = max(self.at_once, len(in_progress))
-        if len(self.durations) >= 3 and waiting > len(in_progress) and not held:
-            seconds = statistics.median(self.durations) * waiting / self.at_once
+        if len(ended) >= 3 and waiting > len(in_progress) and not held:
+            seconds = statistics.median(result.seconds for result in ended) * waiting / self.at_once
             text += f"about {human_duration(seconds)} left, "
         text += f"{len(in_progress)} in progress"
         if in_progress:
@@ -7747,11 +7785,7 @@ class Report:
         comparison = replace(planned.comparison, today=today)
         self.decided[planned.ref] = replace(planned, comparison=comparison)
         self.why_left[planned.ref] = code
-        self.totals.count(result)
-        if outcome not in LISTED_BY_REASON:
-            self.durations.append(result.seconds)
-        if outcome not in SUCCESSES:
-            self.unsuccessful[outcome].append(replace(result, latest=None))  # it keeps Pods
+        self.totals.results.append(replace(result, latest=None))  # it keeps Pods
         if outcome is Outcome.LOST_SIDECAR:
             if is_ordered_ready(planned.found.obj):
                 self.needs_evict = True
@@ -7781,86 +7815,80 @@ class Report:
     # The census
 
     def take_census(self, workloads: Iterable[Found]) -> None:
-        """Count the Pods by sidecar, image, and why they are not up to date."""
+        """Note each Pod with why it is not up to date."""
         decisions = {}
         for decision in self.decided.values():
             for ref in (decision.ref, *decision.found.owners):
                 decisions[ref] = decision
-        options = self.options
-        self.census.clear()
-        self.totals.leftovers = []
-        self.totals.checked = 0
+        self.totals.pod_states = []
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
             decided = decisions.get(found.owners[0]) or decisions.get(found.ref)
-            owner = decided.ref if decided else found.ref
-            codes = self.codes_of(found, decided)
-            for pod in found.pods:
-                code, containers = codes.get(pod.name, ("", ()))
-                if pod.sidecars or containers:
-                    self.census[shown_sidecar(pod.sidecars, containers)][code] += 1
-                if counts_in_audit(code) and (pod.sidecars or containers):
-                    self.totals.checked += 1
-                is_listed = counts_in_audit(code) or bool(
-                    pod.sidecars and (options.plan or options.is_question)
-                )
-                if code and options.only_drifted and is_listed:
-                    ref = ObjectRef("Pod", owner.namespace, pod.name)
-                    workload = ref if owner.kind in ("", "Node") else owner
-                    left = LeftPod(ref, workload, code, pod.sidecars, pod.unexpected[1])
-                    self.totals.leftovers.append(left)
+            if self.options.is_question:
+                self.totals.pod_states += self.answered(found, decided)
+            elif decided:
+                self.totals.pod_states += self.left(found.pods, decided)
+            else:
+                self.totals.pod_states += self.unknown(found)
 
-    def codes_of(
-        self, found: Found, decision: Decision | None
-    ) -> Mapping[str, tuple[str, Collection[str]]]:
-        """Return the Pods of an owner that are not up to date; see pod_codes."""
-        codes: dict[str, tuple[str, Collection[str]]] = {}
-        if self.options.is_question:
-            # One that is gone may be there again, or cannot be read.
-            is_known = decision and decision.code != "gone"
-            is_known = is_known or found.ref.kind in ("", "Node", "Job")
-            for pod in found.pods:
-                code, part = pod.unexpected
-                if not part:
-                    is_new = pod.sidecars and code != "terminating" and not is_known
-                    code = "unknown" if is_new else ""
-                differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
-                codes[pod.name] = code, differing
-            return codes
-        if decision:
-            code = self.why_left.get(decision.ref, decision.code)
-            return pod_codes(found.pods, decision, code, self.options)
-        # It was created, or scaled up from 0, since; or its Pods have lost their owner.
+    def answered(self, found: Found, decision: Decision | None) -> Iterator[PodState]:
+        """Yield the Pods of an owner, with what is not as expected, or not known."""
+        owner = decision.ref if decision else found.ref
+        # One that is gone may be there again, or cannot be read.
+        is_known = decision and decision.code != "gone"
+        is_known = is_known or found.ref.kind in ("", "Node", "Job")
         for pod in found.pods:
-            if pod.sidecars and pod.created < self.plan.scan.began:
-                codes[pod.name] = "unknown", ()
-        return codes
+            code, part = pod.unexpected
+            if not part:
+                is_new = pod.sidecars and code != "terminating" and not is_known
+                code = "unknown" if is_new else ""
+            differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
+            yield PodState(pod, owner, differing, code=code)
+
+    def left(self, pods: Sequence[LivePod], decision: Decision) -> Iterator[PodState]:
+        """Yield the Pods of a workload, compared by what is known of it."""
+        found = replace(decision.found, pods=pods)
+        code = self.why_left.get(decision.ref, decision.code)
+        comparison = decision.comparison
+        is_compared = self.options.only_drifted and comparison.today.view
+        if is_compared and pods is not decision.found.pods:  # it was read again
+            drifted, _ = compare_pods(pods, comparison.today, self.options)
+            comparison = replace(comparison, drifted_pods=drifted)
+        for state in states_of(found, comparison, self.options):
+            if decision.code == "lost_sidecar":
+                state = state._replace(containers=state.pod.lost_sidecars)
+            yield state._replace(code=why_left(state, decision, code, self.options))
+
+    def unknown(self, found: Found) -> Iterator[PodState]:
+        """Yield the Pods of an owner that came since, or whose owner is gone."""
+        for pod in found.pods:
+            is_old = bool(pod.sidecars) and pod.created < self.plan.scan.began
+            yield PodState(pod, found.ref, code="unknown" if is_old else "")
 
     def print_census(self) -> None:
         """Print how many Pods are up to date, to be replaced, and left, and why, by sidecar."""
         rows = [["SIDECAR", "VERSION", "PODS", "UP TO DATE", "OLD", "LEFT"]]
-        by_name = sorted(self.census.items(), key=lambda row: (row[0][0], not row[0][1], row[0]))
-        for (name, image), codes in by_name:
-            reasons = {words_of(code): count for code, count in codes.items()}
-            up_to_date = reasons.pop("", 0)
-            old = reasons.pop(words_of(IN_THE_PLAN), 0)
-            left = str(sum(reasons.values()))
-            if reasons:
-                left += f" ({reason_counts(reasons)})"
-            version = image_version(image) if image else "<none>"
-            rows.append([name, version, str(codes.total()), str(up_to_date), str(old), left])
+        for row in sorted(self.sidecar_records(), key=lambda row: (row["name"], not row["image"])):
+            left = {words_of(code): count for code, count in row["left"].items()}
+            version = image_version(row["image"]) if row["image"] else "<none>"
+            cells = [
+                row["name"],
+                version,
+                str(row["pods"]),
+                str(row["up_to_date"]),
+                str(row["old"]),
+            ]
+            reasons = f" ({reason_counts(left)})" if left else ""
+            rows.append([*cells, f"{sum(left.values())}{reasons}"])
         if not self.options.only_drifted or self.options.is_question:
             rows = [row[:3] for row in rows]  # nothing is up to date or old
-        lines = []
-        if self.census:
-            lines = format_table(rows, self.width)
-        if lines:
-            self.print(*lines, "")
+        if len(rows) > 1:
+            self.print(*format_table(rows, self.width), "")
 
     def sidecar_records(self) -> list[Json]:
         """Return the census for the summary's JSON record: one item per container and image."""
         records = []
-        for (name, image), codes in sorted(self.census.items()):
+        for (name, image), codes in sorted(self.totals.census.items()):
             record = {
                 "name": name,
                 "image": image,
@@ -7875,10 +7903,10 @@ class Report:
     def leftover_records(self) -> list[Json]:
         """Return the Pods that are not up to date, without those that the plan replaces."""
         records = []
-        for pod in sorted(self.totals.leftovers):
+        for pod in sorted(self.totals.leftovers, key=lambda row: row.subject):
             if pod.code == IN_THE_PLAN:
                 continue
-            sidecars = [{"name": s.name, "image": s.image} for s in sorted(pod.sidecars)]
+            sidecars = [{"name": s.name, "image": s.image} for s in sorted(pod.pod.sidecars)]
             record = {
                 "namespace": pod.subject.namespace,
                 "name": pod.subject.name,
@@ -7913,7 +7941,7 @@ class Report:
             if (plan.workloads or self.needs_evict) and not options.fail_on_drift:
                 verb = "apply"
         title = f"To {verb}, run:"
-        lost = [str(result.planned.ref) for result in self.unsuccessful[Outcome.LOST_SIDECAR]]
+        lost = [str(result.planned.ref) for result in self.totals.of(Outcome.LOST_SIDECAR)]
         if lost:
             title = f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
         command: list[str] = []
@@ -7964,10 +7992,9 @@ class Report:
     def failure_texts(self) -> Iterator[str]:
         """Yield what makes the exit code 1: `5 failed (shop/a, shop/b, shop/c, ...)`."""
         names = defaultdict(list)
-        for outcome in FAILURES:
-            for result in self.unsuccessful[outcome]:
-                ref = result.planned.ref
-                names[outcome.code].append(f"{ref.namespace}/{ref.name}")
+        for result in self.totals.of(*FAILURES):
+            ref = result.planned.ref
+            names[result.outcome.code].append(f"{ref.namespace}/{ref.name}")
         for ref in self.plan.never_completed:
             names["of_an_earlier_run"].append(f"{ref.namespace}/{ref.name}")
         for skip in self.plan.skips:
@@ -7995,9 +8022,9 @@ class Report:
 
     def print_unsuccessful(self) -> None:
         """Print what did not succeed, by outcome, the worst last, with the command to run next."""
-        for outcome in reversed(Outcome):
+        for outcome in reversed([found for found in Outcome if found not in SUCCESSES]):
             skips = []
-            for result in self.unsuccessful[outcome]:
+            for result in self.totals.of(outcome):
                 ref = result.planned.ref
                 if outcome in LISTED_BY_REASON:
                     if result.code != "max_rollouts":

@@ -55,9 +55,7 @@ def test_what_is_left_is_estimated_from_the_median_of_what_has_finished(a_report
         report.show_progress(tasks[:in_progress], held)
         return "".join(re.findall("about (.*) left", report.progress.text))
 
-    report.durations = [60.0, 50.0]
     assert estimate(2, 3) == ""  # two tell little
-    report.durations.append(600.0)
     assert estimate(4, 3) == "2m"  # six more, three at a time
     assert estimate(5, 1) == "1m40s"  # one has just ended: three at a time nonetheless
     assert estimate(5, 2, held="gate closed: busy") == ""  # nobody knows
