@@ -574,7 +574,15 @@ def short_reason(message: str) -> str:
 
 
 def image_version(image: str) -> str:
-    """Return the part of an image that tells its version."""
+    """Return the part of an image that tells its version.
+
+    >>> image_version("docker.io/istio/proxyv2:1.27.0")
+    '1.27.0'
+    >>> image_version("localhost:5000/proxyv2")  # the port is no tag
+    'latest'
+    >>> image_version("proxyv2@sha256:0123456789abcdef")
+    'sha256:0123456789ab'
+    """
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     if tag:
@@ -625,7 +633,15 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Any]) -> defaultdict[A
 
 
 def human_duration(seconds: float) -> str:
-    """Return a duration as kubectl shows ages, in at most two units: 45s, 3m20s, 5h10m, 4d."""
+    """Return a duration as kubectl shows ages, in at most two units.
+
+    >>> human_duration(45.9), human_duration(200), human_duration(18600)
+    ('45s', '3m20s', '5h10m')
+    >>> human_duration(4 * 86400 + 59)  # the two largest units, one of which is 0 here
+    '4d'
+    >>> human_duration(-1)
+    '0s'
+    """
     minutes, second = divmod(max(int(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -884,6 +900,15 @@ def lost_of(expected: Iterable[Sidecar], present: Collection[str], names: Names)
 
     An init container may be replaced by another one that its pattern names: with Istio CNI,
     istio-validation takes the place of istio-init.
+
+    >>> init = Sidecar("istio-init", "", native=False, init=True)
+    >>> proxy = Sidecar("istio-proxy", "", native=False)
+    >>> lost_of([init, proxy], ["app", "istio-proxy"], ["istio-proxy"])  # no name is about it
+    set()
+    >>> sorted(lost_of([init, proxy], ["app"], ["istio-proxy", "istio-init"]))
+    ['istio-init', 'istio-proxy']
+    >>> lost_of([init], ["app", "istio-validation"], ["istio-*"])
+    set()
     """
     lost = set()
     for sidecar in expected:
@@ -1276,7 +1301,21 @@ def without_empty(fields: Json) -> Json:
 def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
     """Return a container in which lists with keys are dicts, and equal values are equal.
 
-    Volumes have no names: an injector may make another one for each Pod.
+    Volumes have no names: an injector may make another one for each Pod. What the API server adds
+    to each container, such as the protocol of a port, is the same as nothing.
+
+    >>> ports = [{"containerPort": 80}], [{"containerPort": 80, "protocol": "TCP"}]
+    >>> one, other = (normal_container(REGULAR, {"name": "a", "ports": p}, []) for p in ports)
+    >>> one == other, one["ports"]
+    (True, {'80/TCP': {'containerPort': 80}})
+    >>> native = {"name": "a", "restartPolicy": "Always"}
+    >>> normal_container(NATIVE, native, [])["position"]  # which says the same
+    'native'
+    >>> mounts = [{"name": "certs-x7k2p", "mountPath": "/certs"}]
+    >>> volumes = [{"name": "certs-x7k2p", "configMap": {"name": "ca"}}]
+    >>> form = normal_container(REGULAR, {"name": "a", "volumeMounts": mounts}, volumes)
+    >>> form["volumeMounts"], form["volumes"]
+    ({'/certs': {}}, {'/certs': {'configMap': {'name': 'ca'}}})
     """
     form = without_keys(container, "name")
     if kind == NATIVE:  # by its restartPolicy
@@ -1304,7 +1343,15 @@ def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Jso
 def normal_variables(variables: Iterable[Json]) -> Json:
     """Return environment variables by name: text, its JSON, or where it comes from.
 
-    Their order counts only where a value has $(VAR), which expands to an earlier variable.
+    Their order counts only where a value has $(VAR), which expands to an earlier variable: if VAR
+    stands below it, the text stays as it is.
+
+    >>> normal_variables([{"name": "A", "value": "1"}, {"name": "B"}])
+    {'A': '1', 'B': ''}
+    >>> normal_variables([{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)$(C)"}])["B"]
+    {'value': '$(A)$(C)', 'expands': ['A']}
+    >>> normal_variables([{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])
+    {'IP': {'from': {'fieldRef': {'fieldPath': 'status.podIP'}}}}
     """
     by_name: Json = {}
     for variable in variables:
@@ -1320,7 +1367,16 @@ def normal_variables(variables: Iterable[Json]) -> Json:
 def parsed_json(text: str) -> Any:
     """Return the value of a text that is a JSON object or list; any other text as it is.
 
-    What is very deep stays a text: nobody reads it, and it may exhaust the stack.
+    So two injectors that write the same configuration in another order or with other spaces do not
+    differ (PROXY_CONFIG). What is very deep stays a text: nobody reads it, and it may exhaust the
+    stack. So does what has a null: nothing stands for both in a normal form.
+
+    >>> parsed_json('{"b": 1, "a": [true]}') == parsed_json('{"a":[true],"b":1}')
+    True
+    >>> parsed_json("1.27"), parsed_json("{not json")
+    ('1.27', '{not json')
+    >>> parsed_json('{"a": null}')
+    '{"a": null}'
     """
     if text.strip()[:1] not in ("{", "["):
         return text
@@ -3688,8 +3744,27 @@ def ignored_paths(
     """Return the paths of what is different in each new Pod, by two answers, and those of what
     differs although it should be the same in all Pods: then neither answer can be trusted.
 
-    These are containers and their fields, such as the image; a value that a running Pod has, too; a
-    name without another one in its place; and a list in another order.
+    An injector may write the time, a random value or a name into each Pod: two answers differ
+    there, and no restart would change that. But if it is being upgraded, its old and its new
+    replicas take turns, and two answers differ just as well. So in doubt nothing is known:
+    1. A whole container, or a field of one such as the image (a path of one or two names), is the
+       same in all Pods of one version.
+    2. A value that a running Pod has, too, is one of a few, and not made anew each time.
+    3. A list whose elements differ, and not as many at the same places, has lost or got some.
+    4. A name (of a variable, a mount) on one side needs another one in its place on the other:
+       names made anew are equally many. Where they are, only names that both sides have count.
+    What is left differs in its value alone, at one path: it is ignored there.
+
+    >>> one, other = ({"proxy": {"image": "i", "env": {"ID": value}}} for value in "ab")
+    >>> ignored_paths(one, other)
+    (frozenset({('proxy', 'env', 'ID')}), [])
+    >>> ignored_paths(one, other, [one])  # a running Pod has it
+    (frozenset(), [('proxy', 'env', 'ID')])
+    >>> ignored_paths({"proxy": {"image": "1"}}, {"proxy": {"image": "2"}})
+    (frozenset(), [('proxy', 'image')])
+    >>> names = ({"proxy": {"env": {f"TOKEN_{n}": "x"}}} for n in "12")
+    >>> ignored_paths(*names)
+    (frozenset({('proxy', 'env', '*')}), [])
     """
     ignored = set()
     doubtful = []
@@ -4493,8 +4568,15 @@ def is_needed(draft: Replacement, planned: Replacement | None, options: Options)
 @rule(before_each_pod=False, place=3)
 def incomplete_rollout(draft: Replacement, planned: Replacement | None, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
-    # In the middle of a release, a restart would bury the Pods that still serve. Where all Pods are
-    # new ones, and differ, it is unhealthy like any other.
+    # 1. It would be rolled out, and its rollout, whoever began it, is not complete. A restart would
+    #    make a third revision in the middle of a release, and replace first the old Pods, which are
+    #    those that still serve. So it is left alone, with what to do; unless only a restart heals
+    #    it, see is_repair.
+    # 2. It would be rolled out, and is complete by its counts. A restart completes what a restart
+    #    of this command has left, too: nothing is said of that.
+    # 3. It needs nothing, and this command had begun a rollout that its controller never called
+    #    complete. Nobody else would say so: it is listed until it is repaired.
+    # Where all Pods are new ones, and differ, it is unhealthy like any other.
     if is_needed(draft, planned, options):
         if is_repair(draft, planned):
             return ""
@@ -4690,9 +4772,14 @@ def new_pods(found: Found) -> list[LivePod]:
 def is_repair(draft: Replacement, planned: Replacement | None) -> bool:
     """Return whether only a restart heals an incomplete rollout, whoever began it.
 
-    A new Pod is stuck because of a sidecar that differs from what would be injected today, or it
-    lost a sidecar when this command restarted it. Before a dry run, any stuck sidecar may differ; a
-    worker that has no answer does nothing.
+    A new Pod is stuck because of a sidecar that differs from what would be injected today (a bad
+    image that was put right since), or it lost a sidecar when this command restarted it. Its
+    controller waits for that Pod, and would wait forever. If the application is stuck, a restart
+    changes nothing; if the sidecar is what would be injected today, neither.
+
+    The plan asks twice. Before a dry run, any stuck sidecar may differ: the answer is yes, so that
+    the workload is asked about. With the answer, only a difference counts. A worker that has no
+    answer does nothing.
     """
     today, lost = draft.comparison.today, draft.found.pods_that_lost
     new = new_pods(draft.found)
@@ -4842,8 +4929,18 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # holds a cop
 def find_workloads(
     cluster: Cluster, owners: Sequence[Found], scan: Scan, options: Options
 ) -> list[Found]:
-    """Return the workloads of the owners of Pods, and those without Pods."""
-    # Drop owners without the sidecar, unless another owner of the same workload has it.
+    """Return the workloads of the owners of Pods, and those without Pods.
+
+    Four times less is known than is needed, so this goes in steps:
+    1. Pods name their controllers. A ReplicaSet's name implies its Deployment, which need not be
+       true: an orphan keeps its name, and Argo's ReplicaSets look alike.
+    2. Lists of the selected kinds bring their objects in pages, and tell which have no Pods.
+    3. A ReplicaSet whose implied Deployment was not listed, or does not select its Pods, is asked
+       for its controller. Then several owners may be one workload: they are merged.
+    4. What a rule leaves alone by its owner already is not read: reading may be forbidden.
+    Old ReplicaSets of a workload have Pods without the sidecar while new ones have it: an owner
+    without it is dropped only if no other owner of its workload has it, before 2 and after 3.
+    """
     wanted = {found.ref for found in owners if is_concerned(found, options)}
     owners = [found for found in owners if found.ref in wanted]
     objects, without_pods = read_lists(cluster, wanted, scan, options)
@@ -5144,8 +5241,14 @@ def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, 
 def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str:
     """Return that no dry run returned a sidecar, and what most returned; empty: one did.
 
-    Of one or two answers, the teams themselves may have turned injection off. A container that the
-    Pod template states, with its image, nobody may have injected.
+    An injector with failurePolicy Ignore that is down answers nothing: each dry run succeeds, and
+    has no sidecar. Each workload alone looks as if its sidecar were to be removed; only all of them
+    together tell. Three situations are to be told apart from that:
+    1. One or two teams may have turned injection off by themselves: it takes three silent
+       workloads, unless none had any answer.
+    2. A container that the Pod template states, with its image, was injected by nobody: it proves
+       nothing, and its workload is silent only if it has other named sidecars.
+    3. With --allow-removal, silence is what was asked for.
     """
     silent = []
     for decision in asked:
@@ -5804,7 +5907,15 @@ class Work:
     def read_progress(self) -> Progress:
         """Read what has become of its Pods. EndedError if the workload no longer exists.
 
-        As many are desired as its owners want; those that live, if one states no number.
+        Each Pod is in one of four groups: new (its UID was not there before the first write, or its
+        images were changed since), old (still to be replaced), kept (a partition, --selector or the
+        plan leaves it), or not created yet. As many are desired as its owners want, or as live, if
+        one states no number. For DaemonSets, Pods on nodes that do not want them are not counted in
+        `desired`, and hide missing ones, so they are added to what is uncreated.
+
+        Wanted are the desired ones without the kept ones. While a rollout surges, old and new ones
+        together are more than desired; then those that are new or not created yet count, or a
+        rollout that is stuck with one new Pod beside two old ones would want three.
         """
         uid = nested(self.obj, "metadata.uid")
         everything: list[Json] = []
@@ -5849,9 +5960,14 @@ class Work:
     def verify(self) -> Result:
         """Return what the Pods say, and go on looking for --soak; a signal ends that.
 
-        What is not complete has ten seconds: controllers and the kubelet may be a moment behind.
-        During the soak, a container that restarts is a failure, and a Pod that is moved to another
-        node is none: Pods that are not created, or cannot be read, have until its end.
+        Two clocks run. What is not complete has ten seconds from the last time that it was:
+        kubectl's success, status and Pods are written by different controllers, and each may be a
+        moment behind. And the soak runs from the first success. A look during the soak finds one of
+        1. a container that has restarted: a failure, also if its Pod is ready again by now;
+        2. a Pod that was moved to another node: it is not created or not ready for a while, and
+           that is none; as a node takes its time, it has until the end of the soak;
+        3. Pods that could not be read: nothing is known, so they have that time, too;
+        4. a Pod that does not become ready within ten seconds: incomplete.
         """
         ready_if_older = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
         settled_by = time.monotonic() + SETTLE
@@ -6680,7 +6796,15 @@ class Eviction(PodByPod):
     def why_to_wait(self) -> str:
         """Return what the batch waits for; nothing if its Pods are gone and new ones are ready.
 
-        EndedError if the owner no longer exists, or new Pods lost the sidecar or still differ.
+        EndedError if the owner no longer exists, or new Pods lost the sidecar or still differ. A
+        batch is done if
+        1. none of its Pods is listed anymore (a Pod that was evicted stays until its grace period
+           ends, and may be ready until then), and
+        2. no more Pods are away than before it was taken, besides those of the batch that were away
+           already: what was broken before may stay so; and
+        3. for each Pod of it one new Pod was seen available, as long as any is away. (Counts alone
+           do not tell: another Pod that becomes ready would stand for the one that was taken.)
+           Not so if none is away: then the owner was scaled down.
         """
         self.read()
         if not self.owner_obj:
