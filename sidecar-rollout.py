@@ -138,7 +138,7 @@ FIELD_MANAGER = "sidecar-rollout"
 Json = dict[str, Any]  # an object of the API, as it came
 Labels = Mapping[str, str]  # labels or annotations
 Names = Sequence[str]  # names, or patterns of names
-ServicesOfPods = dict[str, frozenset[str]]  # their names, by the name of a Pod
+ServicesOfPods = Mapping[str, Collection[str]]  # their names, by the name of a Pod
 AnnotationFilter = tuple[str, str]  # key, and the value's pattern with shell wildcards
 Tell = Callable[[str], object]  # takes a line of progress
 Item = TypeVar("Item")
@@ -458,6 +458,7 @@ class Reply(enum.Enum):
     CONFLICT = "409", NOTHING_KNOWN, NOTHING_KNOWN, TRY_AGAIN
     EXPIRED = "410, of a page", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
     NO_DRY_RUN = "not about Pods of controllers", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
+    TOO_LARGE = "a page of a list", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
     UNUSABLE = "not what was asked for", NOTHING_KNOWN, NOTHING_KNOWN, MAY_HAVE_ARRIVED
 
     def meaning(self, asked: Asked) -> Meaning:
@@ -553,6 +554,15 @@ SECRET_TEXTS = (  # of messages: what looks like a secret, and what is shown
     (r"(?i)\b(bearer|basic)\s+[^\s\"']{8,}", rf"\1 {REDACTED}"),
     (r"(?<![\w-])ey[\w-]{8,}\.[\w-]+\.[\w-]*", REDACTED),  # a JSON Web Token
     (r"(?s)-----BEGIN .*?(-----END [^-]*-----|\Z)", REDACTED),  # PEM
+    (  # password=..., AWS_SECRET_ACCESS_KEY=...
+        r"(?i)((?:password|passwd|secret_access_key|api_key)[\"']?\s{0,4}[=:]\s{0,4}[\"']?)"
+        r"[^\s\"',;&]{1,4096}",
+        rf"\1{REDACTED}",
+    ),
+    (  # access_token: ..., but not "token: denied"
+        r"(?i)(token[\"']?\s{0,4}[=:]\s{0,4}[\"']?)(?=[^\s\"',;&]{8}|\D{0,7}\d)[^\s\"',;&]{1,4096}",
+        rf"\1{REDACTED}",
+    ),
 )
 
 
@@ -566,6 +576,12 @@ def redact_text(text: str) -> str:
 def message_text(text: str) -> str:
     """Return a message of the cluster without secrets, and without the HTML of a webhook."""
     return redact_text(re.split("(?i)<!doctype|<html", text)[0].strip())
+
+
+def said(message: str, width: int = 1000) -> str:
+    """Return a message of the cluster as one quoted text: anybody may have written it."""
+    text = shorten(message_text(" ".join(message.split())), width).replace('"', "'")
+    return f'"{text}"' if text else ""
 
 
 def short_reason(message: str) -> str:
@@ -801,17 +817,28 @@ def controller_reference(obj: Json) -> Json:
     return {}
 
 
+API_NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # RFC 1123
+API_KIND = re.compile("[A-Za-z][A-Za-z0-9]{0,62}")
+
+
 def controller_uid(obj: Json) -> str:
     """Return the UID of the controller, whatever API version the reference was written with."""
     return str(controller_reference(obj).get("uid", ""))
 
 
 def controller_of(obj: Json) -> ObjectRef | None:
-    """Return the controller of an object; None if it has none."""
+    """Return the controller of an object; None if it has none.
+
+    ValueError if the API can have no such object: of what an owner reference says, the API server
+    checks only that it is not empty, and its words would stand in requests and printed commands.
+    """
     reference = controller_reference(obj)
     if not reference:
         return None
     group = reference["apiVersion"].rpartition("/")[0]
+    is_possible = API_KIND.fullmatch(reference["kind"]) and API_NAME.fullmatch(reference["name"])
+    if not is_possible or (group and not API_NAME.fullmatch(group)):
+        raise ValueError("its controller reference has a kind or name that no object can have")
     if group == "extensions":  # of references that were written before Kubernetes 1.16
         group = "apps"
     namespace = obj["metadata"].get("namespace", "")  # a template has none
@@ -962,8 +989,7 @@ def exit_text(ended: Json) -> str:
     """Return how a container ended: `OOMKilled`, or `Error (exit code 1)`; and its message."""
     reason = ended.get("reason", "unknown")
     code = f" (exit code {ended.get('exitCode')})" if reason in ("Error", "Completed") else ""
-    message = shorten(message_text(" ".join(ended.get("message", "").split())), 200)
-    return join_texts(": ", f"{reason}{code}", message)
+    return join_texts(": ", f"{reason}{code}", said(ended.get("message", ""), 200))
 
 
 def is_in_crash_loop(pod: Json, status: Json) -> bool:
@@ -984,7 +1010,7 @@ def stuck_containers(pod: Json) -> Iterator[Stuck]:
     """Yield the containers that do not start."""
     for status in container_statuses(pod):
         waiting = nested(status, "state.waiting")
-        reason, message = waiting.get("reason"), redact_text(waiting.get("message") or "")
+        reason, message = waiting.get("reason"), said(waiting.get("message") or "")
         if reason == CRASH_LOOP or is_in_crash_loop(pod, status):
             ended = nested(status, "state.terminated") or nested(status, "lastState.terminated")
             reason = CRASH_LOOP
@@ -1033,12 +1059,12 @@ def pod_problem(pod: Json) -> str:
     if is_ready(pod):
         return ""
     for stuck in stuck_containers(pod):
-        return f"{name_of(pod)}: {message_text(str(stuck))}"
+        return f"{name_of(pod)}: {stuck}"
     conditions = conditions_of(pod)
     for kind in ("PodScheduled", "Ready"):  # with the scheduler's message, the kubelet's
         message = conditions.get((kind, "False"), {}).get("message")
         if message:
-            return f"{name_of(pod)}: {message_text(message)}"
+            return f"{name_of(pod)}: {said(message)}"
     statuses = container_statuses(pod)
     if statuses and all(status.get("ready") for status in statuses):
         return f"{name_of(pod)}: its node {pod['spec'].get('nodeName')} may be down"
@@ -1061,7 +1087,7 @@ def counts_of(ref: ObjectRef, obj: Json) -> Counts:
     return Counts(*(nested(obj, path) or 0 for path in paths))
 
 
-def min_ready_seconds(workload: Json) -> int:
+def ready_seconds(workload: Json) -> int:
     """Return for how many seconds a Pod must be ready to be available."""
     return nested(workload, "spec.minReadySeconds") or 0
 
@@ -1111,10 +1137,27 @@ def failure_condition(workload: Json) -> str:
     failed = conditions.get(("ReplicaFailure", "True")) or conditions.get(("Progressing", "False"))
     if not failed:
         return ""
-    return message_text(failed.get("message", ""))
+    return said(failed.get("message", ""))
 
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # of kubectl rollout restart
+
+
+OURS = re.compile(r".*\.rollout\.(timestamp|reason|revision|sidecars|by|template)")
+
+
+def template_hash(workload: Json) -> str:
+    """Return 12 hex digits of a Pod template as its team wrote it: without what restarts set.
+
+    Its labels, annotations and spec: other metadata depends on the version of the API server.
+    """
+    template = nested(workload, "spec.template")
+    annotations = {}
+    for key, value in annotations_of(template).items():
+        if key != RESTARTED_AT and not OURS.fullmatch(key):
+            annotations[key] = value
+    parts = [annotations, nested(template, "metadata.labels"), nested(template, "spec")]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
@@ -1251,39 +1294,66 @@ def plain_json(value: Any) -> str:
 
 
 METADATA_FIELD = re.compile(r'"fieldPath": "metadata\.(annotations|labels)\[\'([^\']+)\'\]"')
+LARGE_VALUE = 16_000  # characters: what is longer is compared by its hash
+LARGEST_VIEW = 1_000_000  # characters of the sidecars of a Pod, with what they refer to
 
 
 def with_metadata(text: str, pod: Json) -> str:
     """Return the JSON of containers and volumes with the values of annotations and labels that they
-    refer to.
+    refer to. ValueError if it is too large to compare.
 
     Kuma and Istio configure a sidecar like that. What a new Pod does not have, and what controllers
-    set in each Pod, stays a reference.
+    set in each Pod, stays a reference. Many may refer to one large value: that is counted first.
     """
 
-    def with_value(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str | None:
         section, key = match.groups()
-        value = nested(pod, f"metadata.{section}").get(key)
-        if value is None or key in CONTROLLER_LABELS:
-            return match[0]
-        return f'{match[0]}, "value": {json.dumps(value)}'
+        if key in CONTROLLER_LABELS:
+            return None
+        value: str | None = nested(pod, f"metadata.{section}").get(key)
+        return value
 
+    def with_value(match: re.Match[str]) -> str:
+        value = value_of(match)
+        return match[0] if value is None else f'{match[0]}, "value": {json.dumps(value)}'
+
+    size = len(text) + sum(len(value_of(match) or "") for match in METADATA_FIELD.finditer(text))
+    if size > LARGEST_VIEW:
+        raise ValueError(f"its sidecars are too large to compare ({size} characters)")
     return METADATA_FIELD.sub(with_value, text)
 
 
 def view_of(pod: Json, names: Names) -> bytes:
     """Return the named sidecars of a Pod and the volumes they mount, in normal form, packed.
 
-    If the views of two Pods are equal, nothing differs. The name and UID of a
-    Deployment's ReplicaSet are no difference: each rollout creates another one, and the
-    OpenTelemetry operator writes both into an environment variable.
+    If the views of two Pods are equal, nothing differs. The name and UID of a Deployment's
+    ReplicaSet are no difference in a variable: each rollout creates another one, and the
+    OpenTelemetry operator writes both into one. Anywhere else, such as in an image, they are: a
+    ReplicaSet may be named 1.27.0-abc. ValueError if it is too large to compare.
     """
-    text = with_metadata(plain_json(sidecar_parts(pod, names)), pod)
-    template_hash = nested(pod, "metadata.labels").get(HASH_LABEL, "\0")
-    for reference in nested(pod, "metadata.ownerReferences"):
-        if reference["name"].endswith(f"-{template_hash}"):
-            text = text.replace(reference["name"], "REPLICASET").replace(reference["uid"], "UID")
-    return normal_view(text)
+    parts = sidecar_parts(pod, names)
+    text = plain_json(parts)
+    reference = controller_reference(pod)
+    name, uid = reference.get("name", ""), reference.get("uid", "")
+    template_hash = nested(pod, "metadata.labels").get(HASH_LABEL)
+    is_replica_set = template_hash and name.endswith(f"-{template_hash}")
+    if is_replica_set and re.fullmatch("[0-9a-f-]{36}", uid) and (name in text or uid in text):
+        for part in parts.values():
+            part[1] = without_owner(part[1], name, uid)
+        text = plain_json(parts)
+    text = with_metadata(text, pod)
+    return normal_view(text) if len(text) < 4 * LARGE_VALUE else normal_view.__wrapped__(text)
+
+
+def without_owner(container: Json, name: str, uid: str) -> Json:
+    """Return a container without the name and UID of its ReplicaSet in the values of variables."""
+    variables = []
+    for variable in nested(container, "env"):
+        if "value" in variable:
+            value = variable["value"].replace(name, "REPLICASET").replace(uid, "UID")
+            variable = variable | {"value": value}
+        variables.append(variable)
+    return container | {"env": variables}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -1294,8 +1364,25 @@ def normal_view(text: str) -> bytes:
 
 
 def without_empty(fields: Json) -> Json:
-    """Return an object without empty fields, which the API server does not always leave out."""
-    return {key: value for key, value in fields.items() if value not in (None, {}, [], "")}
+    """Return an object without empty fields, which the API server does not always leave out, and
+    without large values."""
+    form = {}
+    for key, value in fields.items():
+        if isinstance(value, list):
+            value = list(map(bounded, value))
+        if value not in (None, {}, [], ""):
+            form[key] = bounded(value)
+    return form
+
+
+HASHED = "sha256 "  # and the digest, in place of a large value
+
+
+def bounded(value: Any) -> Any:
+    """Return a value, or the hash of a large text."""
+    if not isinstance(value, str) or len(value) <= LARGE_VALUE:
+        return value
+    return f"{HASHED}{hashlib.sha256(value.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def normal_container(kind: str, container: Json, volumes: Sequence[Json]) -> Json:
@@ -1357,7 +1444,7 @@ def normal_variables(variables: Iterable[Json]) -> Json:
     for variable in variables:
         source = nested(variable, "valueFrom")
         value = variable.get("value", "")
-        used = re.findall(r"\$\(([^)]+)\)", value)
+        used = re.findall(r"\$\(([^()$]+)\)", value)
         form = {"from": source} if source else parsed_json(value)
         earlier = [name for name in used if name in by_name]
         by_name[variable["name"]] = {"value": form, "expands": earlier} if earlier else form
@@ -1388,7 +1475,7 @@ def parsed_json(text: str) -> Any:
             depth -= 1
         deepest = max(deepest, depth)
     has_null = re.search(r"\bnull\b", text)  # which is not the same as nothing
-    if deepest > 32 or has_null:
+    if deepest > 10 or has_null:
         return text
     try:
         return json.loads(text)
@@ -1621,7 +1708,7 @@ class Replacement(Decision):
     state: State = State.SERVING
     problem: str = ""  # why it is unhealthy
     downtime: bool = False  # whether all its Pods may be away at once
-    min_ready: int = 0  # see min_ready_seconds
+    min_ready: int = 0  # see ready_seconds
 
 
 class PodState(NamedTuple):
@@ -1673,6 +1760,7 @@ class Scan:
     in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
     workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
     cron_jobs: set[str] = field(default_factory=set)  # UIDs, for a question: it asks no others
+    odd_pods: list[PodState] = field(default_factory=list)  # that cannot be read
 
 
 class Skip(NamedTuple):
@@ -1739,12 +1827,25 @@ class PodCounts(NamedTuple):
     not_created: int = 0  # that its owner wants
 
 
+class Stop(NamedTuple):
+    """Why nothing else may be begun, and its code. False: it may."""
+
+    reason: str = ""
+    code: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+
+NO_STOP = Stop()
+
+
 @dataclass(frozen=True)
 class Result:
     planned: Replacement
     outcome: Outcome
     message: str = ""
-    stop_reason: str = ""  # why no other rollout may start, for example a broken injector
+    cause: Stop = NO_STOP  # why others may fail, too, for example a broken injector
     code: str = ""  # of the rule for which it was skipped, or why it was not started
     stamp: str = ""  # of a restart that is to be rechecked, see may_complete and Restart.patch
     counts: PodCounts | None = None  # None: its Pods were not read again
@@ -1763,15 +1864,15 @@ class EndedError(Exception):
     """Why a rollout is not begun, or ends early, in the fields of its Result."""
 
     def __init__(
-        self, outcome: Outcome, message: str, stop_reason: str = "", code: str = ""
+        self, outcome: Outcome, message: str, cause: Stop = NO_STOP, code: str = ""
     ) -> None:
         super().__init__(message)
         self.outcome = outcome
-        self.stop_reason = stop_reason
+        self.cause = cause
         self.code = code
 
     def result(self, planned: Replacement) -> Result:
-        return Result(planned, self.outcome, str(self), self.stop_reason, self.code)
+        return Result(planned, self.outcome, str(self), self.cause, self.code)
 
 
 # 5. Command line ----------------------------------------------------------------------------------
@@ -2561,7 +2662,8 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
 
 JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-PAGE = 500
+PAGE = 500  # items; fewer, if they are large
+PAGE_SIZE = 16_000_000  # bytes
 # Kept to the end: a daemon thread that frees connections while Python exits ends in a traceback
 POOLS: list[Any] = []
 PATIENCE = 60.0  # seconds for a request, over all tries: a webhook may take 30
@@ -2721,6 +2823,18 @@ class Cluster:
             if error.reply in (Reply.NO_RESPONSE, Reply.UNUSABLE, Reply.UNAUTHORIZED):
                 raise  # anything else is a response, too
 
+    def is_ready(self) -> bool:
+        """Return whether the API server says that it is ready; it knows of etcd.
+
+        Everybody may ask (system:public-info-viewer), and flow control does not apply. To be
+        forbidden, or that there is no such path, is an answer, too.
+        """
+        try:
+            self.at_a_glance().request("GET", "/readyz")
+        except ApiError as error:
+            return not error.is_unavailable and error.reply is not Reply.ERROR
+        return True
+
     def request(
         self,
         method: str,
@@ -2731,11 +2845,13 @@ class Cluster:
         content_type: str = JSON_TYPE,
         asked: Asked = Asked.READ,
         or_forbidden: bool = False,
+        largest: int | None = None,
     ) -> bytes:
         """Return the body of a successful response. ApiError for any other, after retries.
 
         `or_forbidden`: to be forbidden is an answer, and not what a server says that has just
-        started. The client's own retries have no deadline.
+        started. A response of more than `largest` bytes is not read to its end. The client's own
+        retries have no deadline.
         """
         if not path:  # see path_of
             raise ApiError(Reply.NOT_FOUND, "no object can have this name")
@@ -2745,7 +2861,7 @@ class Cluster:
         for attempt in itertools.count():
             token = self.connection.authorization(deadline, rejected)
             headers = self.headers(token, accept, content_type)
-            answer = self.send(method, path, body, query, headers, deadline, asked)
+            answer = self.send(method, path, body, query, headers, deadline, asked, largest)
             if isinstance(answer, bytes):
                 return answer
             error = answer
@@ -2775,6 +2891,7 @@ class Cluster:
         headers: Any,
         deadline: float,
         asked: Asked,
+        largest: int | None,
     ) -> bytes | ApiError:
         """Send a request once; return the body of a successful response, or the error."""
         import urllib3
@@ -2788,7 +2905,13 @@ class Cluster:
                 body=json.dumps(body) if body else None,
                 timeout=urllib3.Timeout(max(deadline - time.monotonic(), 0.1), connect=10),
                 retries=False,
+                preload_content=False,
             )
+            data = response.read(largest and largest + 1, decode_content=True)
+            if largest and len(data) > largest:
+                response.close()
+                return ApiError(Reply.TOO_LARGE, f"{path}: more than {largest} bytes", asked)
+            response.release_conn()
         except urllib3.exceptions.HTTPError as cause:
             text = f"cannot connect to the API server at {self.connection.via}: "
             return ApiError(Reply.NO_RESPONSE, text + innermost_cause(cause), asked)
@@ -2797,8 +2920,8 @@ class Cluster:
             text = f"{self.connection.server} answered with an HTML page"
             return ApiError(Reply.UNUSABLE, f"{text}: is it a proxy or a login page?", asked)
         if 200 <= response.status < 300:
-            return bytes(response.data)
-        return api_error(response, asked)
+            return bytes(data)
+        return api_error(response, data, asked)
 
     def headers(self, token: str, accept: str, content_type: str) -> dict[str, str]:
         """Return the headers of a request."""
@@ -2846,18 +2969,24 @@ class Cluster:
         query: Json = {"limit": PAGE}
         if selector:
             query["labelSelector"] = selector
+        pages = partial(self.request, "GET", largest=2 * PAGE_SIZE, or_forbidden=or_forbidden)
 
         def read(path: str, token: str) -> str:
             page = query | {"continue": token} if token else query
             try:
-                data = self.request("GET", path, query=page, or_forbidden=or_forbidden)
+                data = pages(path, query=page)
             except ApiError as error:
+                if error.reply is Reply.TOO_LARGE and query["limit"] > 1:
+                    query["limit"] = max(query["limit"] // 8, 1)
+                    return read(path, token)
                 if error.reply is not Reply.EXPIRED or not token:
                     raise
                 page = query
                 if error.continue_token:
                     page = query | {"continue": error.continue_token}
-                data = self.request("GET", path, query=page, or_forbidden=or_forbidden)
+                data = pages(path, query=page)
+            if len(data) * 8 < PAGE_SIZE:  # smaller ones follow
+                query["limit"] = min(query["limit"] * 4, PAGE)
             return data.decode("utf-8", "replace")
 
         for page in read_ahead(paths or [f"{api_path}/{resource}"], read):
@@ -2886,7 +3015,7 @@ class Cluster:
 
         None if that is forbidden.
         """
-        services: dict[str, ServicesOfPods] = defaultdict(dict)
+        services: dict[str, dict[str, set[str] | frozenset[str]]] = defaultdict(dict)
         try:
             slices = self.items(DISCOVERY, "endpointslices", namespaces, or_forbidden=True)
             for endpoint_slice in slices:
@@ -2896,10 +3025,15 @@ class Cluster:
                     continue
                 for endpoint in nested(endpoint_slice, "endpoints"):
                     name = nested(endpoint, "targetRef").get("name")  # none: not a Pod
-                    if name:
-                        of_pods = services[metadata["namespace"]]
-                        own = of_pods.get(name, frozenset()) | {service}
-                        of_pods[sys.intern(name)] = interned(own)
+                    if not name:
+                        continue
+                    of_pods = services[metadata["namespace"]]
+                    own = of_pods.get(name, frozenset())
+                    if isinstance(own, set):  # of many Services: a copy for each takes long
+                        own.add(service)
+                        continue
+                    own = own | {service}
+                    of_pods[sys.intern(name)] = interned(own) if len(own) < 20 else set(own)
         except ApiError as error:
             if error.reply not in FORBIDDEN and error.meaning is not ABSENT:
                 raise
@@ -3000,7 +3134,7 @@ class Cluster:
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
         events = nested(self.at_a_glance().find(path, query=query), "items")
         latest: Json = max(events, key=time_of_event, default={})
-        return message_text(latest.get("message", ""))
+        return said(latest.get("message", ""))
 
     def pod_today(self, ref: ObjectRef, obj: Json, sample: Json, number: int = 0) -> Json:
         """Return the Pod that would be created for a workload today. ApiError if it is rejected.
@@ -3084,13 +3218,13 @@ def time_of_event(event: Json) -> str:
     return event.get("lastTimestamp") or series or event.get("eventTime") or ""
 
 
-def api_error(response: Any, asked: Asked) -> ApiError:
+def api_error(response: Any, data: bytes, asked: Asked) -> ApiError:
     """Return the error that a response means, in the API server's own words if it has any."""
     status = {}
     causes = {}
     token = ""
     with suppress(ApiError, AttributeError):  # for example a proxy's HTML page
-        status = decode_object(response.data)
+        status = decode_object(data)
         token = str(nested(status, "metadata").get("continue") or "")
         for cause in nested(status, "details.causes"):
             causes[cause.get("reason")] = str(cause.get("message"))
@@ -3118,7 +3252,8 @@ def innermost_cause(error: BaseException) -> str:
     cause = error.__cause__ or error.__context__
     if cause:
         return innermost_cause(cause)
-    return printable(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return redact_text(printable(text))
 
 
 def selector_of(workload: ObjectRef, obj: Json) -> str:
@@ -3255,7 +3390,7 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", innermost_cause(error)
-    said = ended.stderr.strip() or f"exit code {ended.returncode}"
+    said = redact_text(ended.stderr).strip() or f"exit code {ended.returncode}"
     return ended.stdout, said if ended.returncode else ""
 
 
@@ -3502,7 +3637,7 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
     Pods without a sidecar count if others of their workload have it, or if they are replaceable.
-    ApiError for an odd Pod.
+    ApiError for what is no Pod; one that cannot be read is noted.
     """
     by_owner: dict[ObjectRef, list[LivePod]] = defaultdict(list)
     samples: dict[ObjectRef, Found] = {}  # of one of the Pods, if possible with a sidecar
@@ -3510,19 +3645,23 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     seen: set[int] = set()  # hashes of UIDs, which take a quarter of their memory
     for pod in pods:
         try:
-            namespace, digest = pod["metadata"]["namespace"], hash(uid_of(pod))
-            if digest in seen:  # its list had expired, see Cluster.items
-                continue
-            seen.add(digest)
-            scan.pods += 1
-            scan.namespaces.add(namespace)
+            namespace, digest = pod["metadata"]["namespace"], hash(name_of(pod) + uid_of(pod))
+        except (KeyError, TypeError, AttributeError) as error:
+            said = f"unexpected response: not a Pod: {json.dumps(pod)[:80]}: {error!r}"
+            raise ApiError(Reply.UNUSABLE, said) from None
+        if digest in seen:  # its list had expired, see Cluster.items
+            continue
+        seen.add(digest)
+        scan.pods += 1
+        scan.namespaces.add(namespace)
+        try:
             scan.containers.update(container_names(pod))
             is_over = has_ended(pod) if options.is_question else is_ending(pod)
             if is_over or not is_included(namespace, options):
                 continue
             live = live_pod(pod, options)
-            scan.containers |= live.lost_sidecars
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
+            scan.containers |= live.lost_sidecars
             is_custom = "." in owner.group
             if live.sidecars or has_template(owner) or is_custom:
                 by_owner[owner].append(live)
@@ -3530,16 +3669,29 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
                     sample = packed({"metadata": without_keys(pod["metadata"], "managedFields")})
                     ref = implied_workload(owner, pod)
                     samples[owner] = Found(ref, (owner,), (), sample, live.sidecars)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            text = json.dumps(pod)[:80]
-            said = f"unexpected response: not a Pod: {text}: {error!r}"
-            raise ApiError(Reply.UNUSABLE, said) from None
+        except Exception as error:  # whatever a tenant wrote: the others can be read all the same
+            log.debug("cannot read a Pod", exc_info=True)
+            note_odd_pod(scan, pod, options, error)
     owners = []
     for owner, own in by_owner.items():
         found = samples[owner]
         if found.sidecars or has_template(owner):
             owners.append(replace(found, pods=own, sidecars=sidecars_of(own)))
     return owners, scan
+
+
+def note_odd_pod(scan: Scan, pod: Json, options: Options, error: Exception) -> None:
+    """Note a Pod that cannot be read, if it has a named container, or if even that is not known."""
+    try:
+        sidecars = sidecars_in(pod, options.sidecars)
+    except Exception:
+        sidecars = frozenset({Sidecar(options.sidecars[0], "", native=False)})
+    if sidecars:
+        reason = f"cannot be read: {shorten(printable(str(error) or repr(error)), 200)}"
+        unexpected = ("unknown", reason)
+        live = LivePod(name_of(pod), NO_CUTOFF, False, sidecars, unexpected=unexpected)
+        owner = ObjectRef("", pod["metadata"]["namespace"], live.name)
+        scan.odd_pods.append(PodState(live, owner, code="unknown"))
 
 
 def sidecars_of(pods: Iterable[LivePod]) -> frozenset[Sidecar]:
@@ -3782,7 +3934,11 @@ def ignored_paths(
             doubtful.append(path)
     for path, one, other in changes:
         values = [value for value in (one, other) if value is not None]
-        if len(path) <= 2 or any(value_at(pod, path) in values for pod in running):
+        is_large = any(
+            str(value).startswith(HASHED) for value in values
+        )  # nobody sees what differs
+        is_few = any(value_at(pod, path) in values for pod in running)
+        if len(path) <= 2 or is_large or is_few:
             doubtful.append(path)
         elif len(values) == 2:
             ignored.add(path)
@@ -3835,6 +3991,12 @@ STUB = re.compile(r"auto(-\w+)?")
 def injected_names(pod: Json) -> list[str]:
     """Return the names of a Pod's containers, without those whose image is still a stub."""
     return [name for name, image in images_of(pod).items() if not STUB.fullmatch(image)]
+
+
+def stated_containers(obj: Json) -> set[str]:
+    """Return the names of the containers that the Pod template of a workload states itself."""
+    template = nested(obj, "spec.template")
+    return set(injected_names(template)) if "spec" in template else set()
 
 
 def injected_view(pod: Json, names: Names) -> bytes:
@@ -3920,13 +4082,20 @@ def only_images(comparison: Comparison) -> bool:
     return bool(comparison.differences)
 
 
-def compare(found: Found, today: Today, options: Options) -> Comparison:
-    """Return whether the Pods agree with what would be created today, whatever goes wrong."""
-    if today.error:
-        return Comparison(verdict_on(today.error), today)
-    if not options.only_drifted:
-        return Comparison(today=today)
+def compare(
+    found: Found, today: Today, options: Options, second: Today | None = None
+) -> Comparison:
+    """Return whether the Pods agree with what would be created today, whatever goes wrong.
+
+    If a second answer is given, what differs between the two is different in each new Pod.
+    """
     try:
+        if second:
+            today = known_today(found, today, second, options)
+        if today.error:
+            return Comparison(verdict_on(today.error), today)
+        if not options.only_drifted:
+            return Comparison(today=today)
         drifted, differences = compare_pods(found.pods, today, options)
     except Exception as error:  # the others can be compared all the same
         log.debug("cannot compare", exc_info=True, extra={"workload": str(found.ref)})
@@ -3973,6 +4142,64 @@ def verdict_on(error: ApiError) -> Verdict:
 # Replies to a dry run that do not concern a rollout
 INCONCLUSIVE = (Reply.FORBIDDEN, Reply.QUOTA, Reply.NO_DRY_RUN)
 ANSWERS_APART = 1.1  # seconds: an injector may write the time
+TOO_SLOW = 10.0  # seconds for an answer
+FEW = 3  # dry runs of a namespace that may time out, or be too slow
+
+
+class DryRuns:
+    """Asks what would be created, by turns of namespaces: one whose webhooks let requests hang is
+    not asked on, so that only its own workloads are unknown.
+
+    If that is so in two namespaces, and no dry run at all had an answer, the injector hangs for
+    all: nobody else is asked, or a run over 300 namespaces would take half an hour to say so.
+    """
+
+    def __init__(self, cluster: Cluster, options: Options, everything: Sequence[Found]) -> None:
+        self.cluster = cluster
+        self.options = options
+        self.sizes = Counter(found.ref.namespace for found in everything)
+        self.hung: Counter[str] = Counter()  # dry runs that were too slow, by namespace
+        self.has_answer = False
+        self.closed: dict[str, Today] = {}  # what those that are not asked get, by namespace
+
+    def in_turns(self, everything: Iterable[Found]) -> list[Found]:
+        """Return the workloads in their order, a few of each namespace at a time."""
+        turns: Counter[str] = Counter()
+        places = []
+        for found in everything:
+            namespace = found.ref.namespace
+            places.append((turns[namespace] // FEW, found))
+            turns[namespace] += 1
+        return [found for _, found in sorted(places, key=lambda place: place[0])]
+
+    def ask(self, found: Found, number: int = 0) -> Today:
+        """Return what would be created for a workload, unless that is not asked anymore."""
+        namespace = found.ref.namespace
+        is_over = len(self.closed) >= min(2, len(self.sizes)) and not self.has_answer
+        if is_over and (self.hung.total() >= 2 * FEW or len(self.closed) == len(self.sizes)):
+            namespace = next(iter(self.closed))
+        if namespace in self.closed:
+            return self.closed[namespace]
+        began = time.monotonic()
+        today = ask_today(self.cluster, self.options, found, number)
+        self.note(namespace, today, time.monotonic() - began)
+        return today
+
+    def note(self, namespace: str, today: Today, seconds: float) -> None:
+        """Note how a dry run ended. Several threads call it: a lost count is one more question."""
+        error = today.error
+        self.has_answer |= error is None or not error.is_timeout
+        if seconds <= TOO_SLOW and not (error and error.is_timeout):
+            return
+        self.hung[namespace] += 1
+        if self.hung[namespace] < min(FEW, self.sizes[namespace]) or namespace in self.closed:
+            return
+        if not error:
+            text = f"dry runs in namespace {namespace} take longer than {TOO_SLOW:g}s"
+            today = Today(error=ApiError(Reply.WEBHOOK_TIMEOUT, text, Asked.DRY_RUN))
+        self.closed[namespace] = today
+        if self.sizes[namespace] > FEW:
+            log.warning("dry runs in namespace %s hang: its others are not compared", namespace)
 
 
 def compare_all(
@@ -3980,22 +4207,14 @@ def compare_all(
 ) -> dict[ObjectRef, Comparison]:
     """Return the comparisons: one dry run per workload, one read per ConfigMap or Secret.
 
-    What differs is asked again. If the first dry runs all time out, the others are not tried.
+    What differs is asked again.
     """
+    dry_runs = DryRuns(cluster, options, everything)
     answers: dict[Found, Today] = {}
     answered_at: dict[Found, float] = {}
-    timeouts = 0
-    for found, today in in_parallel(everything, partial(ask_today, cluster, options)):
+    for found, today in in_parallel(dry_runs.in_turns(everything), dry_runs.ask):
         answers[found], answered_at[found] = today, time.monotonic()
-        timeouts += today.error is not None and today.error.is_timeout
         progress.show(f"Comparing: {len(answers)} of {len(everything)} workloads")
-        if len(answers) == timeouts == REQUESTS_AT_A_TIME:
-            log.warning(
-                "the first %d dry runs timed out; the remaining workloads are not compared",
-                timeouts,
-            )
-            answers = {found: answers.get(found, today) for found in everything}
-            break
     progress.show("")
     configs = {config for answer in answers.values() for config in answer.configs}
     last_changes = dict(in_parallel(configs, cluster.config_change))
@@ -4007,11 +4226,10 @@ def compare_all(
 
     def ask_once_more(found: Found) -> Today:
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
-        return ask_today(cluster, options, found, number=1)
+        return dry_runs.ask(found, number=1)
 
     for number, (found, second) in enumerate(in_parallel(differing, ask_once_more), 1):
-        today = known_today(found, compared[found.ref].today, second, options)
-        compared[found.ref] = compare(found, today, options)
+        compared[found.ref] = compare(found, compared[found.ref].today, options, second)
         progress.show(f"Comparing again: {number} of {len(differing)} workloads")
     progress.show("")
     return compared
@@ -4338,7 +4556,7 @@ def draft_of(
         state=State.UNHEALTHY if problem else state,
         problem=problem,
         downtime=may_all_be_away(found, method, options),
-        min_ready=min_ready_seconds(obj),
+        min_ready=ready_seconds(obj),
     )
 
 
@@ -4632,6 +4850,15 @@ def up_to_date(draft: Replacement, planned: Replacement | None, options: Options
 
 
 @rule(place=7)
+def min_ready_seconds(draft: Replacement, options: Options) -> str:
+    """Its Pods count as available later than `--timeout` allows."""
+    if draft.min_ready <= options.timeout:
+        return ""
+    text = f"its Pods count as available after {draft.min_ready}s (minReadySeconds)"
+    return f"{text}, which is longer than --timeout; raise it"
+
+
+@rule(place=7)
 def wrong_method(draft: Replacement) -> str:
     """Paused, or its update strategy needs `--evict` or a manual restart."""
     obj = draft.found.obj
@@ -4842,7 +5069,7 @@ def why_not_healthy(found: Found) -> str:
     conditions = conditions_of(found.obj)
     failure = conditions.get(("ReplicaFailure", "True"))
     if failure:
-        return short_reason(message_text(failure.get("message", "")))
+        return said(short_reason(failure.get("message", "")))
     return str(conditions.get(("Progressing", "False"), {}).get("reason", ""))
 
 
@@ -5125,9 +5352,7 @@ def decide_all(
     decided: dict[ObjectRef, Decision] = {}
     asked = []
     for found in everything:
-        decision = decide_early(found, options, Known.OBJECT)
-        if not options.only_drifted:
-            decision = decide(found, NOT_COMPARED, options)
+        decision = decided_in_plan(found, NOT_COMPARED, options, options.only_drifted)
         decided[found.ref] = decision
         if decision.reason:
             continue
@@ -5138,8 +5363,22 @@ def decide_all(
     for found in asked:
         comparison = compared[found.ref]
         if options.only_drifted or not comparison.today.error:
-            decided[found.ref] = decide(found, comparison, options)
+            decided[found.ref] = decided_in_plan(found, comparison, options)
     return decided
+
+
+def decided_in_plan(
+    found: Found, comparison: Comparison, options: Options, is_early: bool = False
+) -> Decision:
+    """Return the decision on a workload; if something odd is in the way, that it is unknown."""
+    try:
+        if is_early:
+            return decide_early(found, options, Known.OBJECT)
+        return decide(found, comparison, options)
+    except Exception as error:  # whatever a tenant wrote
+        log.debug("cannot decide", exc_info=True, extra={"workload": str(found.ref)})
+        reason = f"cannot be read: {shorten(printable(repr(error)), 200)}"
+        return Decision(found, comparison, reason, "unknown")
 
 
 def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Plan:
@@ -5165,6 +5404,8 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             continue  # the last is red by itself
         if why_never_completed(decision.found, options):
             never_completed.append(decision.ref)
+    for pod in scan.odd_pods:
+        skips.append(Skip(pod.subject, pod.found, pod.code))
     compared = []
     for row in decided.values():
         if isinstance(row, Replacement) and row.comparison.verdict is not Verdict.NOT_COMPARED:
@@ -5187,6 +5428,11 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         decisions=[decision for decision in decided.values() if decision.found.pods],
         scan=scan,
     )
+
+
+def states_sidecar(workload: Replacement, options: Options) -> bool:
+    """Return whether a Pod template states a named container, with its image."""
+    return any(matches(name, options.sidecars) for name in stated_containers(workload.found.obj))
 
 
 def services_of(workload: Replacement) -> list[tuple[str, str]]:
@@ -5252,8 +5498,7 @@ def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str
     """
     silent = []
     for decision in asked:
-        template, view = nested(decision.found.obj, "spec.template"), decision.comparison.today.view
-        stated = set(injected_names(template) if "spec" in template else ())
+        view, stated = decision.comparison.today.view, stated_containers(decision.found.obj)
         if any(matches(name, names) for name in unpacked_object(view).keys() - stated):
             return ""
         if view and options.allow_removal:
@@ -5513,16 +5758,6 @@ def last_line(output: bytes) -> str:
     return ""
 
 
-class Stop(NamedTuple):
-    """Why nothing else may be begun, and its code. False: it may."""
-
-    reason: str = ""
-    code: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.reason)
-
-
 class Signals:
     """SIGINT, SIGTERM and SIGHUP: the first starts no new rollouts, the second stops waiting.
 
@@ -5540,7 +5775,7 @@ class Signals:
                 show(error)
 
         sys.unraisablehook = show_before_signals
-        self.stopped = Stop()  # what else the main thread knows
+        self.stops: dict[str, Stop] = {}  # what else the main thread knows, see stop
         self.ends_at = math.inf  # monotonic; of --max-duration
         self.may_interrupt = True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -5560,17 +5795,21 @@ class Signals:
     def exit_code(self) -> int:
         return 128 + self.received[0] if self.received else 0
 
-    def stop(self, stop: Stop) -> None:
-        """Begin nothing else. The first reason counts."""
-        self.stopped = self.stopped or stop
+    def stop(self, stop: Stop, namespace: str = "") -> None:
+        """Begin nothing else, or nothing else in a namespace. The first reason counts."""
+        if not stop or namespace in self.stops:
+            return
+        self.stops[namespace] = stop
+        if namespace:
+            log.warning("%s: no new rollouts will start in namespace %s", stop.reason, namespace)
 
-    def why_stopped(self) -> Stop:
-        """Return why nothing else may be begun in this run."""
+    def why_stopped(self, namespace: str = "") -> Stop:
+        """Return why nothing else may be begun in this run, or in a namespace."""
         if self.received:
             return Stop("interrupted", "interrupted")
-        if not self.stopped and time.monotonic() >= self.ends_at:
+        if "" not in self.stops and time.monotonic() >= self.ends_at:
             return Stop("--max-duration reached", "max_duration")
-        return self.stopped
+        return self.stops.get("") or self.stops.get(namespace, NO_STOP)
 
     def is_second(self) -> bool:
         """Return whether nothing may be waited for anymore."""
@@ -5731,10 +5970,11 @@ class Work:
     def require_possible(self, decision: Decision) -> None:
         """Raise EndedError if a workload is no longer to be rolled out."""
         if decision.code in IMPOSSIBLE:
-            stop_reason = ""
+            cause = NO_STOP
             if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
-                stop_reason = f"new Pods of {self.ref} would not have the sidecar"
-            raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", stop_reason)
+                text = f"new Pods of {self.ref} would not have the sidecar"
+                cause = self.cause_of(text, "no_sidecar")
+            raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", cause)
         if decision.reason:
             raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
 
@@ -5780,18 +6020,49 @@ class Work:
 
     def require_running(self) -> None:
         """Raise EndedError if nothing else may be begun."""
-        stop = self.signals.why_stopped()
+        stop = self.why_stopped()
         if stop:
             raise EndedError(Outcome.NOT_STARTED, stop.reason, code=stop.code)
 
-    def why_not_proven(self, pods: Iterable[Json]) -> str:
-        """Return why nothing else may start: sidecars are not ready, and none has been so far."""
+    def why_stopped(self) -> Stop:
+        """Return why nothing else may be begun in its namespace."""
+        return self.signals.why_stopped(self.ref.namespace)
+
+    def cause_of(self, reason: str, code: str) -> Stop:
+        """Return why others may fail, too: not if its team has changed the Pod template."""
+        if not reason or template_hash(self.obj) != template_hash(self.planned.found.obj):
+            return NO_STOP
+        return Stop(reason, code)
+
+    def why_not_proven(self, pods: Collection[Json], why_missing: str = "") -> Stop:
+        """Return why others may fail, too: no sidecar was ready so far, and there is a reason.
+
+        Its sidecar is not ready, new Pods fit on no node, or they are not created, with a condition
+        or an event. What is only slow may be ready later, an old Pod that terminates says nothing
+        about new ones, and neither do Pods that could not be read.
+        """
         if self.rollouts.proven.is_set():
-            return ""
+            return NO_STOP
+        reason = ""
+        if why_missing and not pods:
+            reason = f"new Pods of {self.ref} are not created"
         for pod in pods:
+            if waiting_reason(pod) == "Unschedulable":
+                reason = f"new Pods of {self.ref} fit on no node"
             if has_unready_sidecar(pod, self.options.sidecars):
-                return f"the sidecar is not ready in new Pods of {self.ref}"
-        return ""
+                reason = f"the sidecar is not ready in new Pods of {self.ref}"
+        return self.cause_of(reason, "not_ready")
+
+    def prove(self, pods: Iterable[Json]) -> None:
+        """Note whether a new Pod is ready with a sidecar that was injected.
+
+        What the Pod template states, with an image, proves nothing; unless all of the plan do so.
+        """
+        stated = set() if self.rollouts.is_stated else stated_containers(self.obj)
+        for pod in pods:
+            names = set(injected_names(pod)) - stated
+            if is_ready(pod) and any(matches(name, self.options.sidecars) for name in names):
+                self.rollouts.proven.set()
 
     def note_stuck(self, pod: Json) -> bool:
         """Note which sidecars of a Pod are stuck, and return whether one was for long enough.
@@ -5878,9 +6149,9 @@ class Work:
         if lost:
             count = f"{len(lost)} of {count_of(len(new), 'new Pod')}"
             names = join_words(sorted(set().union(*lost)), "or")
-            stop_reason = f"new Pods of {self.ref} have no sidecar {names}"
+            cause = self.cause_of(f"new Pods of {self.ref} have no sidecar {names}", "no_sidecar")
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
-            return Result(self.planned, Outcome.LOST_SIDECAR, text, stop_reason)
+            return Result(self.planned, Outcome.LOST_SIDECAR, text, cause)
         differences = self.differences_of(unchecked)
         if differences:
             self.ask_with_new_pod(unchecked[0])
@@ -5891,12 +6162,12 @@ class Work:
             return None
         texts = "; ".join(map(difference_text, differences))
         message = f"the new Pods still differ: {texts}"
-        stop_reason = ""
+        cause = NO_STOP
         planned = {difference.path for difference in self.planned.differences}
         if planned.issuperset(difference.path for difference in differences):
             # What was to be changed is as it was: a restart changes nothing, here or elsewhere.
-            stop_reason = f"new Pods of {self.ref} still differ"
-        return Result(self.planned, Outcome.STILL_DRIFTED, message, stop_reason)
+            cause = self.cause_of(f"new Pods of {self.ref} still differ", "still_drifted")
+        return Result(self.planned, Outcome.STILL_DRIFTED, message, cause)
 
     def ask_with_new_pod(self, pod: Json) -> None:
         """Ask what a new Pod would be like: an injector may copy its ReplicaSet's name."""
@@ -5949,8 +6220,7 @@ class Work:
         wanted = max(desired - kept, len(new) + uncreated)
         ready = sum(map(is_ready, updated))
         counts = PodCounts(wanted, len(updated), ready, lost, uncreated)
-        if counts.ready:
-            self.rollouts.proven.set()
+        self.prove(updated)
         return Progress(pods, old, new, uncreated, ending, counts)
 
     def new_ones(self, pods: Iterable[Json]) -> list[Json]:
@@ -6125,7 +6395,7 @@ class Restart(Work):
                 self.is_begun |= error.meaning is MAY_HAVE_ARRIVED
                 log.debug("patch: retrying: %s", error, extra={"workload": str(ref)})
             pause = max(min(pause, 1.0), min(problem.retry_after, 30.0))
-            self.signals.wait(pause, self.signals.why_stopped)
+            self.signals.wait(pause, self.why_stopped)
 
     def require_repeatable(self, problem: ApiError, conflicts: int, deadline: float) -> None:
         """Raise what ends a patch that has not arrived: it is refused, or was tried for long."""
@@ -6143,7 +6413,7 @@ class Restart(Work):
             if gate.is_open():
                 return
             self.tell(gate.why_closed)
-            self.signals.wait(1.0, self.signals.why_stopped)
+            self.signals.wait(1.0, self.why_stopped)
 
     def annotations(self) -> Labels:
         """Return the annotations that restart a workload.
@@ -6174,7 +6444,8 @@ class Restart(Work):
         If kubectl ends without a result, for example because the API server is unavailable, it runs
         again until the rollout's timeout. EndedError if the workload was deleted.
         """
-        deadline = time.monotonic() + self.options.timeout + min_ready_seconds(self.obj)
+        timeout = self.options.timeout
+        deadline = time.monotonic() + timeout + min(ready_seconds(self.obj), timeout)
         self.next_look = time.monotonic() + LOOK_AFTER
         self.is_complete, self.waited = False, None
         for pause in growing(0.5):
@@ -6254,7 +6525,7 @@ class Restart(Work):
             result,
             outcome=outcome,
             message=join_texts("; ", text, result.message, hint, reason),
-            stop_reason=self.why_not_proven(progress.new),
+            cause=self.why_not_proven(progress.new, reason),
             stamp=self.stamp,
             is_slow=is_slow and outcome is Outcome.TIMED_OUT,
         )
@@ -6332,18 +6603,22 @@ def restart_of(before: Json, pod: Json) -> str:
     return ""
 
 
-def failure_of(planned: Replacement, error: Exception, is_begun: bool) -> Result:
-    """Return a failed result, or one not started if the API server is unavailable."""
+def failure_of(planned: Replacement, error: Exception, is_begun: bool, cluster: Cluster) -> Result:
+    """Return a failed result, or one not started if the API server is unavailable.
+
+    An error of one request may come from a webhook of that namespace, or from an overload: the API
+    server itself says whether it is ready.
+    """
     message = str(error) or repr(error)
-    if not isinstance(error, ApiError):
-        return Result(planned, Outcome.FAILED, message)
-    stop_reason = message if error.is_unavailable else ""
-    if is_begun:
+    cause = NO_STOP
+    if isinstance(error, ApiError) and error.is_unavailable:
+        cause = Stop(message, "api_error" if cluster.is_ready() else "stopped")
+    if isinstance(error, ApiError) and is_begun:
         text = f"it may have been restarted: {message}"
-        return Result(planned, Outcome.FAILED, text, stop_reason)
-    if error.is_unavailable:
-        return Result(planned, Outcome.NOT_STARTED, message, stop_reason, "stopped")
-    return Result(planned, Outcome.FAILED, message)
+        return Result(planned, Outcome.FAILED, text, cause)
+    if cause.code == "stopped":
+        return Result(planned, Outcome.NOT_STARTED, message, cause, cause.code)
+    return Result(planned, Outcome.FAILED, message, cause)
 
 
 REVERTED = (
@@ -6431,7 +6706,8 @@ class PodByPod(Work):
             if not self.is_begun:
                 raise
             message = f"{self.prefix}{error} ({self.done_text})"
-            return replace(failure_of(self.planned, error, self.is_begun), message=message)
+            failure = failure_of(self.planned, error, self.is_begun, self.cluster)
+            return replace(failure, message=message)
         return self.unsuccessful(result)
 
     @property
@@ -6551,7 +6827,7 @@ class PodByPod(Work):
                 self.signals.wait(next(pauses))
             else:
                 pause = min(max(next(pauses), self.retry_after), deadline - time.monotonic())
-                self.signals.wait(pause, self.signals.why_stopped)
+                self.signals.wait(pause, self.why_stopped)
 
     @property
     def is_waiting(self) -> bool:
@@ -6670,8 +6946,11 @@ class PodByPod(Work):
 
     @property
     def min_ready(self) -> int:
-        """Return for how many seconds a Pod must be ready to be available."""
-        return min_ready_seconds(self.owner_obj)
+        """Return for how many seconds a Pod must be ready to be available.
+
+        At most --timeout, as the rule says: a tenant may raise it since.
+        """
+        return min(ready_seconds(self.owner_obj), int(self.options.timeout) + 1)
 
     def is_available(self, pod: Json) -> bool:
         """Return whether a Pod was not taken, is ready, and has been for minReadySeconds."""
@@ -6813,7 +7092,7 @@ class Eviction(PodByPod):
         self.pods = sorted(self.pods, key=lambda pod: uid_of(pod) in self.known_uids)
         wrong = self.fault_of(self.new_ones(not_ending(self.pods)))
         if wrong:
-            raise EndedError(wrong.outcome, wrong.message, wrong.stop_reason)
+            raise EndedError(wrong.outcome, wrong.message, wrong.cause)
         if self.deferred:  # an eviction without an answer may not have taken place
             for pod in not_ending(self.pods):
                 if uid_of(pod) in self.batch:
@@ -6825,15 +7104,14 @@ class Eviction(PodByPod):
         if is_there or away > others_away or (away and self.not_replaced):
             self.require_started()
             return f"waiting for {self.awaited()}"
-        if self.batch and not self.not_replaced:
-            self.rollouts.proven.set()
+        self.prove(self.new_ones(not_ending(self.pods)))
         return ""
 
     def give_up_batch(self, problem: str) -> NoReturn:
         reason = self.why_missing(self.owner_obj, self.to_create)
         text = join_texts(": ", f"still {problem}", reason)
-        stop_reason = self.why_not_proven(self.new_ones(not_ending(self.pods)))
-        raise EndedError(Outcome.TIMED_OUT, text, stop_reason)
+        cause = self.why_not_proven(self.new_ones(not_ending(self.pods)), reason)
+        raise EndedError(Outcome.TIMED_OUT, text, cause)
 
 
 class ImageChange(PodByPod):
@@ -6920,7 +7198,7 @@ class ImageChange(PodByPod):
         if not now:
             return ""
         if self.is_up(pod, now, images):
-            self.rollouts.proven.set()
+            self.prove([now])
             return ""
         if self.deferred and not images.items() <= images_of(now).items():
             self.note_not_taken(pod)  # a change without an answer may not have been stored
@@ -6960,15 +7238,15 @@ class ImageChange(PodByPod):
         sidecar whose startup probe has not passed: then only a new Pod does.
         """
         (pod,) = self.batch.values()
-        stop_reason = ""
+        cause = NO_STOP
         if not self.rollouts.proven.is_set():
-            stop_reason = f"the new image does not start in {self.ref}"
+            cause = self.cause_of(f"the new image does not start in {self.ref}", "not_ready")
         ref = ObjectRef("Pod", self.ref.namespace, name_of(pod))
         command = shlex.join(self.cluster.connection.kubectl_command(ref, "delete"))
         self.prefix = ""
         hint = f"repair the injector and run this command again, or run `{command}`"
         message = f"Pod {name_of(pod)}: {problem}; {hint}"
-        raise EndedError(Outcome.FAILED, message, stop_reason)
+        raise EndedError(Outcome.FAILED, message, cause)
 
 
 def first_line(error: ApiError) -> str:
@@ -7037,6 +7315,7 @@ class Rollouts:
     options: Options
     # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
     proven: threading.Event = field(default_factory=threading.Event)
+    is_stated: bool = False  # whether each Pod template of the plan states the sidecar itself
 
     def result_of(self, planned: Replacement, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
@@ -7050,7 +7329,7 @@ class Rollouts:
                 result = earlier
         except Exception as error:
             log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
-            result = earlier or failure_of(planned, error, work.is_begun)
+            result = earlier or failure_of(planned, error, work.is_begun, self.cluster)
         if result.outcome in FAILURES and not earlier and planned.problem:
             before = f"(unhealthy before the rollout: {planned.problem})"
             result = replace(result, message=f"{result.message} {before}")
@@ -7090,8 +7369,12 @@ class Scheduler:
         self.signals = rollouts.signals
         self.report = report
         self.workers = workers
+        self.namespaces: set[str] = set()  # of the plan
+        # Why others may fail, too: reasons by the code of a cause and the namespace that named it
+        self.named: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self.in_progress: dict[ObjectRef, Task] = {}
-        self.waiting: deque[Task] = deque()  # of the plan, or late ones to check again; see drain
+        self.planned: deque[Task] = deque()  # those that have not begun
+        self.waiting: deque[Task] = deque()  # the same, or late ones to check again; see drain
         self.begun: list[Task] = []  # in this order
         self.rechecks: deque[Task] = deque()
         self.announced = ""  # why nothing else starts
@@ -7108,7 +7391,8 @@ class Scheduler:
                 result = self.rollouts.result_of(task.planned, task.tell, task.result)
             except Exception as error:  # else the main thread would wait for it forever
                 log.debug("worker failed", exc_info=True, extra={"workload": str(task.planned.ref)})
-                result = replace(failure_of(task.planned, error, True), is_begun=True)
+                result = failure_of(task.planned, error, True, self.rollouts.cluster)
+                result = replace(result, is_begun=True)
             self.ended.put((task, result))
 
     def run(self, plan: Iterable[Replacement]) -> None:
@@ -7117,20 +7401,22 @@ class Scheduler:
         What timed out is rechecked at the end. What waits behind the Service of a late one starts
         once that was rechecked.
         """
-        waiting = deque(map(Task, plan))
+        self.planned = deque(map(Task, plan))
+        self.namespaces = {task.planned.ref.namespace for task in self.planned}
         is_over = False
         while not is_over:
-            self.drain(waiting)
+            self.drain(self.planned)
             late, self.rechecks = self.rechecks, deque()
             self.drain(late)
             self.rechecks += late  # left after the second signal
-            is_over = not waiting or bool(self.signals.why_stopped())
+            self.waiting = self.planned
+            is_over = not self.has_next()
         why_closed = self.rollouts.gate.why_closed
-        reason, code = self.signals.why_stopped()
-        message = join_texts("; ", reason, why_closed)
-        if why_closed and code == "max_duration":  # it was closed until then
-            code = "gate"
-        for task in waiting:
+        for task in self.planned:
+            reason, code = self.why_held(task)
+            message = join_texts("; ", reason, why_closed)
+            if why_closed and code == "max_duration":  # it was closed until then
+                code = "gate"
             self.report.finish(Result(task.planned, Outcome.NOT_STARTED, message, code=code))
         for task in self.rechecks:
             self.report.finish(self.last_result(task))
@@ -7184,9 +7470,39 @@ class Scheduler:
         for task in (*self.in_progress.values(), *late):  # these go on in the cluster
             busy.update(services_of(task.planned))
         for task in self.waiting:
-            if task.result or busy.isdisjoint(services_of(task.planned)):
+            is_free = busy.isdisjoint(services_of(task.planned)) and not self.why_held(task)
+            if task.result or is_free:
                 return task
         return None
+
+    def why_held(self, task: Task) -> Stop:
+        """Return why a task may not start.
+
+        While one namespace has named a cause, and no sidecar was seen ready, nothing with downtime
+        is the second one to be tried.
+        """
+        stop = self.signals.why_stopped(task.planned.ref.namespace)
+        if not stop and task.planned.downtime and not self.rollouts.proven.is_set():
+            reasons = [reason for named in self.named.values() for reason in named.values()]
+            stop = Stop("; ".join(reasons), "stopped")
+        return stop
+
+    def note_cause(self, cause: Stop, namespace: str) -> None:
+        """Begin nothing else in a namespace that named a cause.
+
+        In none, if a second one names the same, if no other one has anything left, or if the API
+        server itself says so. A proof elsewhere opens no namespace again.
+        """
+        named = self.named[cause.code]
+        if namespace in named:
+            return
+        named[namespace] = cause.reason
+        tasks = (*self.planned, *self.in_progress.values())
+        has_others = any(task.planned.ref.namespace != namespace for task in tasks)
+        if cause.code == "stopped" or len(named) > 1 or not has_others:
+            self.signals.stop(Stop("; ".join(named.values()), "stopped"))
+        else:
+            self.signals.stop(Stop(cause.reason, "namespace_stopped"), namespace)
 
     def fill_slots(self) -> None:
         """Start tasks; until one has succeeded, a rollout runs alone: it may fail everywhere."""
@@ -7236,8 +7552,9 @@ class Scheduler:
         del self.in_progress[ref]
         task.is_rechecked = bool(task.result)
         task.result = result
-        self.signals.stop(Stop(result.stop_reason, "stopped"))
-        self.signals.stop(self.limit_reached())
+        if result.cause:
+            self.note_cause(result.cause, ref.namespace)
+        self.note_limits()
         if not result.may_complete:
             self.report.finish(result)
             return
@@ -7248,25 +7565,34 @@ class Scheduler:
             level = logging.INFO if is_later else logging.DEBUG
             log.log(level, text, result.message, extra={"workload": str(ref)})
 
-    def limit_reached(self) -> Stop:
-        """Return which limit is reached: --max-failures, or a few in a row, as they began.
+    def note_limits(self) -> None:
+        """Begin nothing else where a limit is reached: --max-failures, or a few in a row.
 
-        What is slow counts once it was rechecked; what was skipped does not.
+        Failures count in the order in which the rollouts began. One of several namespaces has at
+        most half of a limit, rounded up: what fails there beyond that counts neither for it nor for
+        the run. What is slow counts once it was rechecked; what was skipped does not.
         """
-        failed = []
+        limit = self.max_failures or self.TOO_MANY_IN_A_ROW
+        most = (limit + 1) // 2 if len(self.namespaces) > 1 else limit
+        failed: Counter[str] = Counter()  # by namespace, and under an empty name all that count
         for task in self.begun:
-            result = task.result
+            result, namespace = task.result, task.planned.ref.namespace
             if not result or (result.is_slow and not task.is_rechecked):
                 continue
-            if result.outcome in (*FAILURES, *SUCCESSES):
-                failed.append(result.outcome in FAILURES)
-        limit = self.max_failures
-        reason = ""
-        if limit and sum(failed) >= limit:
-            reason = f"--max-failures={limit} reached"
-        if not limit and sum(failed[-self.TOO_MANY_IN_A_ROW :]) == self.TOO_MANY_IN_A_ROW:
-            reason = f"{self.TOO_MANY_IN_A_ROW} rollouts failed in a row"
-        return Stop(reason, "max_failures")
+            if result.outcome in FAILURES and failed[namespace] < most:
+                failed[namespace] += 1
+                failed[""] += 1
+            elif result.outcome in SUCCESSES and not self.max_failures:
+                failed[namespace] = failed[""] = 0
+        text = f"{limit} rollouts failed in a row"
+        if self.max_failures:
+            text = f"--max-failures={limit} reached"
+        if failed[""] >= limit:
+            self.signals.stop(Stop(text, "max_failures"))
+        for namespace, count in failed.items():
+            if namespace and count == most:
+                text = f"{count_of(count, 'rollout')} failed in namespace {namespace}"
+                self.signals.stop(Stop(text, "max_failures"), namespace)
 
 
 # 16. Report: it displays and counts, and decides nothing ------------------------------------------
@@ -7464,7 +7790,7 @@ class Totals:
         """Return what makes the exit code 1 by code, and how often; empty: it is 0."""
         failures = self.failed.copy()
         for result in self.results:
-            if result.outcome in FAILURES or result.stop_reason:
+            if result.outcome in FAILURES or result.cause:
                 failures[result.outcome.code] += 1
             if self.options.plan is not None and not counts_as_applied(result):
                 failures["not_applied"] += 1
@@ -7521,6 +7847,7 @@ class Report:
     """Writes text or JSON records to standard output."""
 
     MAX_NAMES = 5  # of a group; with --log-level=debug all
+    MAX_REASONS = 20  # the same
 
     def __init__(
         self,
@@ -7612,12 +7939,19 @@ class Report:
 
         in_order = sorted(skips, key=order)
         by_reason = group_by(in_order, lambda skip: skip.reason)
-        for reason, group in by_reason.items():
+        limit = len(by_reason) if self.options.log_level == "debug" else self.MAX_REASONS
+        for reason, group in itertools.islice(by_reason.items(), limit):
             names = self.names_of([skip.subject for skip in group])
             if reason:
                 lines.append(f"  {reason}:")
                 names = f"  {names}"
             lines.append(f"  {names}")
+        others: Counter[str] = Counter()
+        for group in itertools.islice(by_reason.values(), limit, None):
+            others.update(skip.subject.namespace for skip in group)
+        if others:
+            counts = ", ".join(f"{name} ({count})" for name, count in sorted(others.items()))
+            lines += ["  for other reasons, by namespace:", f"    {shorten(counts, 1000)}"]
         if by_reason:
             self.print(*lines, "")
 
@@ -7686,7 +8020,7 @@ class Report:
             is_red = subject in plan.never_completed
             self.record("skip", subject, code=code, message=reason, of_an_earlier_run=is_red)
         self.print_differences()
-        self.take_census([decision.found for decision in plan.decisions])
+        self.take_census([decision.found for decision in plan.decisions], plan.scan.odd_pods)
         if plan.selected_count:
             lines = self.table(plan.selected)
             if plan.left_count:
@@ -7698,11 +8032,11 @@ class Report:
             self.print(f"Warning: {plan.injector}")
         self.print_totals()
 
-    def show_answer(self, plan: Plan, owners: Sequence[Found]) -> None:
+    def show_answer(self, plan: Plan, owners: Sequence[Found], scan: Scan) -> None:
         """Show the Pods by sidecar, and by namespace what is not as expected."""
         self.plan = self.totals.plan = plan
         self.decided = {decision.ref: decision for decision in plan.decisions}
-        self.take_census(owners)
+        self.take_census(owners, scan.odd_pods)
         self.print("")
         self.print_census()
         skips = set()
@@ -7938,13 +8272,13 @@ class Report:
 
     # The census
 
-    def take_census(self, workloads: Iterable[Found]) -> None:
+    def take_census(self, workloads: Iterable[Found], odd_pods: Iterable[PodState] = ()) -> None:
         """Note each Pod with why it is not up to date."""
         decisions = {}
         for decision in self.decided.values():
             for ref in (decision.ref, *decision.found.owners):
                 decisions[ref] = decision
-        self.totals.pod_states = []
+        self.totals.pod_states = [*odd_pods]
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
             decided = decisions.get(found.owners[0]) or decisions.get(found.ref)
@@ -8154,10 +8488,7 @@ class Report:
                     if result.code != "max_rollouts":
                         skips.append(Skip(ref, result.message, outcome.value))
                     continue
-                self.print(f"{outcome.value}: {ref}:")
-                for line in result.message.split("; "):
-                    if line:
-                        self.print(f"  {line}")
+                self.print(f"{outcome.value}: {ref}:", f"  {result.message}")
                 command = self.command_after(result)
                 if command:
                     self.print_command(command)
@@ -8239,8 +8570,8 @@ def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            owners, _ = reading.get(0)
-            report.take_census(owners)
+            owners, scan = reading.get(0)
+            report.take_census(owners, scan.odd_pods)
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
             if error.is_unavailable:
@@ -8316,8 +8647,8 @@ def main(argv: Sequence[str]) -> int:
         plan = make_plan(cluster, options, progress)
         report.totals.unmatched = check_names(options, plan)
         if options.is_question:
-            owners, _ = read_all_pods(cluster, options)  # the dry runs may have taken long
-            report.show_answer(plan, owners)
+            owners, scan = read_all_pods(cluster, options)  # the dry runs may have taken long
+            report.show_answer(plan, owners, scan)
         else:
             if not options.confirm:
                 gate.is_open()  # to show whether it is
@@ -8327,6 +8658,8 @@ def main(argv: Sequence[str]) -> int:
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
             rollouts = Rollouts(cluster, command, signals, gate, options)
+            is_stated = all(states_sidecar(row, options) for row in plan.selected)
+            rollouts = replace(rollouts, is_stated=is_stated)
             has_begun = True
             roll_out(plan, rollouts, report)
         if options.confirm and plan.workloads:

@@ -506,7 +506,7 @@ def view_of(tool: ModuleType, pod: dict, names=("mesh-proxy",)):
 def no_signals(tool: ModuleType):
     """The tool's Signals, without handlers."""
     found = tool.Signals.__new__(tool.Signals)
-    found.received, found.children, found.stopped = [], set(), tool.Stop()
+    found.received, found.children, found.stops = [], set(), {}
     found.ends_at = math.inf
     return found
 

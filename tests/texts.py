@@ -97,11 +97,14 @@ REASONS = {
     "running_to_completion": "runs to completion",
     "static_pod": "static Pod, managed by the kubelet of its node",
     "unhealthy": "unhealthy: .+",
-    "unknown": "not compared: .+",
+    "unknown": "(not compared|cannot be read): .+",
     "up_to_date": "needs no rollout( anymore)?",
     "without_controller": "not managed by a controller; delete and recreate it manually",
     "without_pods": rf"{NEVER_HEALTHY}.+",
     "would_differ": "new Pods would (not )?have .+",
+    "min_ready_seconds": (
+        rf"its Pods count as available after {N}s \(minReadySeconds\), which is longer than --timeout; raise it"
+    ),
     "wrong_method": (
         "paused; run `kubectl rollout resume` first, or use --evict"
         "|updateStrategy is OnDelete; use --evict, or delete its Pods manually, one at a time"

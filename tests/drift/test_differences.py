@@ -31,10 +31,12 @@ def test_the_replica_set_of_a_rollout_is_no_difference(tool):
     """OpenTelemetry's operator writes its name and UID into a variable."""
 
     def pod(number: int, deployment: str = "web") -> dict:
-        name, uid = f"{deployment}-5d8f7c6b9{number}", f"0f9c-{number}"
+        name = f"{deployment}-5d8f7c6b9{number}"
+        uid = f"0f9c0000-0000-4000-8000-00000000000{number}"
         value = f"k8s.deployment.name={deployment},k8s.replicaset.name={name},uid={uid}"
         found = pod_of({**SIDECAR, "env": [{"name": "ATTRIBUTES", "value": value}]})
-        owner = {"kind": "ReplicaSet", "name": name, "uid": uid}
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": uid}
+        owner["controller"] = True
         labels = {"pod-template-hash": f"5d8f7c6b9{number}"}
         found["metadata"] |= {"labels": labels, "ownerReferences": [owner]}
         return found

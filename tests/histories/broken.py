@@ -40,8 +40,8 @@ SEEN = (
     Seen(
         3,
         "what failed does not change the exit code",
-        "        if outcome in FAILURES or result.stop_reason:\n            self.failed",
-        "        if result.stop_reason:\n            self.failed",
+        "        if outcome in FAILURES or result.cause:\n            self.failed",
+        "        if result.cause:\n            self.failed",
     ),
     Seen(
         3,

@@ -74,7 +74,7 @@ def test_as_many_pods_must_be_ready_as_before(cluster, start):
     ended = running.finish()
     assert (ended.outcomes, evictions(cluster)) == ({"shop/x": "timed_out"}, [first])
     (result,) = ended.of("result")
-    assert f"still {WAITS_FOR_READY}{other}: probe failed (0 of 3" in result["message"]
+    assert f'still {WAITS_FOR_READY}{other}: "probe failed" (0 of 3' in result["message"]
 
 
 def test_the_last_pod_is_gone_at_the_end(cluster, run):
@@ -112,7 +112,7 @@ def test_an_ordered_stateful_set_whose_lower_pod_stays_unready_is_left(cluster, 
     ended = run(cluster, CONFIRM, *EVICT, cutoff(hours=1), "--max-unavailable=3", "--timeout=2s")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("timed_out", [])
-    assert result["message"].startswith(f"{WAITS_FOR_READY}x-0: probe failed (0")
+    assert result["message"].startswith(f'{WAITS_FOR_READY}x-0: "probe failed" (0')
 
 
 def test_an_ordered_stateful_set_that_is_scaled_to_0_has_enough_pods(tool):

@@ -128,7 +128,7 @@ def test_a_timeout_tells_why_no_pod_is_created(cluster, start, kind):
     held.release.set()
     (result,) = running.finish().of("result")
     assert result["outcome"] == "timed_out"
-    assert 'violates PodSecurity "restricted:latest"' in result["message"]
+    assert "violates PodSecurity 'restricted:latest'" in result["message"]
 
 
 def test_a_timeout_tells_what_is_wrong_with_the_new_pod(cluster, run):

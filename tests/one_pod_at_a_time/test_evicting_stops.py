@@ -51,7 +51,7 @@ def test_the_second_signal_stops_waiting(slow, start):
     ended = running.finish()
     assert ended.code == 130
     assert re.search(
-        r"interrupted: ReplicaSet shop/a:\n  Pod a-\S+ was evicted\n  stopped waiting\n  it may go on "
+        r"interrupted: ReplicaSet shop/a:\n  Pod a-\S+ was evicted; stopped waiting; it may go on "
         r"\(0 of 3 Pods replaced\)\n  \S*kubectl .*describe replicaset/a --namespace shop",
         ended.stdout,
     )

@@ -66,6 +66,8 @@ def signals_of(tool, clock: Clock):
 class Cluster:
     """A ReplicaSet's Pods and their kubelets; each request takes the next step of a schedule."""
 
+    is_ready = staticmethod(lambda: False)
+
     def __init__(
         self,
         tool,
@@ -307,7 +309,7 @@ def test_an_api_server_that_is_away_is_named_with_the_pod(tool):
         if result.outcome.name == "FAILED" and MAY_HAVE_NEW in result.message:
             break
     assert result.message == f"Pod web-0 {MAY_HAVE_NEW}; cannot connect (0 of 1 Pod changed)"
-    assert result.stop_reason == "cannot connect"
+    assert result.cause.reason == "cannot connect"
 
 
 def test_a_wait_for_other_pods_does_not_count_against_the_timeout(tool):
@@ -332,7 +334,7 @@ def test_a_container_that_was_stuck_before_shows_that_until_it_is_restarted(tool
     assert why_not_started(tool, before, copy.deepcopy(before), ["agent"]) is None
     after = copy.deepcopy(before)
     after["status"]["containerStatuses"][1]["restartCount"] = 1
-    text = "container agent: ImagePullBackOff: x"
+    text = 'container agent: ImagePullBackOff: "x"'
     assert str(why_not_started(tool, before, after, ["agent"])) == text
     assert why_not_started(tool, before, after, ["app"]) is None
     assert str(why_not_started(tool, a_pod(0, True), before, ["agent"])) == text
@@ -513,7 +515,7 @@ def test_an_old_pod_that_terminates_says_nothing_about_new_ones(tool, monkeypatc
         work.pods = pods
         with raises_ended(tool) as raised:
             work.give_up_batch("waiting")
-        return raised.value.stop_reason
+        return raised.value.cause.reason
 
     assert stop_reason(old) == ""
     assert SIDECAR_NOT_READY in stop_reason(old, new)

@@ -182,7 +182,7 @@ def test_a_native_sidecar_that_ended_well_and_does_not_come_back(cluster, run):
         ("docker.io/istio/crashing:1", "istio-proxy: CrashLoopBackOff: Error (exit code 1)"),
         (
             "docker.io/istio/neverready:1",
-            "containers with unready status: [istio-proxy] after {seconds}s",
+            '"containers with unready status: [istio-proxy]" after {seconds}s',
         ),
     ],
 )
@@ -310,7 +310,7 @@ def test_a_statefulset_with_an_unready_pod_is_left_as_it_is(shop, run):
     shop.kubelet.set_ready("shop", "db-1", False)
     ended = run(shop, *IN_PLACE, "sts/db", CONFIRM, "--timeout=2s")
     assert ended.outcomes == {"shop/db": "timed_out"}
-    problem = f"{WAITS_FOR_READY}db-1: containers with unready status: [app]"
+    problem = f'{WAITS_FOR_READY}db-1: "containers with unready status: [app]"'
     before = "(unhealthy before the rollout: 1 of 2 available)"
     assert message_of(ended, "db") == f"{problem} (0 of 1 Pod changed) {before}"
 

@@ -105,7 +105,7 @@ def test_what_was_unavailable_from_the_start_is_waited_for_until_the_timeout(clu
     ended = run(cluster, CONFIRM, *EVICT, hour, "--timeout=2s")
     (result,) = ended.of("result")
     assert (result["outcome"], evictions(cluster)) == ("timed_out", [])
-    assert f"{WAITS_FOR_READY}{names[0]}: probe failed (0" in result["message"]
+    assert f'{WAITS_FOR_READY}{names[0]}: "probe failed" (0' in result["message"]
 
 
 def test_with_more_it_goes_on(cluster, run, hour):

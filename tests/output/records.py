@@ -40,7 +40,7 @@ RECORDS = {
     },
     "result": {
         "outcome": "see above",
-        "code": "of a workload that was skipped by a rule; of one that was not started: `max_rollouts`, `max_failures`, `max_duration`, `gate`, `interrupted`, or `stopped` for another reason",
+        "code": "of a workload that was skipped by a rule; of one that was not started: `max_rollouts`, `max_failures`, `max_duration`, `gate`, `interrupted`, `namespace_stopped` (its namespace named a cause for which others may fail, too), or `stopped` for another reason",
         "method": "as in `plan`",
         "time": "when it ended",
         "seconds": "how long it took",

@@ -231,7 +231,7 @@ def test_what_is_an_incomplete_rollout(tool, kind, status, spec, said):
     status = {"observedGeneration": 2, **status}
     obj = {"metadata": {"generation": 2}, "spec": {"replicas": 3, **spec}, "status": status}
     draft = a_workload(tool, ref=a_ref(tool, kind, "shop", "web", "apps"), obj=obj)
-    text = tool.incomplete_rollout(draft, options_of(tool))
+    text = tool.incomplete_rollout(draft, None, options_of(tool))
     assert text == (f"its rollout is not complete: {said}{WAIT}" if said else "")
 
 

@@ -41,6 +41,7 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
 
     class Lost:
         connection = SimpleNamespace(user="admin")
+        is_ready = staticmethod(lambda: False)
 
         def now(self):
             return datetime.now(timezone.utc)
@@ -60,7 +61,7 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
     rollout = a_rollout(tool, Lost())
     monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
     result = rollout.result_of(found, str)
-    assert (result.outcome.name, result.message, result.stop_reason) == (
+    assert (result.outcome.name, result.message, result.cause.reason) == (
         "FAILED",
         "it may have been restarted: away",
         "away",

@@ -14,8 +14,9 @@ pytestmark = pytest.mark.both
 
 ALL = ("--include-statefulset", "--include-daemonset")
 BROKEN = "docker.io/istio/proxyv2:broken"
-CAUSE = f'failed to pull and unpack image "{BROKEN}": not found'
-PULL = f'ImagePullBackOff: Back-off pulling image "{BROKEN}": ErrImagePull: {CAUSE}'
+CAUSE = f"failed to pull and unpack image '{BROKEN}': not found"
+# What the cluster says is one quoted text
+PULL = f"""ImagePullBackOff: "Back-off pulling image '{BROKEN}': ErrImagePull: {CAUSE}\""""
 UNREADY = "1 of 2 Pods not ready: "
 
 
@@ -73,7 +74,7 @@ def test_a_pod_that_is_not_scheduled(cluster, run):
     cluster.injector.inject = inject
     ended = run(cluster, CONFIRM, within(cluster, 2))
     assert message(ended).endswith(
-        ": 0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+        ": \"0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.\""
     )
 
 
@@ -82,9 +83,9 @@ def test_a_pod_that_is_not_scheduled(cluster, run):
     [
         (
             "StatefulSet",  # before 1.35, the event begins with a small letter
-            'reate Pod web-0 in StatefulSet web failed error: pods "web-0" is',
+            "reate Pod web-0 in StatefulSet web failed error: pods 'web-0' is",
         ),
-        ("DaemonSet", 'Error creating: pods "web-'),
+        ("DaemonSet", "\"Error creating: pods 'web-"),
     ],
 )
 def test_where_no_pod_exists_an_event_says_why(cluster, run, kind, cause):
@@ -96,7 +97,7 @@ def test_where_no_pod_exists_an_event_says_why(cluster, run, kind, cause):
     ended = run(unchecked(cluster), CONFIRM, *ALL, within(cluster, 2))
     told = message(ended).partition(" not created; ")[2]
     assert cause in told
-    assert message(ended).endswith('serviceaccount "web" not found')
+    assert message(ended).endswith("serviceaccount 'web' not found\"")
 
 
 def test_without_the_permission_to_list_events_that_is_said(cluster, run):
@@ -144,11 +145,11 @@ READY = {"type": "Ready", "status": "True"}
     ("fields", "said"),
     [
         ({"conditions": [READY], "containerStatuses": [waiting("CrashLoopBackOff", "x")]}, ""),
-        ({"conditions": [NOT_READY]}, "web-1: containers with unready status: [app]"),
-        ({"conditions": [NOT_READY, PENDING]}, "web-1: 0/3 nodes are available"),
+        ({"conditions": [NOT_READY]}, 'web-1: "containers with unready status: [app]"'),
+        ({"conditions": [NOT_READY, PENDING]}, 'web-1: "0/3 nodes are available"'),
         (
             {"containerStatuses": [waiting("CrashLoopBackOff", "back-off 5m0s")]},
-            "web-1: container app: CrashLoopBackOff: back-off 5m0s",
+            'web-1: container app: CrashLoopBackOff: "back-off 5m0s"',
         ),
         (
             {"containerStatuses": [waiting("ErrImagePull")], "conditions": [NOT_READY]},
@@ -159,13 +160,13 @@ READY = {"type": "Ready", "status": "True"}
                 "initContainerStatuses": [waiting("ImagePullBackOff", "no", "mesh")],
                 "containerStatuses": [waiting("PodInitializing")],
             },
-            "web-1: container mesh: ImagePullBackOff: no",
+            'web-1: container mesh: ImagePullBackOff: "no"',
         ),
         ({"containerStatuses": [waiting("ContainerCreating")]}, ""),
         ({}, ""),
         (
             {"containerStatuses": [waiting("ErrImagePull", "https://me:hunter22@reg/x")]},
-            "web-1: container app: ErrImagePull: https://me:<redacted>@reg/x",
+            'web-1: container app: ErrImagePull: "https://me:<redacted>@reg/x"',
         ),
     ],
 )
@@ -240,11 +241,11 @@ KILLED = {"exitCode": 137, "reason": "OOMKilled"}
 @pytest.mark.parametrize(
     ("kind", "ended", "restarts", "fields", "said"),
     [
-        ("regular", FAILED, 1, {}, "Error (exit code 1): no configuration"),
+        ("regular", FAILED, 1, {}, 'Error (exit code 1): "no configuration"'),
         ("regular", KILLED, 3, {}, "OOMKilled"),
         ("native", DONE, 1, {}, "Completed (exit code 0)"),
-        ("native", TOKEN, 1, {}, "Error (exit code 1): 401 for bearer <redacted>"),
-        ("init", FAILED, 1, {}, "Error (exit code 1): no configuration"),
+        ("native", TOKEN, 1, {}, 'Error (exit code 1): "401 for bearer <redacted>"'),
+        ("init", FAILED, 1, {}, 'Error (exit code 1): "no configuration"'),
         ("init", DONE, 1, {}, ""),  # it failed once, and is done
         ("regular", FAILED, 0, {}, ""),  # for the first time: it is restarted at once
         ("regular", FAILED, 1, {"restartPolicy": "Never"}, ""),  # of its own, Kubernetes 1.34
@@ -264,7 +265,7 @@ def test_a_pod_whose_node_may_be_down(tool):
     found["spec"] = {"nodeName": "node-7"}
     assert tool.pod_problem(found) == "web-1: its node node-7 may be down"
     found["status"]["conditions"] = [{**condition, "message": "a readiness gate is missing"}]
-    assert tool.pod_problem(found) == "web-1: a readiness gate is missing"
+    assert tool.pod_problem(found) == 'web-1: "a readiness gate is missing"'
     statuses[0]["ready"] = False
     found["status"]["conditions"] = [condition]
     assert tool.pod_problem(found) == ""

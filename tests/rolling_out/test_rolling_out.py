@@ -171,7 +171,7 @@ def test_a_new_sidecar_that_does_not_start_fails_the_rollout(cluster, run):
     assert re.search(
         ": container istio-proxy: (ErrImagePull|ImagePullBackOff): ", result["message"]
     )
-    assert result["message"].endswith('" has timed out progressing.')
+    assert result["message"].endswith("' has timed out progressing.\"")
 
 
 def test_kubernetes_own_reason_is_in_the_message(cluster, run):
@@ -186,8 +186,8 @@ def test_kubernetes_own_reason_is_in_the_message(cluster, run):
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "failed")
     assert 'error: deployment "web" exceeded its progress deadline; ' in result["message"]
-    assert '; pods "web-' in result["message"]
-    assert 'is forbidden: violates PodSecurity "restricted:latest"' in result["message"]
+    assert "; \"pods 'web-" in result["message"]
+    assert "is forbidden: violates PodSecurity 'restricted:latest'" in result["message"]
     assert '"level": "ERROR", "message": "rollout failed in' in ended.stderr
 
 
@@ -498,7 +498,7 @@ def test_no_line_is_cut(rollout_status, text):
 
 def test_a_rollout_may_take_min_ready_seconds_longer_than_the_timeout(cluster, run):
     """Nothing can end it sooner: that is no failure of the rollout."""
-    manifest = workload("Deployment", "slow", minReadySeconds=6)
+    manifest = workload("Deployment", "slow", minReadySeconds=4)
     cluster.create("shop", manifest)
     cluster.settle()
     ended = run(cluster, CONFIRM, "--timeout=4s")

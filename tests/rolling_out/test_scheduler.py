@@ -214,6 +214,8 @@ def test_once_the_api_server_is_lost_nothing_more_is_started(tool, status, monke
     monkeypatch.setattr(tool, "PATIENCE", 1.0)
 
     class Lost(FakeCluster):
+        is_ready = staticmethod(lambda: False)
+
         def patch_template(self, ref, annotations, version) -> dict:
             if ref.name == "w1":
                 raise api_error(tool, status, "no use", "WRITE")

@@ -106,7 +106,7 @@ def test_a_pod_that_stays_unready_is_incomplete(shop, start):
     shop.kubelet.set_ready("shop", name, False)
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "incomplete"}
-    unready = f"1 of 2 Pods not ready: {name}: containers with unready status: [app]"
+    unready = f'1 of 2 Pods not ready: {name}: "containers with unready status: [app]"'
     assert message_of(ended, "a") == unready
     (result,) = ended.of("result")
     assert result["seconds"] < 15  # and does not take the soak to its end

@@ -195,6 +195,6 @@ def test_a_pod_that_is_not_ready_any_more_is_looked_at_again(cluster, start, com
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "succeeded" if comes_back else "incomplete"}
     if not comes_back:
-        text = f"1 of 2 Pods not ready: {name}: containers with unready status: [app]"
+        text = f'1 of 2 Pods not ready: {name}: "containers with unready status: [app]"'
         assert messages(ended)["web"] == text
         assert ended.summary["pods"] == counts(2, 2, 1)

@@ -45,7 +45,7 @@ def test_a_name_that_is_no_segment_of_a_path_is_of_no_object(prod, run, kind, na
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
     assert patched(prod) == ["web"]
     (code,) = {r["code"] for r in ended.of("skip") if r["name"] != "web"}
-    assert code in ("gone", "kind_not_selected")
+    assert code == "unknown"
     asked = [r.path for r in prod.server.requests if "/prod/" in r.path or ".." in r.path]
     assert asked == []
 
@@ -70,15 +70,26 @@ def test_a_reference_of_an_old_api_version_names_the_same_controller(
     assert ended.summary["pods"] == counts(count, count, count)
 
 
+ODD = (
+    ("apps/v1", "Deployment", "web?fieldManager=x#y z"),
+    ("apps/v1", "Deployment", "w" * 350_000),
+    ("0.0.1:8443/v1", "X", "web"),
+    ("x/v1", "--server=https://127", "web"),
+)
+
+
+@pytest.mark.parametrize("owner", ODD, ids=["query", "long", "group", "option"])
 @pytest.mark.embedded("its garbage collector removes a Pod without its owner")
-def test_other_characters_are_quoted(cluster, run):
-    name = "web?fieldManager=x#y z"
-    cluster.create("shop", pod("odd", SPEC, ("apps/v1", "Deployment", name)))
+def test_what_no_object_can_be_is_not_asked_for(cluster, run, owner):
+    """Nor does it stand in a request or in a command; the Pod is named, and all others go on."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", pod("odd", SPEC, owner))
     cluster.settle()
-    ended = run(cluster, CONFIRM)
-    assert ended.skipped == {f"Deployment shop/{name}": "gone"}
-    quoted = "/deployments/web%3FfieldManager%3Dx%23y%20z"
-    assert [r.path for r in cluster.server.requests if quoted in r.path]
+    ended = run(cluster, CONFIRM, "--evict")
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+    assert ended.skipped == {"Pod shop/odd": "unknown"}
+    assert owner[2][:300] not in ended.stdout.replace('"web"', "")
+    assert not [r for r in cluster.server.requests if "Manager%3Dx" in r.path or "www" in r.path]
 
 
 def test_a_config_map_of_such_a_name_does_not_exist(tool):

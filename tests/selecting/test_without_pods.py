@@ -27,7 +27,7 @@ def break_by_rollout(cluster, run) -> None:
     assert cluster.pods("shop") == []
 
 
-CAUSE = 'error looking up service account shop/web: serviceaccount "web" not found'
+CAUSE = "error looking up service account shop/web: serviceaccount 'web' not found\""
 
 
 def test_a_workload_that_a_rollout_broke_is_reported_by_the_next_runs(cluster, run):

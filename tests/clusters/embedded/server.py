@@ -364,6 +364,8 @@ class Handler(BaseHTTPRequestHandler):
     # Answers
 
     def _answer(self, request: Request) -> tuple[int, bytes] | None:
+        if request.path == "/readyz":
+            return 200, b"ok"
         if request.path == "/version":
             return 200, json.dumps(VERSION).encode()
         if request.path in discovery.PATHS and request.method == "GET":
