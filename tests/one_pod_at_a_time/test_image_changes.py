@@ -164,7 +164,7 @@ class Cluster:
         same = found and found["metadata"]["uid"] == pod["metadata"]["uid"]
         return copy.deepcopy(found) if same else {}
 
-    def pod_today(self, workload, obj, sample):
+    def pod_today(self, workload, obj, sample, number=0):
         self.step()
         fresh = a_pod(999, True)
         fresh["spec"]["containers"][1]["image"] = NEW

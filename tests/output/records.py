@@ -22,6 +22,7 @@ RECORDS = {
         "uid": "of the workload",
         "started_before": "only Pods created before it are old; null: whatever their age",
         "sidecar_hash": "of what new Pods would get (with `--only-drifted`), as in the annotation `*.rollout.revision`",
+        "template_hash": "of its Pod template, without what restarts set: whose change it is",
         "pods": "`total`, `replaced` (column PODS), `old` (column OLD)",
         "sidecars": "that run: `name`, `image`, `native`, `init`",
         "oldest_pod": "when it was created",
@@ -48,7 +49,7 @@ RECORDS = {
         "command": "of a failure or an interruption: the words of the command that says more; else empty",
         "pods": "`wanted` (to replace or change), `updated`, `ready` (of these), `lost` (without the sidecar), `not_created`; success is `ready` = `wanted`; null: not verified",
         "unhealthy_before": "as `unhealthy_reason` in `plan`",
-        "sidecar_hash": "of what new Pods got",
+        "sidecar_hash": "that of the plan, if its Pods have what was planned; else empty",
     },
     "summary": {
         "version": "of the tool",

@@ -36,9 +36,43 @@ def test_right_before_each_patch_the_injector_is_asked_again(drifted_fleet, star
     assert f"{reason}: {NO_NEW_ROLLOUTS}" in ended.stderr
 
 
-@pytest.mark.parametrize("state", ["fails", "denies"])
-def test_what_the_api_server_would_reject_is_not_patched(drifted_fleet, run, state):
-    drifted_fleet.injector.state = state
+def test_without_an_answer_nothing_is_begun(drifted_fleet, run):
+    """Unknown excuses nothing, before a write either: a quota, or a webhook that was not reached."""
+    drifted_fleet.injector.state = "fails"
+    ended = run(drifted_fleet, CONFIRM)
+    assert patched(drifted_fleet) == []
+    assert set(ended.outcomes.values()) == {"skipped"}
+    assert {row["code"] for row in ended.of("result")} == {"unknown"}
+    assert messages(ended)["a"].startswith("not compared: 500 Internal error occurred: failed")
+
+
+@pytest.mark.parametrize("options", [(), (DRIFTED,)])
+def test_a_quota_that_is_exhausted_leaves_workloads_alone(cluster, start, options):
+    """They would be stuck: 25 percent of 2 Pods is 0."""
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    make_old(cluster)
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.27.0"
+    held = cluster.fault(method="GET", path="/deployments/web$", release=threading.Event())
+    running = start(cluster, CONFIRM, *options)
+    assert held.reached.wait(20)
+    quota = {
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": "2"}},
+    }
+    cluster.create("shop", quota)
+    held.release.set()
+    ended = running.finish()
+    (result,) = ended.of("result")
+    assert (result["outcome"], result["code"]) == ("skipped", "unknown")
+    assert result["message"].startswith(
+        "not compared: the quota small of its namespace is exhausted"
+    )
+    assert patched(cluster) == []
+
+
+def test_what_the_api_server_would_reject_is_not_patched(drifted_fleet, run):
+    drifted_fleet.injector.state = "denies"
     ended = run(drifted_fleet, CONFIRM, "--max-failures=1")
     assert patched(drifted_fleet) == []
     assert ended.outcomes["shop/a"] == "failed"
@@ -99,15 +133,23 @@ def test_without_the_permission_to_create_pods_they_are_patched_all_the_same(dri
     assert set(ended.outcomes.values()) == {"succeeded"}
 
 
-def test_an_injector_that_changes_during_the_run_is_taken_as_it_is(drifted_fleet, start):
-    """The rollouts are verified against what was asked right before, not against the plan."""
+def test_what_the_plan_did_not_show_is_not_begun(drifted_fleet, start):
+    """The injector changes between the plan and the first turn."""
     held = drifted_fleet.fault(path="deployments/a$", release=threading.Event())
     running = start(drifted_fleet, CONFIRM, DRIFTED)
     assert held.reached.wait(20)
     drifted_fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
     held.release.set()
     ended = running.finish()
-    assert (ended.code, set(ended.outcomes.values())) == (0, {"succeeded"})
+    assert patched(drifted_fleet) == []
+    assert ended.code == 1
+    first = next(row for row in ended.of("result") if row["name"] == "a")
+    assert (first["outcome"], first["code"]) == ("skipped", "another_sidecar")
+    change = "istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0"
+    text = f"the injector changed since the plan: {change}; run this command again"
+    assert first["message"] == text
+    others = {row["code"] for row in ended.of("result") if row["name"] != "a"}
+    assert others == {"stopped"}
 
 
 def test_pods_that_have_lost_their_sidecar_since_the_plan_do_not_hide_a_broken_injector(

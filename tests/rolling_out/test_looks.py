@@ -236,7 +236,7 @@ def test_the_progress_line_counts_pods_and_says_what_is_wrong(web, columns):
     (line,) = {
         part
         for part in seen.progress
-        if "not ready" in part and "in progress" in part and "4s" in part
+        if "not ready" in part and "in progress" in part and ", 4s, " in part
     } or {""}
     assert "1 in progress: shop/web 1 of 3 Pods not ready: web-" in line
     assert len(line) < columns

@@ -59,7 +59,7 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
 
     found = a_workload(tool)
     rollout = a_rollout(tool, Lost())
-    monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj: obj)
     result = rollout.result_of(found, str)
     assert (result.outcome.name, result.message, result.cause.reason) == (
         "FAILED",
@@ -112,7 +112,7 @@ def test_update_conflicts_pause_and_fail_in_the_end(web, run, times):
         assert (ended.code, messages(ended)) == (1, {"web": text})
         assert ended.of("result")[0]["seconds"] > 5
     dry_runs = [r for r in web.server.requests if "dryRun" in r.path or r.query.get("dryRun")]
-    assert len(dry_runs) == 1  # the spec is the same
+    assert len(dry_runs) == min(times + 1, 20)  # right before each try
     reads = [r for r in web.server.requests if r.method == "GET" and "deployments/web" in r.path]
     assert len(reads) >= times
 
@@ -157,7 +157,7 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
             raise AssertionError("a write after a signal")
 
     object.__setattr__(rollout, "cluster", Cluster())
-    monkeypatch.setattr(tool.Restart, "decide_now", lambda *parts, **fields: None)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj: obj)
     with raises_ended(tool) as caught:
         a_restart(tool, rollout).patch()
     error = caught.value

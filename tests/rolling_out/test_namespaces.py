@@ -28,18 +28,17 @@ def a_namespace(cluster, name: str) -> None:
 
 
 def injecting(cluster, monkeypatch, *namespaces: str, **change) -> None:
-    """Let the injector do something else to new Pods of some namespaces; not in dry runs."""
+    """Let the injector add another container in some namespaces, or for real none."""
     real = cluster.injector.inject
 
     def inject(pod: dict) -> None:
         real(pod)
         metadata = pod["metadata"]
         is_real = any(key.endswith(".timestamp") for key in metadata.get("annotations", {}))
-        if metadata["namespace"] in namespaces and is_real:
-            if change:
-                pod["spec"]["containers"][-1].update(change)
-            else:
-                del pod["spec"]["containers"][-1]
+        if metadata["namespace"] in namespaces and change:
+            pod["spec"]["containers"][-1].update(change)
+        elif metadata["namespace"] in namespaces and is_real:
+            del pod["spec"]["containers"][-1]
 
     monkeypatch.setattr(cluster.injector, "inject", inject)
 

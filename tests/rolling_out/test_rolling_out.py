@@ -413,7 +413,8 @@ def test_kubectl_gets_the_same_kubeconfig_and_context(cluster, run, tmp_path):
     assert seen.read_text().splitlines() == [
         f"config view --minify --kubeconfig {path} --flatten --raw --output=json",
         f"{flags} version --output=json",
-        f"{flags} rollout status deployment/web --namespace shop --timeout 90.000s",
+        f"{flags} rollout status deployment/web --namespace shop --timeout 90.000s "
+        f"--server {cluster.url}",
     ]
 
 
