@@ -94,9 +94,9 @@ MUTATIONS = (
     ),
     Mutation(
         "first: one that does not start stops nothing",
-        "looks",
-        '                return f"the sidecar is not ready in new Pods of {self.ref}"\n',
-        '                return ""\n',
+        "looks namespaces",
+        '                reason = f"the sidecar is not ready in new Pods of {self.ref}"\n',
+        '                reason = ""\n',
     ),
     Mutation(
         "looks: a crash loop is `waiting` alone",
@@ -113,8 +113,8 @@ MUTATIONS = (
     Mutation(
         "first: one that does not start stops all, whatever others have shown",
         "looks",
-        '        if self.rollouts.proven.is_set():\n            return ""\n        for pod',
-        "        for pod",
+        "        if self.rollouts.proven.is_set():\n            return NO_STOP\n        reason",
+        "        reason",
     ),
     # Limits
     Mutation(
@@ -138,8 +138,8 @@ MUTATIONS = (
     Mutation(
         "limits: one failure more than --max-failures",
         "failure_limits scheduler",
-        "sum(failed) >= limit",
-        "sum(failed) > limit",
+        '        if failed[""] >= limit:',
+        '        if failed[""] > limit:',
     ),
     Mutation(
         "limits: six failures in a row",
@@ -162,20 +162,14 @@ MUTATIONS = (
     Mutation(
         "gate: the clock runs while it is closed",
         "gate",
-        "            if self.rollouts.gate.why_closed:  # no clock runs\n",
-        "            if False:\n",
+        "                    if self.rollouts.gate.why_closed:\n",
+        "                    if False:\n",
     ),
     Mutation(
         "gate: workers do not ask it before a Pod",
         "gate",
         "                self.rollouts.gate.is_open()  # asked again if the rest took long\n",
         "",
-    ),
-    Mutation(
-        "answers: what was checked by another one stays checked",
-        "several_answers evicting_answers drifted_rollouts",
-        "            self.checked.clear()\n",
-        "            pass\n",
     ),
     Mutation(
         "signals: a second SIGHUP is the second signal",
@@ -205,8 +199,8 @@ MUTATIONS = (
     Mutation(
         "lost sidecar: beside it, the others are up to date",
         "lost_sidecars",
-        "        return others | lost\n",
-        "        return lost\n",
+        '        return "losing_sidecar" if pod.sidecars else ""\n',
+        '        return ""\n',
     ),
     Mutation(
         "earlier rollouts: what is not complete is restarted",
@@ -241,7 +235,7 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: without an answer, a stuck sidecar is repaired",
         "concurrent_runs check_before_rollout drifted_rollouts",
-        "        return not draft.planned and any(pod.stuck or pod.name in lost for pod in new)\n",
+        "        return not planned and any(pod.stuck or pod.name in lost for pod in new)\n",
         "        return any(pod.stuck or pod.name in lost for pod in new)\n",
     ),
     # Order
@@ -267,8 +261,8 @@ MUTATIONS = (
     Mutation(
         "selection: Pods created after the cutoff are included",
         "selecting",
-        "        if pod.name not in lost and not (is_outdated and pod.created < cutoff):\n",
-        "        if pod.name not in lost and not is_outdated:\n",
+        "(is_outdated and pod.created < cutoff)",
+        "is_outdated",
     ),
     Mutation(
         "selection: the first owner reference counts",
@@ -291,7 +285,7 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace cannot opt out",
         "opt_out",
-        "    if has_any(unwanted, annotations_of(draft.found.namespace)):\n",
+        "    if has_any(unwanted, annotations_of(found.namespace)):\n",
         "    if False:\n",
     ),
     Mutation(
@@ -364,8 +358,8 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "lost = sidecars_lost_by(draft.planned or draft, unpacked(view), options)",
-        "lost = sidecars_lost_by(draft.planned, unpacked(view), options) if draft.planned else []",
+        "    lost = sidecars_lost_by(planned or draft, unpacked(view), options)\n",
+        "    lost = sidecars_lost_by(planned, unpacked(view), options) if planned else []\n",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
@@ -389,8 +383,8 @@ MUTATIONS = (
     Mutation(
         "writes: no dry run decides right before the patch",
         "check_before_rollout",
-        "            self.ask_again(obj, unpacked(self.found.sample))\n        own = ",
-        "            pass\n        own = ",
+        "            self.ask(self.found)\n            if time",
+        "            if time",
     ),
     # Verification
     Mutation(
@@ -402,14 +396,14 @@ MUTATIONS = (
     Mutation(
         "verification: a lost sidecar does not stop the run",
         "lost_sidecars",
-        'stop_reason = f"new Pods of {self.ref} have no sidecar {names}"',
-        'stop_reason = ""',
+        "            return Result(self.planned, Outcome.LOST_SIDECAR, text, cause)\n",
+        "            return Result(self.planned, Outcome.LOST_SIDECAR, text)\n",
     ),
     Mutation(
         "verification: Pods that still differ are a success",
         "drifted_rollouts",
-        "        differences = self.differences_of(unchecked)\n        if differences:\n",
-        "        differences = ()\n        if differences:\n",
+        "        if not differences:\n            return None\n        texts",
+        "        if True:\n            return None\n        texts",
     ),
     Mutation(
         "verification: rollouts that timed out are not rechecked",
@@ -494,7 +488,7 @@ MUTATIONS = (
     Mutation(
         "decide: the method changes in the middle of an eviction",
         "evicting_meanwhile",
-        "        method = draft.planned.method\n",
+        "        method = planned.method\n",
         "        method = method_for(found, comparison, options)\n",
     ),
     Mutation(
@@ -536,8 +530,8 @@ MUTATIONS = (
     Mutation(
         "responses: a Pod counts twice after its list expired",
         "faults",
-        "            if digest in seen:",
-        "            if digest is None:",
+        "        if digest in seen:",
+        "        if digest is None:",
     ),
     # In place
     Mutation(
@@ -581,8 +575,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a failed rollout is a success",
         "rolling_out",
-        "if outcome in FAILURES or result.stop_reason:\n            self.failed",
-        "if result.stop_reason:\n            self.failed",
+        "            if result.outcome in FAILURES or (",
+        "            if (",
     ),
     Mutation(
         "exit codes: drift is a success for an audit",
@@ -619,20 +613,20 @@ MUTATIONS = (
     Mutation(
         "--plan: another object is rolled out",
         "plan_file",
-        '    if row and row.uid != nested(draft.found.obj, "metadata.uid"):\n',
+        '    if row and row.uid != nested(obj, "metadata.uid"):\n',
         "    if False:\n",
     ),
     Mutation(
         "--plan: another sidecar is rolled out",
         "plan_file",
-        '    if row and row.sidecar_hash not in ("", hash_of(draft.comparison.today)):\n',
-        "    if False:\n",
+        '    elif row and row.sidecar_hash not in ("", hash_of(today)):\n',
+        "    elif False:\n",
     ),
     Mutation(
         "--plan: what is rejected by now needs no rollout",
         "plan_file",
-        "    return code in RULES and RULES[code].needs_nothing\n",
-        '    return code == "rejected" or (code in RULES and RULES[code].needs_nothing)\n',
+        "    return code in RULES and RULES[code].counts_as_applied\n",
+        '    return code == "rejected" or (code in RULES and RULES[code].counts_as_applied)\n',
     ),
     Mutation(
         "--plan: a row that is interrupted is applied",
@@ -675,8 +669,8 @@ MUTATIONS = (
     Mutation(
         "expected: only one of the named containers counts",
         "expected",
-        "        if options.expect_image and not matches(image, options.expect_image):\n            return image\n",
-        "        if options.expect_image and not matches(image, options.expect_image):\n            return image\n        break\n",
+        "            return shorten(printable(image), 300)\n",
+        "            return shorten(printable(image), 300)\n        break\n",
     ),
     Mutation(
         "expected: an image that was not restarted yet is a new one",
@@ -732,12 +726,6 @@ MUTATIONS = (
         "expected",
         '        no_answer = answers["no_answer"] + len(created)\n',
         "        no_answer = len(created)\n",
-    ),
-    Mutation(
-        "expected: workloads that were created since are not asked",
-        "expected",
-        '            is_known = is_known or found.ref.kind in ("", "Node", "Job")\n',
-        "            is_known = True\n",
     ),
     Mutation(
         "expected: no Pod at all is a yes",
@@ -808,20 +796,14 @@ MUTATIONS = (
     Mutation(
         "audit: what was changed in place and not restarted is up to date",
         "expected",
-        '        if pod.unexpected[0] == "not_restarted":\n',
-        "        if False:\n",
+        '        return "not_restarted" if pod.unexpected[0] == "not_restarted" else ""\n',
+        '        return ""\n',
     ),
     Mutation(
         "audit: a name that only Pods have that do not count",
         "expected",
         "    must_be_checked = options.is_question or options.fail_on_drift\n",
         "    must_be_checked = False\n",
-    ),
-    Mutation(
-        "expected: what is gone was deleted",
-        "expected",
-        '            is_known = decision and decision.code != "gone"',
-        "            is_known = bool(decision)",
     ),
     Mutation(
         "injector down: rollouts start",
@@ -869,8 +851,8 @@ MUTATIONS = (
     Mutation(
         "census: an audit passes with Pods that were not checked",
         "census",
-        "    return code not in RULES or RULES[code].is_audited\n",
-        '    return code not in RULES or (code != "static_pod" and RULES[code].is_audited)\n',
+        "    return code not in RULES or RULES[code].counts_in_audit\n",
+        '    return code not in RULES or (code != "static_pod" and RULES[code].counts_in_audit)\n',
     ),
     Mutation(
         "census: it is not taken again after a run",
@@ -881,7 +863,7 @@ MUTATIONS = (
     Mutation(
         "census: other kinds are not compared",
         "census",
-        "    if options.only_drifted and not draft.comparison.is_drifted:\n",
+        "    if options.only_drifted and not comparison.is_drifted:\n",
         "    if False:\n",
     ),
     # What is seen
@@ -894,20 +876,20 @@ MUTATIONS = (
     Mutation(
         "verified: missing Pods are no problem",
         "verified_outcomes",
-        "        if progress.uncreated:\n            text",
-        "        if False:\n            text",
+        "        if len(pods) < needed:\n",
+        "        if False:\n",
     ),
     Mutation(
         "verified: unready Pods are no problem",
         "verified_outcomes",
-        "        if unready:\n            unready.sort",
-        "        if False:\n            unready.sort",
+        "        if is_stuck or (unready and len(pods) - len(unready) < needed):\n",
+        "        if is_stuck:\n",
     ),
     Mutation(
         "verified: Pods that an autoscaler adds must be ready",
         "verified_outcomes",
-        "is_due = created_at(pod) <= ready_if_older or any(stuck_containers(pod))",
-        "is_due = True",
+        "        needed = min(enough or wanted, wanted)\n",
+        "        needed = wanted\n",
     ),
     Mutation(
         "verified: --allow-removal allows every removal",
@@ -926,13 +908,13 @@ MUTATIONS = (
     Mutation(
         "harm: an incomplete rollout is restarted",
         "concurrent_runs",
-        '        if is_repair(draft):\n            return ""\n',
+        '        if is_repair(draft, planned):\n            return ""\n',
         '        if True:\n            return ""\n',
     ),
     Mutation(
         "harm: a rollout that is stuck because of the sidecar is left alone",
         "concurrent_runs",
-        '        if is_repair(draft):\n            return ""\n',
+        '        if is_repair(draft, planned):\n            return ""\n',
         "",
     ),
     # Clocks, credentials and waits
@@ -970,8 +952,8 @@ MUTATIONS = (
     Mutation(
         "in place: a Pod that is ready at the timeout has failed",
         "image_changes",
-        "        if not self.ready_ids:\n            self.fail",
-        "        if True:\n            self.fail",
+        "        if not (self.ready_ids and has_time):\n",
+        "        if True:\n",
     ),
     Mutation(
         "in place: a startup probe that has not passed is no matter",
@@ -1001,8 +983,8 @@ MUTATIONS = (
     Mutation(
         "changing values: containers and their fields vary",
         "several_answers",
-        "        if len(path) <= 2 or any(value_at(pod, path) in values for pod in running):\n",
-        "        if any(value_at(pod, path) in values for pod in running):\n",
+        "        if len(path) <= 2 or is_large or is_few:\n",
+        "        if is_large or is_few:\n",
     ),
     Mutation(
         "exit codes: that of the last signal",
@@ -1160,13 +1142,13 @@ MUTATIONS = (
     Mutation(
         "patch: others start after one without an answer",
         "lost_answers",
-        "return Result(planned, Outcome.FAILED, text, stop_reason)\n    if error",
-        "return Result(planned, Outcome.FAILED, text)\n    if error",
+        "        return Result(planned, Outcome.FAILED, text, cause)\n",
+        "        return Result(planned, Outcome.FAILED, text)\n",
     ),
     Mutation(
         "patch: conflicts do not pause",
         "lost_answers",
-        "            self.signals.wait(pause, self.signals.why_stopped)\n\n    def require_repeatable",
+        "            self.signals.wait(pause, self.why_stopped)\n\n    def require_repeatable",
         "            pass\n\n    def require_repeatable",
     ),
     Mutation(
@@ -1185,8 +1167,8 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that drift after the plan are up to date",
         "numbers",
-        "    if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):\n        return {",
-        "    if decision.comparison.verdict not in (Verdict.DRIFTED, Verdict.MISSING):\n        return {",
+        "        if is_compared and pods is not decision.found.pods:  # it was read again\n",
+        "        if False:\n",
     ),
     Mutation(
         "numbers: surge Pods are counted",
@@ -1197,38 +1179,38 @@ MUTATIONS = (
     Mutation(
         "numbers: Pods that the plan does not replace are in the plan",
         "numbers",
-        "        elif code == IN_THE_PLAN and name not in decision.old_pods:\n            own = DRIFTED\n",
-        "",
+        " or (code == IN_THE_PLAN and not state.is_old):",
+        "  or False:",
     ),
     Mutation(
         "numbers: Pods below a partition have no code of their own",
         "numbers partitions",
-        '        if is_below_partition(decision.found.obj, name):\n            own = "below_partition"\n        elif',
-        "        if",
+        '    if state.is_kept:\n        return "below_partition"\n',
+        "",
     ),
     Mutation(
         "numbers: a Pod stands in the row of its first sidecar",
         "census several_injectors",
-        "        if sidecar.name in containers:\n            return sidecar.name, sidecar.image\n",
-        "        return sidecar.name, sidecar.image\n",
+        "            if sidecar.name in self.containers:\n                return sidecar.name, sidecar.image\n",
+        "            return sidecar.name, sidecar.image\n",
     ),
     Mutation(
         "numbers: Pods that the options do not select are left",
         "numbers census",
-        "                if code and options.only_drifted and is_listed:\n",
-        "                if code and options.only_drifted:\n",
+        "            if row.code and (counts_in_audit(row.code) or (lists_all and row.pod.sidecars)):\n",
+        "            if row.code:\n",
     ),
     Mutation(
         "numbers: --include-annotation does not exclude from the count",
         "census exit_codes",
-        "@rule(Known.OBJECT, is_audited=False, needs_nothing=True)\ndef not_included",
+        "@rule(Known.OBJECT, counts_in_audit=False, counts_as_applied=True)\ndef not_included",
         "@rule(Known.OBJECT)\ndef not_included",
     ),
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        "@rule(Known.OWNER, is_audited=False)\ndef running_to_completion",
-        "@rule(Known.OWNER)\ndef running_to_completion",
+        "@rule(counts_in_audit=False)\ndef running_to_completion",
+        "@rule()\ndef running_to_completion",
     ),
     # Answers of an injector
     Mutation(
@@ -1244,10 +1226,10 @@ MUTATIONS = (
         "        return first\n",
     ),
     Mutation(
-        "changing values: new Pods are compared with what our own annotations give",
+        "changing values: what comes from the name of a ReplicaSet is a fault",
         "drifted_rollouts failure_limits partitions",
-        "obj = self.asked_object or template_source(",
-        "obj = template_source(",
+        "            self.note_names(new[0])\n",
+        "            pass\n",
     ),
     Mutation(
         "verification: of a reverted rollout, all old Pods count",
@@ -1282,20 +1264,14 @@ MUTATIONS = (
     Mutation(
         "metadata: labels of a controller are configuration",
         "several_answers",
-        "        if value is None or key in CONTROLLER_LABELS:\n",
-        "        if value is None:\n",
+        "        if key in CONTROLLER_LABELS:\n            return None\n        value: str",
+        "        value: str",
     ),
     Mutation(
         "metadata: the value of an annotation does not count",
         "several_answers",
-        "        if value is None or key in CONTROLLER_LABELS:\n",
-        "        if True:\n",
-    ),
-    Mutation(
-        "changing values: new Pods are compared with what the old ReplicaSet gave",
-        "names_of_pods",
-        "            self.ask_with_new_pod(unchecked[0])\n",
-        "            pass\n",
+        "        return match[0] if value is None else ",
+        "        return match[0] if True else ",
     ),
     Mutation(
         "changing values: the names of dry runs are in use",
@@ -1336,8 +1312,8 @@ MUTATIONS = (
     Mutation(
         "changing values: a value that a running Pod has belongs to the Pod",
         "several_answers changing_values",
-        "        if len(path) <= 2 or any(value_at(pod, path) in values for pod in running):\n",
-        "        if len(path) <= 2:\n",
+        "        if len(path) <= 2 or is_large or is_few:\n",
+        "        if len(path) <= 2 or is_large:\n",
     ),
     Mutation(
         "changing values: a random element of a shuffled list is known",
@@ -1367,7 +1343,7 @@ MUTATIONS = (
     Mutation(
         "selection: a namespace that terminates does not matter",
         "opt_out changed_meanwhile verdicts check_before_rollout",
-        '    if error and "NamespaceTerminating" in error.causes:\n        return "its namespace is terminating"\n',
+        '    if error and error.reply is not Reply.DENIED and "NamespaceTerminating" in error.causes:\n        return "its namespace is terminating"\n',
         "",
     ),
     Mutation(
@@ -1403,20 +1379,14 @@ MUTATIONS = (
     Mutation(
         "gate: a patch is sent though it has closed",
         "gate",
-        "            self.wait_for_gate()  # if the workload is changed meanwhile, the write is a conflict\n",
-        "",
+        "            while self.wait_for_gate():  # it was closed: all else is old by now\n",
+        "            while False:\n",
     ),
     Mutation(
         "answers: what a person is admitted by says what controllers get",
         "answers_for_controllers",
         "        if own and theirs and own != theirs:\n",
         "        if False:\n",
-    ),
-    Mutation(
-        "answers: new Pods that differ as the old ones did do not stop the run",
-        "answers_for_controllers",
-        '            stop_reason = f"new Pods of {self.ref} still differ"\n',
-        "            pass\n",
     ),
     Mutation(
         "references: extensions is a group of its own",
@@ -1433,8 +1403,8 @@ MUTATIONS = (
     Mutation(
         "waiting: minReadySeconds does not prolong the timeout",
         "rolling_out",
-        "self.options.timeout + min_ready_seconds(self.obj)\n        self.next_look",
-        "self.options.timeout\n        self.next_look",
+        "        deadline = time.monotonic() + timeout + min(ready_seconds(self.obj), timeout)\n",
+        "        deadline = time.monotonic() + timeout\n",
     ),
     Mutation(
         "evict: Pods on nodes that do not want them hide missing ones",
@@ -1493,8 +1463,8 @@ MUTATIONS = (
     Mutation(
         "patch: an opt-out between two conflicts is not seen",
         "lost_answers",
-        "        self.decide_again(obj, known=Known.OBJECT)\n        if not is_asked:\n",
-        "        if not is_asked:\n            self.decide_again(obj, known=Known.OBJECT)\n",
+        "            self.note_object(obj)\n            early",
+        "            early",
     ),
     Mutation(
         "signals: workers may not report after the second signal",
@@ -1547,7 +1517,7 @@ MUTATIONS = (
     Mutation(
         "soak: it goes on as long as a Pod is unready",
         "soak",
-        "            if progress.uncreated or not result.counts:\n",
+        "            if progress.uncreated or has_moved or not result.counts:\n",
         "            if True:\n",
     ),
     Mutation(
@@ -1590,15 +1560,15 @@ MUTATIONS = (
     Mutation(
         "census: Pods without a known owner are up to date",
         "census",
-        '                codes[pod.name] = "unknown", ()\n',
-        "                pass\n",
+        '            yield PodState(pod, found.ref, code="unknown" if is_old else "")\n',
+        "            yield PodState(pod, found.ref)\n",
     ),
     # Services
     Mutation(
         "services: workloads behind the same one roll out together",
         "services scheduler",
-        "            if task.result or busy.isdisjoint(services_of(task.planned)):\n",
-        "            if True:\n",
+        "            is_free = busy.isdisjoint(services_of(task.planned)) and not self.why_held(task)\n",
+        "            is_free = not self.why_held(task)\n",
     ),
     Mutation(
         "services: those of other namespaces count as the same",
@@ -1620,12 +1590,6 @@ MUTATIONS = (
     ),
     # What survived once
     Mutation(
-        "proven: a batch that ends by a scale-down proves the sidecar",
-        "evicting_replacements",
-        "        if self.batch and not self.not_replaced:\n",
-        "        if self.batch:\n",
-    ),
-    Mutation(
         "in place: a restart of another container is that of the changed one",
         "image_changes",
         "    return restarted.issuperset(names)\n",
@@ -1634,14 +1598,14 @@ MUTATIONS = (
     Mutation(
         "audit: what is being deleted is drift",
         "fail_on_drift",
-        "@rule(Known.EXISTS, is_audited=False)\ndef being_deleted",
+        "@rule(Known.EXISTS, counts_in_audit=False)\ndef being_deleted",
         "@rule(Known.EXISTS)\ndef being_deleted",
     ),
     Mutation(
         "lists: what needs another method has no rank",
         "output",
-        "@rule(Known.ALL, rank=7)\n",
-        "@rule(Known.ALL)\n",
+        "@rule(place=7)\ndef wrong_method",
+        "@rule()\ndef wrong_method",
     ),
     Mutation(
         "--plan: a row that a person interrupted is not applied",
@@ -1652,19 +1616,13 @@ MUTATIONS = (
     Mutation(
         "selector: a worker decides on all Pods",
         "changed_meanwhile",
-        "        decision = self.decide_again(pods=self.selected(own))\n",
-        "        decision = self.decide_again(pods=own)\n",
+        "        decision = self.decide_again(self.selected(own))\n",
+        "        decision = self.decide_again(own)\n",
     ),
     Mutation(
-        "evictions: by another answer, Pods that are left stay",
-        "evicting_answers",
-        "            self.spared_by, self.todo = self.today.view, set(self.spared)\n",
-        "            pass\n",
-    ),
-    Mutation(
-        "evictions: by another answer, what was checked stays right",
-        "drifted_rollouts",
-        "            unchecked = self.unchecked(new)  # all of them, by another answer\n",
+        "answers: each Pod is not asked about before it is taken",
+        "one_answer evicting_answers",
+        "                if self.asked != self.owner:\n                    self.ask_owner()\n",
         "",
     ),
     Mutation(
@@ -1702,6 +1660,67 @@ MUTATIONS = (
         "kubeconfig",
         "stat.S_ISFIFO(os.stat(path).st_mode)",
         "False",
+    ),
+    # One answer, one cluster, and what one namespace says
+    Mutation(
+        "cluster: a kubeconfig that means another one is followed",
+        "one_answer",
+        "        if cluster_of(again) != cluster:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "answers: what the plan did not show is begun",
+        "one_answer",
+        '        text = "; ".join(map(difference_text, changes_since(planned, today)))\n',
+        '        text = ""\n',
+    ),
+    Mutation(
+        "answers: without one, a restart is unchecked",
+        "check_before_rollout",
+        "        if not (error and error.reply in UNCHECKED) or self.options.only_drifted:\n",
+        "        if not error:\n",
+    ),
+    Mutation(
+        "namespaces: one that named a cause stays open",
+        "namespaces",
+        '            self.signals.stop(Stop(cause.reason, "namespace_stopped"), namespace)\n',
+        "            pass\n",
+    ),
+    Mutation(
+        "namespaces: one closes all",
+        "namespaces",
+        'if cause.code == "stopped" or len(named) > 1 or not has_others:',
+        "if True:",
+    ),
+    Mutation(
+        "namespaces: a team's own release is a cause",
+        "namespaces",
+        "        if not reason or template_hash(self.obj) != template_hash(self.planned.found.obj):\n",
+        "        if not reason:\n",
+    ),
+    Mutation(
+        "namespaces: one may use up the limit of all",
+        "namespaces",
+        "        most = (limit + 1) // 2 if len(self.namespaces) > 1 else limit\n",
+        "        most = limit\n",
+    ),
+    Mutation(
+        "namespaces: what a template states proves the sidecar",
+        "namespaces",
+        "        stated = set() if self.rollouts.is_stated else stated_containers(self.obj)\n",
+        "        stated: set[str] = set()\n",
+    ),
+    Mutation(
+        "namespaces: any error of a request stops the run",
+        "namespaces",
+        'Stop(message, "api_error" if is_ready else "stopped")',
+        'Stop(message, "stopped")',
+    ),
+    Mutation(
+        "bounded: an odd Pod ends the run",
+        "bounded hostile_namespace owner_references",
+        '            log.debug("cannot read a Pod", exc_info=True)\n',
+        "            raise\n",
     ),
 )
 
