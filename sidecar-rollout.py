@@ -2738,8 +2738,17 @@ class Connection:
     @property
     def server_flags(self) -> list[str]:
         """Return the flags of kubectl for the server of the first line, whatever its context means
-        by now."""
-        return ["--server", self.configuration.host] if self.context else []
+        by now.
+
+        With --server, kubectl forgets the tls-server-name of the context (k8s.io/client-go,
+        tools/clientcmd/client_config.go).
+        """
+        if not self.context:
+            return []
+        flags = ["--server", self.configuration.host]
+        if self.configuration.tls_server_name:
+            flags += ["--tls-server-name", self.configuration.tls_server_name]
+        return flags
 
     def kubectl_command(self, ref: ObjectRef, *words: str) -> list[str]:
         """Return the words of a command about an object, for a person."""

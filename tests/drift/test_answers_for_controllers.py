@@ -72,8 +72,8 @@ def test_new_pods_that_differ_where_the_old_ones_did_stop_the_run(cluster, run):
         "shop/b": "not_started",
         "shop/c": "not_started",
     }
-    assert messages(ended)["a"].startswith("the new Pods still differ: ")
-    assert messages(ended)["b"] == "new Pods of Deployment shop/a still differ"
+    assert messages(ended)["a"].startswith("the new Pods have another sidecar than in the plan: ")
+    assert messages(ended)["b"] == "the injector changed since the plan"
 
 
 # Stubs

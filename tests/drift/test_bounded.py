@@ -6,12 +6,21 @@ import contextlib
 import json
 import sys
 import tracemalloc
+from typing import NamedTuple
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, workload
-from support import DRIFTED, TEXT, pod_of, verdicts
+from support import DRIFTED, TEXT, a_ref, pod_of, verdicts, view_of
 
 NAMES = ["istio-proxy"]
+
+
+class Row(NamedTuple):
+    """As a Skip of the script."""
+
+    subject: tuple
+    reason: str
+    code: str
 
 
 def with_env(value: str, count: int = 1) -> dict:
@@ -46,10 +55,9 @@ def steps_of(tool, found: dict) -> int:
         count += 1
         return step
 
-    tool.normal_view.cache_clear()
     sys.setprofile(step)
     try:
-        view = tool.view_of(found, NAMES)
+        view = view_of(tool, found, NAMES)
         list(tool.find_differences(tool.unpacked(view), {}))
     except ValueError:  # too large
         pass
@@ -69,10 +77,9 @@ def test_comparing_takes_memory_in_proportion(tool, shape):
     peaks = []
     for size in (100_000, 400_000):
         found = shape(size)
-        tool.normal_view.cache_clear()
         tracemalloc.start()
         with contextlib.suppress(ValueError):
-            tool.view_of(found, NAMES)
+            view_of(tool, found, NAMES)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] <= 5 * peaks[0] + 1_000_000
@@ -100,7 +107,7 @@ def test_pods_behind_many_services_take_time_in_proportion(tool):
 
 
 def test_a_large_value_is_compared_by_its_hash_and_never_shown(tool):
-    views = [tool.unpacked(tool.view_of(with_env(letter * 17_000), NAMES)) for letter in "ab"]
+    views = [tool.unpacked(view_of(tool, with_env(letter * 17_000), NAMES)) for letter in "ab"]
     (difference,) = tool.find_differences(*views)
     assert difference.path == ("istio-proxy", "env", "V0")
     assert "aaa" not in tool.difference_text(difference)
@@ -108,7 +115,7 @@ def test_a_large_value_is_compared_by_its_hash_and_never_shown(tool):
 
 
 def test_two_answers_that_differ_in_a_large_value_are_two_answers(tool):
-    views = [tool.unpacked(tool.view_of(with_env(letter * 17_000), NAMES)) for letter in "ab"]
+    views = [tool.unpacked(view_of(tool, with_env(letter * 17_000), NAMES)) for letter in "ab"]
     assert tool.ignored_paths(*views)[1] == [("istio-proxy", "env", "V0")]
 
 
@@ -160,7 +167,7 @@ def test_a_list_of_many_reasons_is_cut_by_namespace(a_report, tool, capsys):
     skips = []
     for n in range(60):
         namespace = "evil" if n % 2 else "shop"
-        skips.append(tool.Skip(tool.ObjectRef("Pod", namespace, f"p{n}"), f"reason {n}", "unknown"))
+        skips.append(Row(a_ref(tool, "Pod", namespace, f"p{n}"), f"reason {n}", "unknown"))
     report.print_groups("Not rolled out", skips)
     text = capsys.readouterr().out
     assert len(text.splitlines()) < 50

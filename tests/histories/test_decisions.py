@@ -30,10 +30,12 @@ def test_a_worker_decides_what_the_plan_has_decided(tool, monkeypatch, first):
     made = []
     decide = tool.decide
 
-    def noted(found, comparison, options, *more):
+    def noted(found, comparison, options, *more, before_each_pod=False):
+        if before_each_pod:
+            return decide(found, comparison, options, *more, before_each_pod=True)
         decision = decide(found, comparison, options, *more)
-        if len(more) == 3 and more[0].name == "ALL" and more[1] and not more[2]:
-            made.append((more[1], decision))
+        if more:
+            made.append((more[0], decision))
         return decision
 
     monkeypatch.setattr(tool, "decide", noted)

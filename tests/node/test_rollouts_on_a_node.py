@@ -46,7 +46,7 @@ def test_a_sidecar_that_ends_after_some_seconds_stops_the_run(three, run, lookin
     assert sorted(ended.outcomes.values()) == ["failed", "not_started", "not_started"]
     told = messages_of(ended)["a"]
     assert SIDECAR_NOT_STARTED in told
-    assert "container istio-proxy: CrashLoopBackOff: Error (exit code 1): out of luck" in told
+    assert 'container istio-proxy: CrashLoopBackOff: Error (exit code 1): "out of luck"' in told
     assert messages_of(ended)["b"] == f"{SIDECAR_NOT_READY}Deployment shop/a"
     assert images(three) == ["1.26.2"] * 3 + ["1.27.0-exits1-neverready"]
 
@@ -98,7 +98,7 @@ def test_why_containers_are_not_created_is_told_from_events(cluster, run):
     ended = run(cluster, DRIFTED, CONFIRM, "--timeout=8s")
     (told,) = messages_of(ended).values()
     text = (
-        r'web-\S+: MountVolume.SetUp failed for volume "certificates" : secret "missing" not found'
+        r"web-\S+: \"MountVolume.SetUp failed for volume 'certificates' : secret 'missing' not found"
     )
     assert re.search(text, told), told
 
@@ -109,7 +109,7 @@ def test_a_crash_is_told_with_its_exit_code_and_message(cluster, run, looking):
     inject(cluster, "1.27.0-crashing", native=True, **startup_probe())
     ended = run(cluster, DRIFTED, CONFIRM, "--timeout=25s")
     (told,) = messages_of(ended).values()
-    assert ": container istio-proxy: CrashLoopBackOff: Error (exit code 1): out of luck" in told
+    assert ': container istio-proxy: CrashLoopBackOff: Error (exit code 1): "out of luck"' in told
     assert "back-off" not in told
 
 

@@ -92,6 +92,8 @@ OPTIONS = sorted(
         "--all",
         "--client",
         "--help",
+        "--server",
+        "--tls-server-name",
     }  # of other tools
 )
 
