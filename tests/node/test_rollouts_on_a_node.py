@@ -97,9 +97,7 @@ def test_why_containers_are_not_created_is_told_from_events(cluster, run):
     inject(cluster, "1.27.0", volumeMounts=[mount])
     ended = run(cluster, DRIFTED, CONFIRM, "--timeout=8s")
     (told,) = messages_of(ended).values()
-    text = (
-        r"web-\S+: \"MountVolume.SetUp failed for volume 'certificates' : secret 'missing' not found"
-    )
+    text = r"web-\S+: \"MountVolume.SetUp failed for volume 'certificates' : secret 'missing' not found"
     assert re.search(text, told), told
 
 

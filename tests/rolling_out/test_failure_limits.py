@@ -125,7 +125,7 @@ def test_what_is_slow_does_not_hold_a_limit(cluster, run, seconds):
     cluster.create("shop", workload("StatefulSet", "db", replicas=5))
     cluster.create("shop", workload("Deployment", "web", replicas=6))
     cluster.settle()
-    cluster.kubelet.ready_after = seconds
+    cluster.kubelet.ready_after = seconds * cluster.patience
     options = ("--include-statefulset", "--max-failures=1", within(cluster, 2))
     ended = run(cluster, CONFIRM, *options)
     assert ended.outcomes["shop/db"] in ("timed_out", "completed_late")
