@@ -20,7 +20,7 @@ from support import (
     let_ready,
     within,
 )
-from texts import IN_SOAK, NOT_VERIFIED, RECHECK, UPDATED_AND_READY
+from texts import IN_SOAK, NOT_VERIFIED, UPDATED_AND_READY
 
 pytestmark = pytest.mark.both
 
@@ -167,16 +167,19 @@ def test_a_restart_before_the_soak_does_not_count(cluster, start):
     assert running.finish().outcomes == {"shop/slow": "succeeded"}
 
 
-def test_a_workload_that_was_late_is_not_watched(cluster, start):
-    for name in ("a", "b"):
-        cluster.create("shop", workload("Deployment", name))
+def test_a_workload_that_was_late_is_watched_when_it_is_rechecked(cluster, start):
+    cluster.create("shop", workload("Deployment", "a"))
     cluster.settle()
     cluster.kubelet.ready_after = 60
-    running = start(cluster, CONFIRM, within(cluster, 3), "--soak=4s", "--log-level=debug")
-    running.wait_for_log(RECHECK)
-    let_ready(cluster)  # and b is rolled out before a is rechecked
+    running = start(cluster, CONFIRM, within(cluster, 3), "--soak=8s", "--log-level=debug")
+    running.wait_for_log("will recheck now")
+    let_ready(cluster)
+    running.wait_for_log("soaking")
+    name = a_pod(cluster, "a")
+    cluster.kubelet.crash("shop", name, "app")
     ended = running.finish()
-    assert ended.outcomes == {"shop/a": "completed_late", "shop/b": "succeeded"}
+    assert ended.outcomes == {"shop/a": "failed"}
+    assert message_of(ended, "a").startswith(f"{IN_SOAK}{name}: container app restarted")
 
 
 # Without a cluster: what is a failure, and how often is it looked for
