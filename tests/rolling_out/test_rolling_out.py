@@ -505,3 +505,17 @@ def test_a_rollout_may_take_min_ready_seconds_longer_than_the_timeout(cluster, r
     ended = run(cluster, CONFIRM, "--timeout=4s")
     assert (ended.code, ended.outcomes) == (0, {"shop/slow": "succeeded"})
     assert not re.search(RECHECK, ended.stderr)
+
+
+def test_pods_of_a_stateful_set_count_once_they_are_available(cluster, run):
+    """kubectl does not wait for the last of them; its status does."""
+    cluster.create("shop", workload("StatefulSet", "db", replicas=1, minReadySeconds=4))
+    cluster.wait_for(lambda: available_of(cluster) == 1, 15)
+    ended = run(cluster, CONFIRM, "--include-statefulset", "--log-level=debug", "--timeout=20s")
+    assert ended.outcomes == {"shop/db": "succeeded"}
+    assert available_of(cluster) == 1
+    assert "1 Pod ready, but not yet for 4s" in ended.stderr
+
+
+def available_of(cluster) -> int:
+    return cluster.get("StatefulSet", "shop", "db")["status"].get("availableReplicas", 0)

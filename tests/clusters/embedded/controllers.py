@@ -671,6 +671,11 @@ class Controllers:
             and not is_terminating(p)
         ]
         ready = sum(map(eviction.is_ready, pods))
+        seconds = spec.get("minReadySeconds", 0)
+        available = sum(is_available(seconds, p) for p in pods if eviction.is_ready(p))
+        if available < ready:
+            key = ("statefulsets", metadata["namespace"], metadata["name"])
+            self._later(1.0, lambda: self._touch(*key))
         # With OnDelete as well since 1.37
         if len(updated) == ready == spec["replicas"] == sum(map(is_ready, pods)):
             current = update
@@ -686,15 +691,16 @@ class Controllers:
             "currentRevision": current,
             "updateRevision": update,
             "collisionCount": 0,
-            "availableReplicas": ready,
+            "availableReplicas": available,
         }
         self._set_status("statefulsets", stateful_set, status)
 
     def _stateful_set_pods(
         self, stateful_set: dict, update: str, current: str, partition: int
     ) -> None:
-        """One step: in order, one Pod at a time, each waiting for the one before."""
+        """One step: in order, one Pod at a time, each waiting until the one before is available."""
         metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+        seconds = spec.get("minReadySeconds", 0)
         in_order = spec["podManagementPolicy"] == "OrderedReady"
         pods = {p["metadata"]["name"]: p for p in self.store.children(metadata["uid"], "pods")}
         names = [f"{metadata['name']}-{ordinal}" for ordinal in range(spec["replicas"])]
@@ -703,7 +709,7 @@ class Controllers:
             if pod is None:
                 revision = current if ordinal < partition else update
                 self._create_stateful_pod(stateful_set, ordinal, revision)
-            if in_order and (pod is None or not is_ready(pod)):
+            if in_order and not (pod and is_ready(pod) and is_available(seconds, pod)):
                 return
         for name in sorted(set(pods) - set(names), reverse=True):
             self.terminate(pods[name])
@@ -715,7 +721,7 @@ class Controllers:
             if pod and pod["metadata"]["labels"]["controller-revision-hash"] != update:
                 self.terminate(pod)
                 return
-            if pod is None or not is_ready(pod):
+            if not (pod and is_ready(pod) and is_available(seconds, pod)):
                 return
 
     def _create_stateful_pod(self, stateful_set: dict, ordinal: int, revision: str) -> None:
