@@ -82,8 +82,12 @@ def test_a_run_of_others_ends_as_without_it(company, run, options):
 
 def test_an_audit_and_a_question_name_it_and_count_the_others(company, run):
     upgrade(company)
-    for found in company.pods("shop"):
+    before = company.pods("shop")
+    for found in before:
         company.delete("Pod", "shop", found["metadata"]["name"])
+    company.wait_for(
+        lambda: sum(NEW in str(p["spec"]) for p in company.pods("shop")) == len(before)
+    )
     company.settle()
     assert run(company, *AUDIT).code == 0
     assert run(company, f"--expect-image={NEW}").code == 0
