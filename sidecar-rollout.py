@@ -6804,7 +6804,9 @@ class PodByPod(Work):
         self.prepare()
         try:
             for owner in self.owners:
-                self.owner = owner
+                if owner != self.owner:  # the last one was read while it prepared
+                    self.owner = owner
+                    self.read()
                 self.take_all()
             result = self.verify()
             if result.outcome is not Outcome.SUCCEEDED or not result.counts:
@@ -6908,6 +6910,9 @@ class PodByPod(Work):
         """Read the owner and its Pods."""
         self.owner_obj, self.pods = self.read_owner(self.owner)
 
+    def require_same_template(self) -> None:
+        """Raise EndedError if what was asked about is another template by now."""
+
     def take_all(self) -> None:
         """Take the Pods of the owner, a few at a time, and wait for each batch.
 
@@ -6981,6 +6986,7 @@ class PodByPod(Work):
                     self.ask_owner()
                 self.asked = ObjectRef("", "", "")
                 self.read()  # nothing may stand between this and the write
+                self.require_same_template()
                 if not self.batch:
                     self.present = set(map(uid_of, self.pods))
                     self.away_before = self.away()
@@ -7146,18 +7152,20 @@ class PodByPod(Work):
 class Eviction(PodByPod):
     """Replaces Pods by eviction."""
 
-    def ask_owner(self) -> None:
-        """Ask what would replace Pods. EndedError if their template is another one by now.
-
-        A replacement that is rejected leaves no trace in the status of StatefulSets, DaemonSets.
-        The template of a custom resource that owns its Pods is not known.
-        """
-        self.read()
+    def require_same_template(self) -> None:
         template = nested(self.owner_obj, "spec.template")
         if self.templates.setdefault(self.owner, template) != template:
             text = "its Pod template was changed; rerun this command"
             raise EndedError(Outcome.SKIPPED, text)
-        if "spec" in template and self.pods:
+
+    def ask_owner(self) -> None:
+        """Ask what would replace Pods, by what was read last.
+
+        A replacement that is rejected leaves no trace in the status of StatefulSets, DaemonSets.
+        The template of a custom resource that owns its Pods is not known.
+        """
+        self.require_same_template()
+        if "spec" in nested(self.owner_obj, "spec.template") and self.pods:
             sample = packed({"metadata": without_keys(self.pods[0]["metadata"], "managedFields")})
             stored = packed_object(self.owner_obj)
             found = replace(self.found, ref=self.owner, owners=(self.owner,), stored=stored)
