@@ -3264,9 +3264,9 @@ def api_error(response: Any, data: bytes, asked: Asked) -> ApiError:
         token = str(nested(status, "metadata").get("continue") or "")
         for cause in nested(status, "details.causes"):
             causes[cause.get("reason")] = str(cause.get("message"))
-    said = str(status.get("message") or response.reason or "")
-    message = printable(message_text(said))
-    reply = reply_of(response.status, said, causes)
+    words = str(status.get("message") or response.reason or "")
+    message = printable(message_text(words))
+    reply = reply_of(response.status, words, causes)
     if reply is Reply.UNAUTHORIZED:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
     if reply is Reply.FORBIDDEN and ' is forbidden: User "system:anonymous"' in message:
@@ -3369,6 +3369,33 @@ def next_token(text: str) -> str:
     return ""
 
 
+DEEPEST = 50  # levels of an object that are read; only managedFields may have more
+JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
+
+
+def shallow_item(text: str, start: int) -> tuple[Json, int]:
+    """Return the object that begins there, with nothing in place of what is too deep, and its end.
+
+    Python's decoder gives up at 1,000 levels. The API server takes 10,000
+    (sigs.k8s.io/json), and whoever creates an object may write its managedFields.
+    ValueError if the text ends before.
+    """
+    parts = []
+    depth, begin = 0, start
+    for token in JSON_TOKEN.finditer(text, start):
+        if token[0] in ("[", "{"):
+            depth += 1
+            if depth == DEEPEST + 1:
+                parts.append(text[begin : token.start()] + "null")
+        elif token[0] in ("]", "}"):
+            depth -= 1
+            if depth == DEEPEST:
+                begin = token.end()
+            if depth == 0:
+                return json.loads("".join([*parts, text[begin : token.end()]])), token.end()
+    raise ValueError("truncated")
+
+
 def items_of(text: str) -> Iterator[Json]:
     """Yield a list's items one by one. ApiError if it is not a list.
 
@@ -3382,9 +3409,13 @@ def items_of(text: str) -> Iterator[Json]:
         start = position = text.index(ITEMS) + len(ITEMS)
     try:
         while is_found and text[position] != "]":
-            item, position = decoder.raw_decode(text, position + (text[position] == ","))
+            begin = position + (text[position] == ",")
+            try:
+                item, position = decoder.raw_decode(text, begin)
+            except RecursionError:
+                item, position = shallow_item(text, begin)
             yield item
-    except (ValueError, IndexError, RecursionError):
+    except (ValueError, IndexError):
         message = f"truncated response: list ends after {position} characters"
         raise ApiError(Reply.UNUSABLE, message) from None
     envelope = decode_object(text[:start] + text[position:])  # without ITEMS, the whole text
@@ -3426,8 +3457,8 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", innermost_cause(error)
-    said = redact_text(ended.stderr).strip() or f"exit code {ended.returncode}"
-    return ended.stdout, said if ended.returncode else ""
+    problem = redact_text(ended.stderr).strip() or f"exit code {ended.returncode}"
+    return ended.stdout, problem if ended.returncode else ""
 
 
 def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connection:
@@ -3698,8 +3729,8 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
         try:
             namespace, digest = pod["metadata"]["namespace"], hash(name_of(pod) + uid_of(pod))
         except (KeyError, TypeError, AttributeError) as error:
-            said = f"unexpected response: not a Pod: {json.dumps(pod)[:80]}: {error!r}"
-            raise ApiError(Reply.UNUSABLE, said) from None
+            text = f"unexpected response: not a Pod: {json.dumps(pod)[:80]}: {error!r}"
+            raise ApiError(Reply.UNUSABLE, text) from None
         if digest in seen:  # its list had expired, see Cluster.items
             continue
         seen.add(digest)
@@ -3985,9 +4016,8 @@ def ignored_paths(
             doubtful.append(path)
     for path, one, other in changes:
         values = [value for value in (one, other) if value is not None]
-        is_large = any(
-            str(value).startswith(HASHED) for value in values
-        )  # nobody sees what differs
+        # Nobody sees what differs
+        is_large = any(str(value).startswith(HASHED) for value in values)
         is_few = any(value_at(pod, path) in values for pod in running)
         if len(path) <= 2 or is_large or is_few:
             doubtful.append(path)
@@ -4251,7 +4281,9 @@ class DryRuns:
             today = Today(error=ApiError(Reply.WEBHOOK_TIMEOUT, text, Asked.DRY_RUN))
         self.closed[namespace] = today
         if self.sizes[namespace] > FEW:
-            log.warning("dry runs in namespace %s hang: its others are not compared", namespace)
+            log.warning(
+                "dry runs in namespace %s hang; its other workloads are not compared", namespace
+            )
 
 
 def compare_all(
@@ -4900,10 +4932,8 @@ def losing_sidecar(draft: Replacement, planned: Replacement | None, options: Opt
     """New Pods would not have the sidecar."""
     comparison = draft.comparison
     view = comparison.today.view
-    if not (
-        view and is_needed(draft, planned, options)
-    ):  # that of a Pod without sidecars is not empty
-        return ""
+    if not view or not is_needed(draft, planned, options):
+        return ""  # the view of a Pod without sidecars is not empty
     if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
         return ""  # nothing_to_replace says so
     lost = sidecars_lost_by(planned or draft, unpacked(view), options)
@@ -7447,9 +7477,9 @@ class Rollouts:
     signals: Signals
     gate: Gate
     options: Options
+    is_stated: bool = False  # whether each Pod template of the plan states the sidecar itself
     # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
     proven: threading.Event = field(default_factory=threading.Event)
-    is_stated: bool = False  # whether each Pod template of the plan states the sidecar itself
 
     def result_of(self, planned: Replacement, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
@@ -8424,6 +8454,7 @@ class Report:
         for decision in self.decided.values():
             for ref in (decision.ref, *decision.found.owners):
                 decisions[ref] = decision
+        changed = self.totals.changed_namespaces
         self.totals.pod_states = [*odd_pods]
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
@@ -8431,7 +8462,8 @@ class Report:
             if self.options.is_question:
                 self.totals.pod_states += self.answered(found, decided)
             elif decided:
-                self.totals.pod_states += self.left(found.pods, decided)
+                has_changed = decided.ref.namespace in changed
+                self.totals.pod_states += self.left(found.pods, decided, has_changed)
             else:
                 self.totals.pod_states += self.unknown(found)
 
@@ -8449,8 +8481,13 @@ class Report:
             differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
             yield PodState(pod, owner, differing, code=code)
 
-    def left(self, pods: Sequence[LivePod], decision: Decision) -> Iterator[PodState]:
-        """Yield the Pods of a workload, compared by what is known of it."""
+    def left(
+        self, pods: Sequence[LivePod], decision: Decision, has_changed: bool
+    ) -> Iterator[PodState]:
+        """Yield the Pods of a workload, compared by what is known of it.
+
+        `has_changed`: the injector has changed in its namespace since the plan.
+        """
         found = replace(decision.found, pods=pods)
         code = self.why_left.get(decision.ref, decision.code)
         comparison = decision.comparison
@@ -8462,7 +8499,7 @@ class Report:
             if decision.code == "lost_sidecar":
                 state = state._replace(containers=state.pod.lost_sidecars)
             left = why_left(state, decision, code, self.options)
-            if not left and decision.ref.namespace in self.totals.changed_namespaces:
+            if not left and has_changed:
                 left = "another_sidecar"
             yield state._replace(code=left)
 
@@ -8806,9 +8843,8 @@ def main(argv: Sequence[str]) -> int:
             raise StartError(plan.injector)
         if options.confirm:
             command = [kubectl, *connection.kubectl_flags]
-            rollouts = Rollouts(cluster, command, signals, gate, options)
             is_stated = all(states_sidecar(row, options) for row in plan.selected)
-            rollouts = replace(rollouts, is_stated=is_stated)
+            rollouts = Rollouts(cluster, command, signals, gate, options, is_stated)
             has_begun = True
             roll_out(plan, rollouts, report)
         if options.confirm and plan.workloads:

@@ -114,7 +114,7 @@ def test_if_the_first_dry_runs_of_a_namespace_hang_the_others_are_not_tried(clus
     ended = run(cluster, DRIFTED)
     assert Counter(verdicts(ended).values()) == {"unknown": count}
     assert all("deadline exceeded" in record["message"] for record in ended.of("drift"))
-    assert "dry runs in namespace shop hang: its others are not compared" in ended.stderr
+    assert "dry runs in namespace shop hang; its other workloads are not compared" in ended.stderr
     assert len(cluster.injector.seen) <= count - 16
     text = run(cluster, DRIFTED, TEXT).stdout
     assert f"\nNot rolled out: {count} workloads.\n" in text

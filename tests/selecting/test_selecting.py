@@ -71,6 +71,21 @@ def test_a_list_that_breaks_off_is_an_error_never_a_short_list(tool, data):
         list(tool.items_of(text[:cut]))
 
 
+def test_an_item_that_is_too_deep_for_python_is_read_without_what_is_deep(tool):
+    """The API server takes 10,000 levels, and a tenant may write managedFields."""
+    odd = {"metadata": {"name": 'a"]}\\', "managedFields": [0]}, "spec": {"b": [1, {"c": "}"}]}}
+    deep = '{"f:a":' * 9_000 + "{}" + "}" * 9_000
+    middle = json.dumps(odd, separators=(",", ":")).replace("[0]", f"[{deep}]")
+    text = f'{{"metadata":{{}},"items":[{{"a":1}},{middle},{{"b":2}}]}}'
+    first, found, last = tool.items_of(text)
+    assert (first, last) == ({"a": 1}, {"b": 2})
+    assert json.dumps(found["metadata"].pop("managedFields")).count("f:a") < 100
+    del odd["metadata"]["managedFields"]
+    assert found == odd
+    with raises_api_error(tool, match="truncated"):
+        list(tool.items_of(text[: len(text) // 2]))
+
+
 @pytest.mark.parametrize(
     "text",
     [
