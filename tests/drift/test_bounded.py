@@ -46,6 +46,11 @@ def deep(size: int) -> dict:
     return with_env("[" * 9 + ",".join(["1"] * (size // 2)) + "]" * 9)
 
 
+def large_ones(tool) -> list[dict]:
+    """What is compared of two Pods that differ in a variable of 17 kB."""
+    return [tool.unpacked(view_of(tool, with_env(letter * 17_000), NAMES)) for letter in "ab"]
+
+
 def steps_of(tool, found: dict) -> int:
     """How many lines of Python and calls of C a comparison with nothing takes."""
     count = 0
@@ -107,7 +112,7 @@ def test_pods_behind_many_services_take_time_in_proportion(tool):
 
 
 def test_a_large_value_is_compared_by_its_hash_and_never_shown(tool):
-    views = [tool.unpacked(view_of(tool, with_env(letter * 17_000), NAMES)) for letter in "ab"]
+    views = large_ones(tool)
     (difference,) = tool.find_differences(*views)
     assert difference.path == ("istio-proxy", "env", "V0")
     assert "aaa" not in tool.difference_text(difference)
@@ -115,8 +120,7 @@ def test_a_large_value_is_compared_by_its_hash_and_never_shown(tool):
 
 
 def test_two_answers_that_differ_in_a_large_value_are_two_answers(tool):
-    views = [tool.unpacked(view_of(tool, with_env(letter * 17_000), NAMES)) for letter in "ab"]
-    assert tool.ignored_paths(*views)[1] == [("istio-proxy", "env", "V0")]
+    assert tool.ignored_paths(*large_ones(tool))[1] == [("istio-proxy", "env", "V0")]
 
 
 def test_a_pod_whose_sidecar_is_too_large_is_unknown_and_the_others_are_compared(cluster, run):
