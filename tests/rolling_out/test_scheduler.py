@@ -129,6 +129,7 @@ def run_all(
     if proven:
         rollout.proven.set()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tool, "SETTLE", 0.1)  # else each that is rechecked takes ten seconds
         patch.setattr(
             tool.Restart, "rollout_status", lambda _, *parts: kubectl.rollout_status(*parts)
         )
@@ -176,14 +177,12 @@ def test_any_plan_keeps_its_limits(tool, workloads, workers, max_failures, are_o
         is_late = outcomes[name] in late and name not in stuck
         assert ended[name] == ("completed_late" if is_late else outcomes[name])
     counting = [name for name in started if name in stuck or outcomes[name] == "failed"]
-    if max_failures is None:
-        assert len(started) == len(plan) or len(counting) >= 5
-    elif len(started) < len(plan):
-        assert (
-            max_failures <= len(counting) <= max_failures + workers - 1
-        )  # what is in progress may fail, too
-    else:
-        assert len(counting) <= max_failures + workers - 1
+    if len(started) < len(plan):
+        assert len(counting) >= (max_failures or 5)
+    # What completes late behind a Service is rechecked before the next one behind it starts
+    certain = [name for name in counting if name in stuck or not kubectl.services[name]]
+    if max_failures:
+        assert len(certain) <= max_failures + workers - 1  # what is in progress may fail, too
 
 
 @pytest.mark.parametrize(
