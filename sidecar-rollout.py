@@ -393,7 +393,8 @@ class LivePod(NamedTuple):
     view: bytes = b""  # its sidecars, see view_of; with --only-drifted, or if it is stuck
     resized: tuple[Path, ...] = ()  # see resized_fields
     may_end: bool = False  # whether its restartPolicy is not Always
-    lost_sidecars: frozenset[str] = frozenset()  # see lost_sidecars
+    containers: frozenset[str] = frozenset()  # see container_texts
+    noted: frozenset[str] = frozenset()  # see noted_texts
     why_managed: str = ""  # why its images are not to be changed in place; see why_images_managed
     uid: str = ""
     unexpected: tuple[str, str] = ("", "")  # a code, and what is not as expected
@@ -636,6 +637,11 @@ def count_of(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}s"
+
+
+def has_or_have(count: int) -> str:
+    """Return the verb for so many Pods."""
+    return "has" if count == 1 else "have"
 
 
 def count_words(counts: Mapping[str, int]) -> str:
@@ -939,31 +945,86 @@ def as_sidecar(kind: str, container: Json) -> Sidecar:
     return Sidecar(container["name"], image, kind == NATIVE, kind == INIT)
 
 
-def lost_of(expected: Iterable[Sidecar], present: Collection[str], names: Names) -> set[str]:
-    """Return the expected sidecars that are not among the containers of a Pod, which are present.
+# The image of a container that an injector is to fill in: Istio's word for gateways and customized
+# sidecars. No registry has a public image of that name.
+STUB = re.compile(r"auto(-\w+)?")
 
-    An init container may be replaced by another one that its pattern names: with Istio CNI,
-    istio-validation takes the place of istio-init.
 
-    >>> init = Sidecar("istio-init", "", native=False, init=True)
-    >>> proxy = Sidecar("istio-proxy", "", native=False)
-    >>> lost_of([init, proxy], ["app", "istio-proxy"], ["istio-proxy"])  # no name is about it
-    set()
-    >>> sorted(lost_of([init, proxy], ["app"], ["istio-proxy", "istio-init"]))
-    ['istio-init', 'istio-proxy']
-    >>> lost_of([init], ["app", "istio-validation"], ["istio-*"])
-    set()
+def injected_names(pod: Json) -> list[str]:
+    """Return the names of a Pod's containers, without those whose image is still a stub."""
+    return [name for name, image in images_of(pod).items() if not STUB.fullmatch(image)]
+
+
+INIT_MARK = " (init)"  # after the name of an ordinary init container, in texts of containers
+
+
+def container_texts(pod: Json) -> frozenset[str]:
+    """Return the containers of a Pod or Pod template, without stubs, as the annotation of a restart
+    has them: `istio-init (init)`, `istio-proxy`."""
+    filled = injected_names(pod)
+    texts = set()
+    for kind, container in containers_of(pod):
+        if container["name"] in filled:
+            texts.add(container["name"] + (INIT_MARK if kind == INIT else ""))
+    return frozenset(texts)
+
+
+def stated_texts(workload: Json) -> frozenset[str]:
+    """Return the containers that the Pod template of a workload states itself."""
+    template = nested(workload, "spec.template")
+    return container_texts(template) if "spec" in template else frozenset()
+
+
+def plain_names(texts: Iterable[str]) -> set[str]:
+    """Return the names in texts of containers."""
+    return {text.removesuffix(INIT_MARK) for text in texts}
+
+
+def named_texts(texts: Iterable[str], names: Names) -> set[str]:
+    """Return the texts of those containers that the command line names."""
+    return {text for text in texts if matches(text.removesuffix(INIT_MARK), names)}
+
+
+def noted_texts(annotations: Labels) -> frozenset[str]:
+    """Return the containers that Pods were to have by annotations of this command, whatever their
+    prefix. Of those that anybody may have written, the first hundred."""
+    texts = []
+    for key, value in annotations.items():
+        if key.endswith(".rollout.sidecars"):
+            texts += re.findall(r"[a-z0-9-]+(?: \(init\))?", value)
+    return frozenset(texts[:100])
+
+
+@functools.lru_cache(maxsize=4096)  # most Pods have the same containers
+def lost_of(
+    must: frozenset[str], has: frozenset[str], known: frozenset[str], names: tuple[str, ...]
+) -> frozenset[str]:
+    """Return the names of the containers that a Pod must have and lacks; all are texts.
+
+    An init container may be replaced by another one: with Istio CNI, istio-validation takes the
+    place of istio-init. That is an init container that is not `known` from before, and that the
+    name or pattern of the command line which is about the lost one is about, too.
+
+    >>> both = frozenset(["istio-init (init)", "istio-proxy"])
+    >>> proxy = frozenset(["app", "istio-proxy"])
+    >>> lost_of(both, proxy, both, ("istio-*",))  # the proxy is no init container
+    frozenset({'istio-init'})
+    >>> cni = proxy | {"istio-validation (init)"}
+    >>> lost_of(both, cni, both, ("istio-*",)), lost_of(both, cni, cni, ("istio-*",))
+    (frozenset(), frozenset({'istio-init'}))
+    >>> lost_of(both, cni, both, ("istio-proxy", "istio-init"))
+    frozenset({'istio-init'})
     """
+    present = plain_names(has)
+    new = plain_names(text for text in has - known if text.endswith(INIT_MARK))
     lost = set()
-    for sidecar in expected:
-        if sidecar.name in present:
-            continue
-        for pattern in names:
-            if fnmatch.fnmatchcase(sidecar.name, pattern):
-                is_substituted = sidecar.init and fnmatch.filter(present, pattern)
-                if not is_substituted:
-                    lost.add(sidecar.name)
-    return lost
+    for text in must:
+        name = text.removesuffix(INIT_MARK)
+        patterns = [pattern for pattern in names if fnmatch.fnmatchcase(name, pattern)]
+        is_replaced = text != name and any(matches(other, patterns) for other in new)
+        if name not in present and not is_replaced:
+            lost.add(name)
+    return frozenset(lost)
 
 
 def container_statuses(pod: Json) -> list[Json]:
@@ -1177,27 +1238,44 @@ def template_hash(workload: Json) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def timestamps_of(workload: Json, prefix: str = "") -> list[str]:
-    """Return the times at which this command restarted a workload; no prefix means any.
+RESTARTED = re.compile(r"([0-9a-f]{12}) until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
+
+
+def restarted_template(workload: Json, prefix: str) -> tuple[str, str]:
+    """Return the hash of the Pod template that this command restarted, and until when that run
+    waited for its rollout; empty texts: it never did. See Restart.annotations."""
+    noted = template_annotations(workload).get(f"{prefix}.rollout.template", "")
+    found = RESTARTED.fullmatch(noted)
+    return (found[1], found[2]) if found else ("", "")
+
+
+def timestamps_of(workload: Json) -> list[str]:
+    """Return the times at which this command restarted a workload.
 
     Also those in restartedAt if it has a controller: operators keep no other annotation.
     """
-    is_controlled = bool(controller_reference(workload))
-    return timestamps_in(template_annotations(workload), is_controlled, prefix)
+    return timestamps_in(template_annotations(workload), bool(controller_reference(workload)))
 
 
-def timestamps_in(annotations: Labels, is_controlled: bool, prefix: str = "") -> list[str]:
+def timestamps_in(annotations: Labels, is_controlled: bool) -> list[str]:
     """Return the times in annotations of a Pod template, or of a Pod; see timestamps_of."""
     times = []
     for key, value in annotations.items():
-        is_ours = key.endswith(".rollout.timestamp")
-        if prefix:
-            is_ours = key == f"{prefix}.rollout.timestamp"
-        if key == RESTARTED_AT:
-            is_ours = is_controlled
-        if is_ours:
+        if key.endswith(".rollout.timestamp") or (is_controlled and key == RESTARTED_AT):
             times.append(value)
     return times
+
+
+def restarted_since(workload: Json, since: str) -> bool:
+    """Return whether `kubectl rollout restart`, or a tool like it, restarted a workload since a
+    time; also if that cannot be read."""
+    restarted = template_annotations(workload).get(RESTARTED_AT, "")
+    if not restarted:
+        return False
+    try:
+        return parse_time(restarted) > parse_time(since)
+    except (ValueError, TypeError):  # anybody may have written it
+        return True
 
 
 def is_never_complete(workload: Json) -> bool:
@@ -1593,6 +1671,7 @@ class Found:
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
     namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
     services: Names | None = None  # of which a Pod is an endpoint, ready or not; None: not known
+    read_at: datetime = NO_CUTOFF  # by the API server's clock
 
     @property
     def obj(self) -> Json:
@@ -1615,29 +1694,6 @@ class Found:
         return shortage_of(self.ref, self.obj)
 
     @property
-    def pods_that_lost(self) -> set[str]:
-        """Return the Pods that lost a sidecar that this command restarted them to have.
-
-        Whoever has restarted them since: that annotation came with their template.
-        """
-        return {pod.name for pod in self.pods if pod.lost_sidecars}
-
-    @property
-    def lost_sidecars(self) -> set[str]:
-        """Return the names of the sidecars that these Pods lost."""
-        return set().union(*(pod.lost_sidecars for pod in self.pods))
-
-    @property
-    def waits_for_lost_pod(self) -> bool:
-        """Return whether a restart would never replace a Pod that lost a sidecar.
-
-        The controller of an OrderedReady StatefulSet waits for its unready Pod first.
-        """
-        if all(pod.is_ready for pod in self.pods):
-            return False
-        return is_ordered_ready(self.obj) and bool(self.pods_that_lost)
-
-    @property
     def controller(self) -> ObjectRef | None:
         """Return the owner of a workload, such as a Prometheus, which may revert changes."""
         if not has_rollout(self.ref):
@@ -1650,6 +1706,7 @@ class Today:
     """What Pods of a workload would be like if they were created now, or why it is not known."""
 
     view: bytes = b""  # the sidecars that would be injected
+    containers: frozenset[str] = frozenset()  # of the whole Pod; see container_texts
     configs: Mapping[ObjectRef, bool] = field(default_factory=lambda: NOTHING)  # is it required?
     config_changes: Mapping[ObjectRef, datetime] = field(default_factory=lambda: NOTHING)
     unexpected: str = ""  # see unexpected_part
@@ -1703,6 +1760,8 @@ class Decision:
     comparison: Comparison = NOT_COMPARED
     reason: str = ""  # why it is not rolled out; empty: it is
     code: str = ""  # of that reason: the name of the rule
+    must: frozenset[str] = frozenset()  # what a new Pod must have; see must_of
+    lost: Mapping[str, Collection[str]] = field(default_factory=lambda: NOTHING)  # see lost_pods
 
     @property
     def ref(self) -> ObjectRef:
@@ -1733,9 +1792,11 @@ class PodState(NamedTuple):
 
     pod: LivePod
     owner: ObjectRef  # its workload, or what is known of its controller
-    containers: Collection[str] = ()  # that differ from today's, or are lost
+    containers: Collection[str] = ()  # that differ from today's
+    lost: Collection[str] = ()  # see lost_pods
     is_old: bool = False  # differs, or was created before the cutoff, or lost a sidecar
     is_kept: bool = False  # by a partition
+    is_given_up: bool = False  # what it lost, by its team; see is_turned_off
     code: str = ""  # why it is not up to date; empty: it is. See words_of
 
     @property
@@ -1748,6 +1809,11 @@ class PodState(NamedTuple):
         return self.subject if self.owner.kind in ("", "Node") else self.owner
 
     @property
+    def is_counted(self) -> bool:
+        """Return whether it has a sidecar, or is to have one."""
+        return bool(self.pod.sidecars or self.containers or self.lost)
+
+    @property
     def found(self) -> str:
         """Return what is not as expected."""
         return self.pod.unexpected[1]
@@ -1756,6 +1822,8 @@ class PodState(NamedTuple):
     def shown(self) -> tuple[str, str]:
         """Return the name and image by which it is counted: of a sidecar that differs, or its first
         one; without an image if it has lost it."""
+        if self.lost:
+            return min(self.lost), ""
         sidecars = sorted(self.pod.sidecars, key=lambda sidecar: (sidecar.init, sidecar))
         for sidecar in sidecars:
             if sidecar.name in self.containers:
@@ -1774,7 +1842,7 @@ class Scan:
     containers: set[str] = field(default_factory=set)
     began: datetime = NO_CUTOFF  # by the API server's clock
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
-    in_plan: set[ObjectRef] = field(default_factory=set)  # and of --plan
+    in_plan: dict[ObjectRef, int] = field(default_factory=dict)  # of --plan, with desired Pods
     workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
     cron_jobs: set[str] = field(default_factory=set)  # UIDs, for a question: it asks no others
     odd_pods: list[PodState] = field(default_factory=list)  # that cannot be read
@@ -2131,6 +2199,13 @@ class Option(NamedTuple):
     narrows: bool = False  # leaves something out, or changes it: not for a question about all Pods
 
 
+SELECTING = (
+    "--include-namespace",
+    "--all-namespaces",
+    "--selector",
+    "--plan",
+    "--only-started-before",
+)
 DEFAULT_REASON = "Update sidecars"
 OPTIONS = {
     "Common options": (
@@ -2523,26 +2598,47 @@ def program_words(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def next_command(argv: Sequence[str], options: Options, context: str, *more: str) -> list[str]:
+def next_command(
+    argv: Sequence[str], options: Options, context: str, *more: str, names: Names = ()
+) -> list[str]:
     """Return the words of the command that applies what this one has shown, or resumes it.
 
-    It is what was typed, and more: of an option that is given twice, the last one counts.
+    It is what was typed, and more: of an option that is given twice, the last one counts. `names`
+    take the place of what selects workloads.
     """
     words = program_words(argv)
-    for word in argv:
+    for word in without_selection(argv) if names else argv:
         if word != "--":
             words.append(redact_text(word))
     if not options.confirm:
         words.append("--confirm=true")
-    words += more
+    words += [*names, *more]
     typed = {word.partition("=")[0] for word in argv}
     # A plan has cutoffs of its own.
     is_given = "--only-started-before" in typed or options.plan is not None
-    if options.cutoff < NO_CUTOFF and not is_given:
+    if options.cutoff < NO_CUTOFF and not is_given and not names:
         words.append(f"--only-started-before={format_time(options.cutoff)}")
     if context and "--context" not in typed:
         words.append(f"--context={context}")
     return words
+
+
+def without_selection(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command line without the options that select workloads."""
+    options = {flag: option for option in ALL_OPTIONS for flag in option.usage.split()}
+    kept = []
+    words = iter(argv)
+    for word in words:
+        flag = word.partition("=")[0] if word.startswith("--") else word[:2]
+        option = options.get(flag)
+        if not option:  # TYPE/NAME
+            continue
+        whole = [word]
+        if word == flag and option.type is not boolean:
+            whole.append(next(words))
+        if option.usage.split()[0] not in SELECTING:
+            kept += whole
+    return kept
 
 
 def namespaces_to_list(options: Options) -> list[str]:
@@ -3745,7 +3841,7 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
                 continue
             live = live_pod(pod, options)
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
-            scan.containers |= live.lost_sidecars
+            scan.containers |= plain_names(live.noted)
             is_custom = "." in owner.group
             if live.sidecars or has_template(owner) or is_custom:
                 by_owner[owner].append(live)
@@ -3758,9 +3854,7 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
             note_odd_pod(scan, pod, options, error)
     owners = []
     for owner, own in by_owner.items():
-        found = samples[owner]
-        if found.sidecars or has_template(owner):
-            owners.append(replace(found, pods=own, sidecars=sidecars_of(own)))
+        owners.append(replace(samples[owner], pods=own, sidecars=sidecars_of(own)))
     return owners, scan
 
 
@@ -3820,7 +3914,8 @@ def live_pod(pod: Json, options: Options) -> LivePod:
         view=interned(view_of(pod, names)) if is_compared else b"",
         resized=resized_fields(pod) if is_compared else (),
         may_end=nested(pod, "spec.restartPolicy") in ("Never", "OnFailure"),
-        lost_sidecars=interned(frozenset(lost_sidecars(pod, options))),
+        containers=interned(container_texts(pod)),
+        noted=interned(noted_texts(annotations_of(pod))),
         why_managed=why_images_managed(pod),
         uid=uid_of(pod) if options.confirm else "",  # in a dry run, nobody reads it
         unexpected=unexpected_in(pod, options) if options.only_drifted else ("", ""),
@@ -3857,21 +3952,6 @@ def unexpected_part(pod: Json, options: Options) -> str:
             if not has_any(wanted, annotations):
                 return f"{key}={annotations.get(key, '<none>')}"
     return ""
-
-
-def lost_sidecars(pod: Json, options: Options) -> set[str]:
-    """Return the named sidecars that a Pod should have had when this command restarted it.
-
-    The annotation has those that the dry run had returned: `istio-init (init), istio-proxy`. What
-    --allow-removal allows to go is not lost.
-    """
-    if options.allow_removal:
-        return set()
-    text = annotations_of(pod).get(f"{options.annotation_prefix}.rollout.sidecars", "")
-    expected = []
-    for name, init in re.findall(r"([a-z0-9-]+)( \(init\))?", text):
-        expected.append(Sidecar(name, "", native=False, init=bool(init)))
-    return lost_of(expected[:100], set(container_names(pod)), options.sidecars)
 
 
 # 10. Comparing: what a workload's Pods would be like if they were created now ---------------------
@@ -4065,16 +4145,6 @@ def without_values(difference: Difference) -> Difference:
             text = ", ".join(value or ()) or "emptyDir"
         shown.append(None if value is None else text)
     return Difference(path, *shown)
-
-
-# The image of a container that an injector is to fill in: Istio's word for gateways and customized
-# sidecars. No registry has a public image of that name.
-STUB = re.compile(r"auto(-\w+)?")
-
-
-def injected_names(pod: Json) -> list[str]:
-    """Return the names of a Pod's containers, without those whose image is still a stub."""
-    return [name for name, image in images_of(pod).items() if not STUB.fullmatch(image)]
 
 
 def stated_containers(obj: Json) -> set[str]:
@@ -4386,7 +4456,8 @@ def ask_today(
         if options.include_config:
             configs = configs_of(pod, found.ref.namespace, options)
         view = injected_view(pod, options.sidecars)
-        return Today(view, configs, unexpected=unexpected_part(pod, options))
+        unexpected = unexpected_part(pod, options)
+        return Today(view, container_texts(pod), configs, unexpected=unexpected)
     except ApiError as error:
         return Today(error=error.with_traceback(None))  # it keeps other objects
     except Exception as error:
@@ -4596,10 +4667,9 @@ def code_counts_as_applied(code: str) -> bool:
 
 CHECK_INJECTOR = "check what injects it"
 # Codes with which a plan skips a workload, and a worker fails: it was possible by the plan.
-NO_SIDECAR = ("lost_sidecar", "losing_sidecar")
-IMPOSSIBLE = ("rejected", *NO_SIDECAR)
-# Codes of Pods besides those of rules and outcomes; the last one is a rule's, too
-IN_THE_PLAN, DRIFTED, UP_TO_DATE = "in_the_plan", "drifted", "up_to_date"
+IMPOSSIBLE = ("rejected", "losing_sidecar")
+# Codes of Pods besides those of rules and outcomes; the last two are rules', too
+IN_THE_PLAN, DRIFTED, UP_TO_DATE, LOST = "in_the_plan", "drifted", "up_to_date", "lost_sidecar"
 
 
 def decide(
@@ -4649,20 +4719,26 @@ def draft_of(
     The method stays that of the plan: evictions make a workload healthy on their way.
     """
     obj, problem = found.obj, found.problem
-    method = method_for(found, comparison, options)
+    lost = lost_pods(found, comparison.today, options, planned)
+    method = method_for(found, comparison, lost, options)
     if planned:
         method = planned.method
-    old = [state for state in states_of(found, comparison, options) if state.is_old]
+    old = [state for state in states_of(found, comparison, lost, options) if state.is_old]
     replaced_pods = tuple(state.pod.name for state in old if not state.is_kept)
     total = max(counts_of(found.ref, obj).current, len(found.pods))
     replaced = len(replaced_pods)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
     is_serving = found.services is None or bool(found.services)
+    must = must_of(planned.found if planned else found, comparison.today, options)
+    if planned and planned.comparison.today.view:  # else only this answer tells
+        must = planned.must
     state = State.SERVING if is_serving else State.NO_SERVICE
     return Replacement(
         found,
         comparison,
+        must=must,
+        lost=lost,
         method=method,
         old_pods=replaced_pods,
         kept_pods=tuple(state.pod.name for state in old if state.is_kept),
@@ -4675,7 +4751,9 @@ def draft_of(
     )
 
 
-def method_for(found: Found, comparison: Comparison, options: Options) -> Method:
+def method_for(
+    found: Found, comparison: Comparison, lost: Collection[str], options: Options
+) -> Method:
     """Return how Pods are replaced. --evict is for those that a restart leaves, or harms."""
     if options.in_place and only_images(comparison):
         return Method.IN_PLACE
@@ -4684,15 +4762,18 @@ def method_for(found: Found, comparison: Comparison, options: Options) -> Method
     obj = found.obj
     if is_paused(obj) or is_on_delete(obj) or not has_rollout(found.ref):
         return Method.EVICT
-    if is_degraded(found) or found.waits_for_lost_pod:
+    if is_degraded(found) or waits_for_lost_pod(found, lost):
         return Method.EVICT
     return Method.RESTART
 
 
 def states_of(
-    found: Found, comparison: Comparison, options: Options, owner: ObjectRef | None = None
+    found: Found,
+    comparison: Comparison,
+    lost: Mapping[str, Collection[str]],
+    options: Options,
 ) -> list[PodState]:
-    """Return the state of each Pod of a workload.
+    """Return the state of each Pod of a workload; of what they lost, see lost_pods.
 
     Old are those that differ, or without --only-drifted all with a sidecar, if they were created
     before the cutoff; and whatever their age those that lost a sidecar.
@@ -4705,9 +4786,10 @@ def states_of(
         states.append(
             PodState(
                 pod,
-                owner or found.ref,
+                found.ref,
                 containers,
-                is_old=bool(pod.lost_sidecars) or (is_outdated and pod.created < cutoff),
+                lost.get(pod.name, ()),
+                is_old=pod.name in lost or (is_outdated and pod.created < cutoff),
                 is_kept=is_below_partition(obj, pod.name),
             )
         )
@@ -4830,15 +4912,25 @@ def restarted_meanwhile(obj: Json, planned: Replacement | None) -> str:
     """Restarted by another run since the plan."""
     if not planned or planned.method is not Method.RESTART:
         return ""
-    before = timestamps_of(planned.found.obj)
-    if set(timestamps_of(obj)).difference(before):
-        return "already restarted by another run"
-    return ""
+    before = timestamps_of(planned.found.obj)  # `kubectl rollout undo` brings back an earlier one
+    if max(timestamps_of(obj), default="") <= max(before, default=""):
+        return ""
+    if controller_reference(obj):
+        return "restarted by somebody else since the plan"
+    return "already restarted by another run"
 
 
 @rule(Known.OBJECT, place=2)
 def without_pods(found: Found, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
+    if found.sample or counts_of(found.ref, found.obj).current:
+        return ""
+    return why_never_completed(found, options) or why_left_without_pods(found)
+
+
+@rule(Known.OBJECT, place=2)
+def of_an_earlier_run(found: Found, options: Options) -> str:
+    """Its rollout, which this command began, was never complete; its Pods were not selected."""
     if found.sample:
         return ""
     return why_never_completed(found, options)
@@ -4850,6 +4942,20 @@ def rejected(comparison: Comparison) -> str:
     if comparison.verdict is not Verdict.REJECTED:
         return ""
     return f"new Pods cannot be created: {short_reason(comparison.message)}"
+
+
+@rule(place=5)
+def not_injected(ref: ObjectRef, found: Found, comparison: Comparison, options: Options) -> str:
+    """Named with `--include-missing`: its Pods have no sidecar, and new ones would not get it."""
+    is_exact = not set(typed_names(ref)).isdisjoint(options.workloads)
+    if not (is_exact and options.include_missing) or all(pod.sidecars for pod in found.pods):
+        return ""
+    text = "its Pods have no sidecar, and new ones would not get it"
+    if comparison.verdict is Verdict.NOT_INJECTED:
+        return f"{text}; {CHECK_INJECTOR}"
+    if comparison.verdict is Verdict.UNKNOWN:
+        return f"{text}, as far as is known: {short_reason(comparison.message)}"
+    return ""
 
 
 @rule()
@@ -4871,23 +4977,23 @@ def would_differ(draft: Replacement, options: Options) -> str:
     today = draft.comparison.today
     if not (options.is_question and today.view):
         return ""
-    lost = sidecars_lost_by(draft, unpacked_object(today.view), options)
+    lost = named_of(lost_by(draft, today.containers, options), options)
     if lost:
         return f"new Pods would not have {join_words(lost)}"
     return today.unexpected and f"new Pods would have {today.unexpected}"
 
 
 @rule(before_each_pod=False, place=1)
-def lost_sidecar(ref: ObjectRef, found: Found, comparison: Comparison, options: Options) -> str:
+def lost_sidecar(draft: Replacement, options: Options) -> str:
     """Pods lost the sidecar, and new ones would not get it: repair the injector."""
-    view = comparison.today.view
-    if not view or not is_selected_kind(ref, options):
+    today = draft.comparison.today
+    if not (today.view and draft.lost and is_selected_kind(draft.ref, options)):
         return ""
-    names = sorted(found.lost_sidecars.difference(unpacked(view)))
+    names = set().union(*draft.lost.values()) - plain_names(today.containers)
     if not names:
         return ""
-    pods = f"{len(found.pods_that_lost)} of {count_of(len(found.pods), 'Pod')}"
-    text = f"{pods} lost {join_words(names)}"
+    pods = f"{len(draft.lost)} of {count_of(len(draft.found.pods), 'Pod')}"
+    text = f"{pods} lost {join_words(sorted(names))}"
     hint = "repair the injector; if the Pods are to have none, exclude the workload, or remove the"
     key = f"{options.annotation_prefix}.rollout.sidecars"
     return f"{text}, and new ones would not get it; {hint} annotation {key} with its next release"
@@ -4905,28 +5011,30 @@ def is_needed(draft: Replacement, planned: Replacement | None, options: Options)
 @rule(before_each_pod=False, place=3)
 def incomplete_rollout(draft: Replacement, planned: Replacement | None, options: Options) -> str:
     """Its rollout is not complete, or never was since this command began it."""
-    # 1. It would be rolled out, and its rollout, whoever began it, is not complete. A restart would
+    # 1. This command began its rollout, which was never complete: it is listed until it is. A new
+    #    rollout, which would complete it, goes on.
+    # 2. It would be rolled out, and its rollout, whoever began it, is not complete. A restart would
     #    make a third revision in the middle of a release, and replace first the old Pods, which are
     #    those that still serve. So it is left alone, with what to do; unless only a restart heals
     #    it, see is_repair.
-    # 2. It would be rolled out, and is complete by its counts. A restart completes what a restart
-    #    of this command has left, too: nothing is said of that.
-    # 3. It needs nothing, and this command had begun a rollout that its controller never called
-    #    complete. Nobody else would say so: it is listed until it is repaired.
     # Where all Pods are new ones, and differ, it is unhealthy like any other.
+    obj, is_restart = draft.found.obj, draft.method is Method.RESTART
+    reason = ""
     if is_needed(draft, planned, options):
         if is_repair(draft, planned):
             return ""
         reason = why_incomplete(draft.found)
-        if reason and ("Progressing", "False") in conditions_of(draft.found.obj):
-            return f"{reason}; repair the application"
-        if reason:
-            return f"{reason}; wait, or run `kubectl rollout status`"
-        if draft.comparison.is_drifted or draft.method is not Method.RESTART:
-            return ""  # it is rolled out, which also completes an earlier rollout
+        is_left = is_restart and (is_paused(obj) or not draft.comparison.is_drifted)
+        if not (reason or is_left):
+            return ""
+    own = ""
     if is_selected_kind(draft.ref, options):
-        return why_never_completed(draft.found, options)
-    return ""
+        own = why_never_completed(draft.found, options)
+    if own or not reason:
+        return own
+    if ("Progressing", "False") in conditions_of(obj):
+        return f"{reason}; repair the application"
+    return f"{reason}; wait, or run `kubectl rollout status`"
 
 
 @rule(place=5)
@@ -4936,9 +5044,10 @@ def losing_sidecar(draft: Replacement, planned: Replacement | None, options: Opt
     view = comparison.today.view
     if not view or not is_needed(draft, planned, options):
         return ""  # the view of a Pod without sidecars is not empty
-    if not options.only_drifted and not any(pod.sidecars for pod in draft.found.pods):
-        return ""  # nothing_to_replace says so
-    lost = sidecars_lost_by(planned or draft, unpacked(view), options)
+    if not draft.found.pods:
+        return ""
+    # A dry run alone does not decide about what others inject: policies leave out dry runs
+    lost = named_of(lost_by(draft, comparison.today.containers, options), options)
     if not lost:
         return ""
     if planned:
@@ -5012,7 +5121,7 @@ def degraded(draft: Replacement) -> str:
     if draft.method is not Method.RESTART:
         return ""
     hint = "use --evict, which replaces unready Pods first, or repair the unready Pod"
-    if draft.found.waits_for_lost_pod:
+    if waits_for_lost_pod(draft.found, draft.lost):
         return f"a restart waits for its unready Pod, which has lost its sidecar; {hint}"
     if is_degraded(draft.found):
         shortage = shortage_of(draft.ref, draft.found.obj)
@@ -5023,17 +5132,30 @@ def degraded(draft: Replacement) -> str:
 @rule(before_each_pod=False, place=9)
 def unhealthy(draft: Replacement, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
-    if options.skip_unhealthy and draft.problem and not draft.found.pods_that_lost:
+    if options.skip_unhealthy and draft.problem and not draft.lost:
         return f"unhealthy: {draft.problem}"
     return ""
 
 
-@rule(before_each_pod=False, counts_as_applied=True)
+@rule(before_each_pod=False)
 def below_partition(draft: Replacement) -> str:
     """All its old Pods are below the partition of its StatefulSet."""
     # A rollout leaves these Pods alone, and an evicted one would come back as it was.
     if draft.kept_pods and not draft.old_pods:
         return f"{kept_by_partition(draft)}; lower the partition"
+    return ""
+
+
+@rule(before_each_pod=False)
+def no_sidecar(draft: Replacement, options: Options) -> str:
+    """Its Pods no longer have the sidecar, or it has no Pods although it wants some."""
+    found = draft.found
+    if draft.old_pods or options.selector:
+        return ""
+    if not found.pods and counts_of(found.ref, found.obj).desired:
+        return "it has no Pods now"
+    if found.pods and not options.include_missing and not any(pod.sidecars for pod in found.pods):
+        return "its Pods no longer have the sidecar"
     return ""
 
 
@@ -5045,8 +5167,6 @@ def nothing_to_replace(draft: Replacement, options: Options) -> str:
         return ""
     if not found.pods:
         return "its Pods do not match now" if options.selector else "it has no Pods now"
-    if not options.include_missing and not any(pod.sidecars for pod in found.pods):
-        return "its Pods no longer have the sidecar"
     pods, kind = found.pods, "Pods"
     if options.only_drifted:
         kind = "drifted Pods"
@@ -5135,7 +5255,7 @@ def is_repair(draft: Replacement, planned: Replacement | None) -> bool:
     the workload is asked about. With the answer, only a difference counts. A worker that has no
     answer does nothing.
     """
-    today, lost = draft.comparison.today, draft.found.pods_that_lost
+    today, lost = draft.comparison.today, draft.lost
     new = new_pods(draft.found)
     if not today.view:
         return not planned and any(pod.stuck or pod.name in lost for pod in new)
@@ -5168,24 +5288,74 @@ def why_incomplete(found: Found) -> str:
     return join_texts(": ", f"its rollout is not complete: {updated}", why_not_healthy(found))
 
 
-def why_never_completed(found: Found, options: Options) -> str:
-    """Return why the last rollout was never complete, if this command ever restarted the workload.
+CLOCKS_DIFFER = timedelta(seconds=2)
 
-    It does not matter who began that rollout, or changed something since.
+
+def why_never_completed(found: Found, options: Options) -> str:
+    """Return why a rollout that this command began was never complete; empty: it was, or it is
+    somebody else's.
+
+    It is ours if today's Pod template is the one that was restarted, by its hash, nobody restarted
+    it since, and a new Pod is as old as that run: else somebody has rolled back to it. Whether it
+    was complete, its controller's record tells, or if it is paused, which replaces that record, the
+    counts of its Pods.
     """
-    obj = found.obj
-    times = timestamps_of(obj, options.annotation_prefix)
-    if not times:
+    obj, counts = found.obj, counts_of(found.ref, found.obj)
+    restarted, until = restarted_template(obj, options.annotation_prefix)
+    if not restarted or restarted != template_hash(obj):
         return ""
-    reason = why_incomplete(found)
-    if reason or not is_never_complete(obj):
-        return reason
-    cause = why_not_healthy(found) or shortage_of(found.ref, obj)
-    if not found.pods:
+    began = template_annotations(obj).get(f"{options.annotation_prefix}.rollout.timestamp", "")
+    if not (counts.desired and is_observed(obj)) or restarted_since(obj, began):
+        return ""
+    new = new_pods(found)
+    if new and format_time(min(pod.created for pod in new) - CLOCKS_DIFFER) > until:
+        return ""
+    updated = ""
+    if why_incomplete(found) or (is_paused(obj) and counts.updated < counts.current):
+        updated = f"{counts.updated} of {count_of(counts.current, 'Pod')} updated"
+    cause = why_not_healthy(found) or shortage_of(found.ref, obj) or updated
+    if not counts.current:
         cause = f"no Pods: {cause}"
-    if not cause:
+    if not cause or not (updated or is_never_complete(obj)):
         return ""
-    return f"not healthy since its rollout at {max(times)[:10]}, or a later one: {cause}"
+    state = "never complete"
+    if is_in_progress(found, options):
+        state = f"in progress until {until[11:16]} UTC"
+    return f"begun by this command on {began[:10]}, {state}: {cause}"
+
+
+def is_in_progress(found: Found, options: Options) -> bool:
+    """Return whether the run that began a rollout may still wait for it: no new Pod is stuck, and
+    its controller has not given up."""
+    until = restarted_template(found.obj, options.annotation_prefix)[1]
+    if found.read_at == NO_CUTOFF or why_not_healthy(found):
+        return False
+    return format_time(found.read_at + CLOCKS_DIFFER) < until
+
+
+def is_red(decision: Decision, options: Options) -> bool:
+    """Return whether a rollout that this command began was never complete, and nobody has left its
+    workload out. One that lost its sidecar is counted as that."""
+    code = decision.code
+    if code == LOST or options.skip_unhealthy or not is_selected_kind(decision.ref, options):
+        return False
+    is_early = code in RULES and RULES[code].known <= Known.OBJECT
+    if is_early and code not in ("without_pods", "of_an_earlier_run"):
+        return False
+    found = decision.found
+    return bool(why_never_completed(found, options)) and not is_in_progress(found, options)
+
+
+def why_left_without_pods(found: Found) -> str:
+    """Return why a workload of an operator has no Pods since a restart: what it keeps of that, it
+    may have written itself."""
+    obj, counts = found.obj, counts_of(found.ref, found.obj)
+    restarted = template_annotations(obj).get(RESTARTED_AT, "")
+    is_short = counts.desired and not counts.current and is_observed(obj)
+    if not (restarted and is_short and controller_reference(obj)):
+        return ""
+    cause = why_not_healthy(found) or shortage_of(found.ref, obj)
+    return f"no Pods since its restart at {restarted[:10]}: {cause}"
 
 
 def why_not_healthy(found: Found) -> str:
@@ -5200,20 +5370,93 @@ def why_not_healthy(found: Found) -> str:
     return str(conditions.get(("Progressing", "False"), {}).get("reason", ""))
 
 
-def sidecars_lost_by(decision: Decision, names: Collection[str], options: Options) -> list[str]:
-    """Return the sidecars that a Pod with these containers should have, and has lost.
+def must_of(found: Found, today: Today, options: Options) -> frozenset[str]:
+    """Return the containers that a new Pod of a workload must have: texts; see container_texts.
 
-    Those that other Pods have or lost, and those that the plan said would be added. With
-    --allow-removal, those that it said would be removed are not lost.
+    They are those that today's answer, Pods of today's Pod template, and an annotation of this
+    command have. Of the containers that no name is about, only those of these Pods, without init
+    containers: another injector has put them in. Without what the Pod template states; what another
+    init container replaces by the answer; and what the answer lacks, with --allow-removal.
+
+    A restart notes them in the Pod template, so that no later run forgets one.
     """
-    found, comparison = decision.found, decision.comparison
-    lost = lost_of(found.sidecars, names, options.sidecars).union(
-        comparison.added, found.lost_sidecars
-    )
-    lost = lost.difference(names)
-    if options.allow_removal:
-        lost = lost.difference(comparison.removed)
-    return sorted(lost)
+    stated, own = stated_texts(found.obj), new_pods(found)
+    noted = noted_texts(template_annotations(found.obj))
+    seen = set().union(*(pod.containers for pod in own or found.pods))
+    must = named_texts(seen | noted, options.sidecars)
+    if stated and own:
+        must.update(text for text in seen if not text.endswith(INIT_MARK))
+    if today.view:
+        known = frozenset(stated.union(*(pod.containers for pod in found.pods)))
+        names = tuple(options.sidecars)
+        present = plain_names(today.containers)
+        lost = lost_of(frozenset(must), today.containers, known, names)
+        if options.allow_removal:
+            lost = frozenset()
+        must = {text for text in must if plain_names([text]) <= present | lost}
+        must |= named_texts(today.containers, options.sidecars)
+    stated_names = plain_names(stated)
+    return frozenset(text for text in must if text.removesuffix(INIT_MARK) not in stated_names)
+
+
+def lost_by(decision: Decision, containers: frozenset[str], options: Options) -> frozenset[str]:
+    """Return the names of what a new Pod with these containers must have and lacks."""
+    found = decision.found
+    known = stated_texts(found.obj).union(*(pod.containers for pod in found.pods))
+    return lost_of(decision.must, containers, known, tuple(options.sidecars))
+
+
+def named_of(names: Iterable[str], options: Options) -> list[str]:
+    """Return those containers that the command line names, sorted."""
+    return sorted(name for name in names if matches(name, options.sidecars))
+
+
+def lost_pods(
+    found: Found, today: Today, options: Options, planned: Decision | None = None
+) -> dict[str, frozenset[str]]:
+    """Return the Pods that lost sidecars, by name, with the names of these. Nothing else says so.
+
+    Of each Pod, what an annotation of this command names, whoever restarted it since: that came
+    with its template. Of one that came since the plan, also what a new Pod must have, unless
+    somebody has changed the Pod template since. With --allow-removal, not what new Pods would lack.
+    """
+    known = stated_texts(found.obj)
+    names = tuple(options.sidecars)
+    before = None
+    if planned and is_same_template(planned.found, found):
+        before = {pod.uid for pod in planned.found.pods}
+    lost = {}
+    for pod in found.pods:
+        gone: frozenset[str] = frozenset()
+        if pod.noted and not pod.noted <= pod.containers:
+            must = frozenset(named_texts(pod.noted, names))
+            gone = lost_of(must, pod.containers, pod.noted | known, names)
+        if planned and before is not None and pod.uid not in before:
+            gone |= lost_by(planned, pod.containers, options)
+        if options.allow_removal and today.view:
+            gone &= plain_names(today.containers)
+        if gone:
+            lost[pod.name] = gone
+    return lost
+
+
+def is_same_template(planned: Found, found: Found) -> bool:
+    """Return whether nobody has changed a Pod template but by a restart; of a custom resource, the
+    object, which may have its template anywhere."""
+    if has_template(found.ref):
+        return template_hash(planned.obj) == template_hash(found.obj)
+    path = "metadata.generation"
+    return bool(nested(planned.obj, path) == nested(found.obj, path))
+
+
+def waits_for_lost_pod(found: Found, lost: Collection[str]) -> bool:
+    """Return whether a restart would never replace a Pod that lost a sidecar.
+
+    The controller of an OrderedReady StatefulSet waits for its unready Pod first.
+    """
+    if all(pod.is_ready for pod in found.pods):
+        return False
+    return is_ordered_ready(found.obj) and bool(lost)
 
 
 def annotations_to_match(found: Found) -> list[Labels]:
@@ -5311,8 +5554,14 @@ def find_workloads(
 
 
 def is_concerned(found: Found, options: Options) -> bool:
-    """Return whether Pods have or lost the sidecar, or are to get it."""
-    return bool(found.sidecars or found.pods_that_lost or options.include_missing)
+    """Return whether Pods have or lost the sidecar, or are to get it.
+
+    Of custom resources without it, there may be thousands: one is to get it if it is named.
+    """
+    if found.sidecars or lost_pods(found, NOT_ASKED, options):
+        return True
+    is_meant = has_template(found.owners[0]) or (options.workloads and is_named(found.ref, options))
+    return options.include_missing and bool(is_meant)
 
 
 def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
@@ -5331,13 +5580,15 @@ def merge(ref: ObjectRef, group: Sequence[Found]) -> Found:
 def read_lists(
     cluster: Cluster, wanted: Collection[ObjectRef], scan: Scan, options: Options
 ) -> tuple[dict[ObjectRef, bytes], list[Found]]:
-    """Return the wanted workloads, packed, and those of the selected kinds without Pods.
+    """Return the wanted workloads, packed, and others whose rollout by this command was never
+    complete: no Pod with the sidecar leads to them.
 
     With --only-drifted, also those of other kinds, as far as that is permitted. For a question,
     CronJobs are counted: between two runs, no Pod leads to them.
     """
     objects = {}
     without_any = {}
+    restarted = {f"{options.annotation_prefix}.rollout.template", RESTARTED_AT}
     kinds = WORKLOADS if options.only_drifted and not options.workloads else options.kinds
     namespaces = namespaces_to_list(options)
     for kind in sorted(kinds):
@@ -5345,18 +5596,19 @@ def read_lists(
             row = KINDS[kind]
             for obj in cluster.items(row.api, row.plural, namespaces, or_forbidden=True):
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
-                if is_included(ref.namespace, options):
-                    scan.workloads.add(ref)
-                    if options.workloads:
-                        scan.listed.update(typed_names(ref))
-                    scan.containers.update(container_names(obj["spec"]["template"]))
-                    if options.plan and ref in options.plan:
-                        scan.in_plan.add(ref)
+                if not is_included(ref.namespace, options):
+                    continue
+                scan.workloads.add(ref)
+                if options.workloads:
+                    scan.listed.update(typed_names(ref))
+                scan.containers.update(container_names(obj["spec"]["template"]))
+                if options.plan and ref in options.plan:
+                    scan.in_plan[ref] = counts_of(ref, obj).desired
                 if ref in wanted:
                     objects[ref] = reduce_and_pack(obj)
-                elif is_without_pods(ref, obj, options):
-                    found = Found(ref, stored=reduce_and_pack(obj))
-                    if why_never_completed(found, options):
+                elif is_named(ref, options) and template_annotations(obj).keys() & restarted:
+                    found = Found(ref, stored=reduce_and_pack(obj), read_at=scan.began)
+                    if why_never_completed(found, options) or why_left_without_pods(found):
                         without_any[ref] = found
         except ApiError as error:
             if error.reply not in FORBIDDEN or kind in options.kinds:
@@ -5373,19 +5625,6 @@ def reduce_and_pack(obj: Json) -> bytes:
     obj["metadata"].pop("managedFields", None)
     annotations_of(obj).pop(LAST_APPLIED, None)
     return packed(obj)
-
-
-def is_without_pods(ref: ObjectRef, obj: Json, options: Options) -> bool:
-    """Return whether a selected workload wants Pods and has none.
-
-    No Pod leads to it. With a selector for Pods it is not known whether it is selected.
-    """
-    if options.selector or not (is_included(ref.namespace, options) and is_named(ref, options)):
-        return False
-    if not is_observed(obj):
-        return False
-    counts = counts_of(ref, obj)
-    return bool(counts.desired) and not counts.current
 
 
 def controllers_of(
@@ -5431,8 +5670,11 @@ def read_object(cluster: Cluster, objects: Mapping[ObjectRef, bytes], found: Fou
     return packed_object(obj)
 
 
-def in_rollout_order(decisions: Collection[Replacement]) -> list[Replacement]:
-    """Return the workloads in rollout order: by risk, those with downtime last.
+def in_rollout_order(
+    decisions: Collection[Replacement], broken: Collection[ObjectRef] = ()
+) -> list[Replacement]:
+    """Return the workloads in rollout order: what lost a sidecar, and then what a restart of this
+    command left, come first; the others by risk, those with downtime last.
 
     Namespaces take turns to spread parallel rollouts across teams, each with its smallest first.
     """
@@ -5442,7 +5684,10 @@ def in_rollout_order(decisions: Collection[Replacement]) -> list[Replacement]:
         rank = (decision.state.value, decision.downtime, decision.ref.namespace)
         turns[rank] += 1
         place[decision.ref] = (*rank[:2], turns[rank], decision.ref.namespace)
-    return sorted(decisions, key=lambda decision: place[decision.ref])
+    return sorted(
+        decisions,
+        key=lambda row: (not row.lost, row.ref not in broken, *place[row.ref]),
+    )
 
 
 def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]:
@@ -5460,7 +5705,7 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
     workloads = []
     for found in everything:
         namespace = found.ref.namespace
-        found = replace(found, namespace=read.get(namespace, NOTHING))
+        found = replace(found, namespace=read.get(namespace, NOTHING), read_at=scan.began)
         if services is not None:
             of_pods = services.get(namespace, {})
             own = set().union(*(of_pods.get(pod.name, ()) for pod in found.pods))
@@ -5520,16 +5765,9 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
         skips += skips_of(decision)
         if isinstance(decision, Replacement) and not decision.code:
             to_roll_out.append(decision)
-            continue
-        if decision.code == "not_named":
-            continue
-        if decision.code == "degraded" and decision.found.waits_for_lost_pod:
+        if decision.code == "degraded" and waits_for_lost_pod(decision.found, decision.lost):
             needs_evict = True
-        is_examined = RULES[decision.code].known > Known.OBJECT or decision.code == "without_pods"
-        is_examined = is_examined and is_selected_kind(decision.ref, options)
-        if options.skip_unhealthy or not is_examined or decision.code == "lost_sidecar":
-            continue  # the last is red by itself
-        if why_never_completed(decision.found, options):
+        if is_red(decision, options):
             never_completed.append(decision.ref)
     for pod in scan.odd_pods:
         skips.append(Skip(pod.subject, pod.found, pod.code))
@@ -5539,7 +5777,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             compared.append(row)
     asked = [row for row in compared if answer_of(row) != "not_asked"]
     injector, is_injector_down = injector_problem(asked, options)
-    to_roll_out = in_rollout_order(to_roll_out)
+    to_roll_out = in_rollout_order(to_roll_out, never_completed)
     # In the order of --plan; without it, all places are equal.
     places = {ref: place for place, ref in enumerate(options.plan or ())}
     to_roll_out.sort(key=lambda decision: places.get(decision.ref, 0))
@@ -5608,7 +5846,24 @@ def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, 
             if any(matches(s.name, [name]) for s in decision.found.sidecars)
         ]
         texts.append(why_silent(having, [name], options))
-    return join_texts("; ", *texts), False
+    return join_texts("; ", *texts, *silent_others(asked, options)), False
+
+
+def silent_others(asked: Sequence[Decision], options: Options) -> Iterator[str]:
+    """Yield what no dry run returned of what other injectors have put into Pods.
+
+    It may be that a policy leaves out dry runs, so that nothing is to be done.
+    """
+    having: Counter[str] = Counter()
+    returned: set[str] = set()
+    for decision in asked:
+        returned |= decision.comparison.today.containers
+        for pod in decision.found.pods if decision.comparison.today.view else ():
+            having.update(pod.containers & decision.must)
+    for name in sorted(having.keys() - named_texts(having, options.sidecars) - returned):
+        pods = count_of(having[name], "Pod")
+        text = f"no dry run returned {name}, which {pods} {has_or_have(having[name])}"
+        yield f"{text}; {CHECK_INJECTOR}"
 
 
 def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str:
@@ -5667,7 +5922,8 @@ def skipped_rows(
         is_selected = is_included(ref.namespace, options) and is_named(ref, options)
         if is_listed(ref) and ref.kind not in options.kinds:
             is_selected = False
-        if code != "not_named":
+        is_scaled_down = scan.in_plan.get(ref) == 0
+        if code != "not_named" or is_scaled_down:
             yield Skip(ref, "needs no rollout anymore", "up_to_date")
         elif not is_selected or (options.selector and ref in scan.in_plan):
             yield Skip(ref, "your options do not select it", "not_selected")
@@ -5681,19 +5937,21 @@ def why_left(state: PodState, decision: Decision, code: str, options: Options) -
     """Return why a Pod is not up to date, a code; empty: it is.
 
     `code` says why those are left that are to be replaced: in the plan, an outcome or a rule.
-    1. Without --only-drifted, age alone counts.
-    2. If Pods lost a sidecar that new ones would not get, those that have it are about to lose it.
-    3. Without a comparison, all are left for the same reason: nothing else is known of them.
-    4. What differs is left for that reason, unless a partition keeps it, or the plan does not
+    1. What lost a sidecar is left for that, unless the plan replaces it, or a person left it out.
+    2. Else, without --only-drifted, age alone counts.
+    3. If Pods lost a sidecar that new ones would not get, those that have it are about to lose it.
+    4. Without a comparison, all are left for the same reason: nothing else is known of them.
+    5. What differs is left for that reason, unless a partition keeps it, or the plan does not
        replace it. What does not differ may not have been restarted since its image was changed.
     """
     pod = state.pod
+    is_left_out = code != UP_TO_DATE and not counts_in_audit(code)  # by a person
+    if state.lost and code != IN_THE_PLAN and not is_left_out:
+        return LOST
     if not options.only_drifted:
         is_old = state.is_old and pod.sidecars
         return ("below_partition" if state.is_kept else code) if is_old else ""
-    if decision.code == "lost_sidecar":
-        if pod.lost_sidecars:
-            return code
+    if decision.code == LOST:
         return "losing_sidecar" if pod.sidecars else ""
     if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
         return "" if code == UP_TO_DATE else code
@@ -6035,7 +6293,7 @@ class Work:
         # UIDs of its Pods before the first write, without those that were changed since
         self.known_uids: set[str] = set()
         self.todo: set[str] = set()  # of those of them that are to be replaced or changed
-        self.lost: dict[frozenset[str], list[str]] = {}  # see lost_in
+        self.lost: dict[frozenset[str], frozenset[str]] = {}  # see lost_in
         # Since when a sidecar of a new Pod is stuck, and when it was last seen so (monotonic)
         self.stuck_since: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -6097,13 +6355,13 @@ class Work:
 
     def require_possible(self, decision: Decision) -> None:
         """Raise EndedError if a workload is no longer to be rolled out."""
-        if decision.code in IMPOSSIBLE:
-            cause = NO_STOP
-            if decision.code in NO_SIDECAR and self.options.only_drifted:  # since the plan
-                text = f"new Pods of {self.ref} would not have the sidecar"
-                cause = self.cause_of(text, "no_sidecar")
-            raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", cause)
         cause = NO_STOP
+        is_lost = decision.code in ("losing_sidecar", LOST)
+        if is_lost and self.options.only_drifted:  # since the plan
+            text = f"new Pods of {self.ref} would not have the sidecar"
+            cause = self.cause_of(text, "no_sidecar")
+        if decision.code in IMPOSSIBLE:
+            raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", cause)
         if decision.code == "another_sidecar":
             cause = self.cause_of_change(changes_since(self.planned, self.today))
         if decision.reason:
@@ -6249,12 +6507,12 @@ class Work:
         """Return what is kept of Pods."""
         return [live_pod(pod, self.options) for pod in pods]
 
-    def lost_in(self, pod: Json) -> list[str]:
-        """Return the names of the sidecars that a new Pod has lost."""
-        names = frozenset(injected_names(pod))  # which most Pods share
-        if names not in self.lost:
-            self.lost[names] = sidecars_lost_by(self.planned, names, self.options)
-        return self.lost[names]
+    def lost_in(self, pod: Json) -> frozenset[str]:
+        """Return the names of the containers that a new Pod has lost."""
+        containers = container_texts(pod)  # which most Pods share
+        if containers not in self.lost:
+            self.lost[containers] = lost_by(self.decision, containers, self.options)
+        return self.lost[containers]
 
     def is_reverted(self) -> bool:
         """Return whether somebody has removed the annotation of a restart."""
@@ -6571,6 +6829,14 @@ class Restart(Work):
             self.tell(gate.why_closed)
             self.signals.wait(1.0, self.why_stopped)
 
+    @property
+    def waits_until(self) -> datetime:
+        """Return until when this run waits, if the rollout begins now."""
+        timeout = self.options.timeout
+        return self.cluster.now() + timedelta(
+            seconds=timeout + min(ready_seconds(self.obj), timeout)
+        )
+
     def annotations(self) -> Labels:
         """Return the annotations that restart a workload.
 
@@ -6579,20 +6845,23 @@ class Restart(Work):
         """
         if self.found.controller:
             return {RESTARTED_AT: self.stamp}
-        names = []
-        for name, container in sorted(unpacked_object(self.today.view).items()):
-            names.append(f"{name} (init)" if container["position"] == INIT else name)
         values = {
             "timestamp": self.stamp,
             "reason": reason_for(self.decision, self.options),
             "revision": hash_of(self.today) if self.options.only_drifted else "",
             "by": self.cluster.connection.user,
+            "template": f"{template_hash(self.obj)} until {format_time(self.waits_until)}",
         }
-        values = {name: value for name, value in values.items() if value}
-        # Without a dry run it has no sidecars: those of an earlier rollout are not true anymore.
-        values["sidecars"] = ", ".join(names)
         prefix = f"{self.options.annotation_prefix}.rollout"
-        return {f"{prefix}.{name}": value for name, value in values.items()}
+        annotations = {f"{prefix}.{name}": value for name, value in values.items() if value}
+        # What rollouts of other sidecars noted stays; what they noted of these is said anew
+        before = template_annotations(self.obj)
+        noted = noted_texts(before)
+        texts = self.decision.must | (noted - named_texts(noted, self.options.sidecars))
+        for key in (f"{prefix}.sidecars", *before):
+            if key.endswith(".rollout.sidecars"):
+                annotations[key] = ", ".join(sorted(texts))
+        return annotations
 
     def wait(self) -> tuple[Waited, str]:
         """Return how the waiting ended, and what kubectl said last.
@@ -7502,7 +7771,9 @@ class Rollouts:
             result = replace(result, message=f"{result.message} {before}")
         seconds = seconds_since(started)
         is_released = template_hash(planned.found.obj) != template_hash(work.obj)
-        today = work.today if is_released else work.expected
+        today = work.expected
+        if is_released or not today.view:  # or the plan did not compare
+            today = work.today
         comparison = replace(work.decision.comparison, today=today)
         latest = replace(work.decision, comparison=comparison)
         return replace(result, seconds=seconds, latest=latest, is_begun=work.is_begun)
@@ -7823,11 +8094,14 @@ LEVELS = {  # of the log, for results; of others, a warning
 }
 
 
+LIMITS = ("max_rollouts", "max_duration", "gate", "interrupted")  # of a person, as codes
+
+
 def counts_as_applied(result: Result) -> bool:
-    """Return whether a row of --plan was rolled out, needs nothing, or was left by a person or
-    --max-rollouts. What failed counts as that."""
+    """Return whether a row of --plan was rolled out, needs nothing, or was left by a person, by an
+    option or a limit. What failed counts as that."""
     if result.outcome is Outcome.NOT_STARTED:
-        return result.code in ("max_rollouts", "interrupted")
+        return result.code in LIMITS
     if result.outcome is Outcome.SKIPPED:
         return code_counts_as_applied(result.code)
     return result.outcome is not Outcome.INTERRUPTED
@@ -7842,6 +8116,7 @@ class Totals:
         self.results: list[Result] = []
         self.pod_states: list[PodState] = []
         self.failed: Counter[str] = Counter()  # what else makes the exit code 1; see failures
+        self.is_listed = True  # whether pod_states are of the last list of Pods
         self.unmatched: Names = ()  # texts about names and patterns that match nothing
 
     def of(self, *outcomes: Outcome) -> list[Result]:
@@ -7875,7 +8150,7 @@ class Totals:
         """Return the Pods by code, by the name and image of a sidecar."""
         census: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for row in self.pod_states:
-            if row.pod.sidecars or row.containers:
+            if row.is_counted:
                 census[row.shown][row.code] += 1
         return census
 
@@ -7885,16 +8160,33 @@ class Totals:
         options = self.options
         lists_all = bool(options.plan) or options.is_question
         listed = []
-        for row in self.pod_states if options.only_drifted else ():
+        for row in self.pod_states:
+            if not (options.only_drifted or row.code == LOST):
+                continue
             if row.code and (counts_in_audit(row.code) or (lists_all and row.pod.sidecars)):
                 listed.append(row)
         return listed
 
     @property
+    def never_completed(self) -> list[ObjectRef]:
+        """Return whose rollouts of earlier runs never were complete, and were not begun again."""
+        begun = {result.planned.ref for result in self.results if result.is_begun}
+        return sorted(set(self.plan.never_completed) - begun)
+
+    @property
+    def lost(self) -> list[ObjectRef]:
+        """Return the workloads with Pods that lost a sidecar, by the last list, or a result."""
+        lost = {result.planned.ref for result in self.of(Outcome.LOST_SIDECAR)}
+        for row in self.pod_states:
+            if row.code == LOST and not row.is_given_up:
+                lost.add(row.workload)
+        return sorted(lost)
+
+    @property
     def checked(self) -> int:
         """Return how many Pods an audit or a question is about."""
         is_question = self.options.is_question
-        counted = [row for row in self.pod_states if row.pod.sidecars or row.containers]
+        counted = [row for row in self.pod_states if row.is_counted]
         return sum(is_question or counts_in_audit(row.code) for row in counted)
 
     def skips(self, code: str) -> int:
@@ -7976,14 +8268,14 @@ class Totals:
         if failures[not_started.code]:  # the first says why, and all the others are meant
             failures[not_started.code] = self.outcomes[not_started] - self.plan.left_count
         if self.options.confirm:
-            failures["lost_sidecar"] += self.skips("lost_sidecar")
-            failures["of_an_earlier_run"] += len(self.plan.never_completed)
-            rows = set(self.options.plan or ()).difference(self.plan.never_completed)
+            failures[LOST] = len(self.lost)  # whatever ended the rollouts
+            if self.options.plan is not None and not self.options.plan:
+                failures["not_applied"] += 1
+            failures["not_injected"] = self.skips("not_injected")
+            failures["of_an_earlier_run"] += len(self.never_completed)
+            rows = set(self.options.plan or ()).difference(self.never_completed)
             for skip in self.plan.skips:
-                is_over = code_counts_as_applied(skip.code) or skip.code in (
-                    "not_selected",
-                    "lost_sidecar",
-                )
+                is_over = code_counts_as_applied(skip.code) or skip.code in ("not_selected", LOST)
                 if skip.subject in rows and not is_over:
                     failures["not_applied"] += 1
         if self.options.fail_on_drift:
@@ -8000,16 +8292,17 @@ class Totals:
         return int(bool(self.failures))
 
 
+def lost_title(refs: Sequence[ObjectRef]) -> str:
+    """Return what stands before the command that repairs workloads."""
+    names = join_words(list(map(str, refs)))
+    return f"New Pods of {names} have no sidecar. Repair the injector, and run:"
+
+
 def short_found(pod: PodState) -> str:
     """Return what a Pod has that is not as expected, or its code, if that says more."""
     if pod.code != "unexpected":
         return words_of(pod.code)
     return pod.found if "=" in pod.found else pod.found.rpartition("/")[2]
-
-
-def has_or_have(count: int) -> str:
-    """Return the verb for so many Pods."""
-    return "has" if count == 1 else "have"
 
 
 WITHOUT_PODS = "without Pods"
@@ -8051,10 +8344,14 @@ class Report:
         self.decided: dict[ObjectRef, Decision] = {}
         # Why Pods are left: in the plan, by an outcome; else by the code of the decision's rule
         self.why_left: dict[ObjectRef, str] = {}
+        self.read_again: dict[ObjectRef, bytes] = {}  # workloads, packed; see list_again
         self.at_once = 1  # how many rollouts were in progress at most
         self.hint = " (use --log-level=debug to list all)"  # shown once
         # What the printed command needs to repair what lost its sidecar
-        self.needs_evict = self.needs_include_missing = False
+        self.needs_evict = False
+        # What lost a sidecar that no annotation remembers: of evictions, and for operators
+        self.not_noted: set[ObjectRef] = set()
+        self.lost_names: set[str] = set()  # that the command line does not name
 
     def record(self, record: str, ref: ObjectRef | None = None, **fields: Any) -> None:
         if not self.as_json:
@@ -8112,8 +8409,9 @@ class Report:
         """Print, if there are any, the objects that have a reason, by reason."""
         lines = [f"{title}:"]
 
-        def order(skip: Skip) -> tuple[int, bool, Skip]:
-            return place_of(skip.code), skip.subject not in self.letters, skip
+        def order(skip: Skip) -> tuple[bool, int, bool, Skip]:
+            is_first = skip.subject in self.plan.never_completed
+            return not is_first, place_of(skip.code), skip.subject not in self.letters, skip
 
         in_order = sorted(skips, key=order)
         by_reason = group_by(in_order, lambda skip: skip.reason)
@@ -8429,11 +8727,8 @@ class Report:
         self.decided[planned.ref] = replace(planned, comparison=comparison)
         self.why_left[planned.ref] = code
         self.totals.results.append(replace(result, latest=None))  # it keeps Pods
-        if outcome is Outcome.LOST_SIDECAR:
-            if is_ordered_ready(planned.found.obj):
-                self.needs_evict = True
-            if planned.method is not Method.RESTART or planned.found.controller:
-                self.needs_include_missing = True
+        if outcome is Outcome.LOST_SIDECAR and is_ordered_ready(planned.found.obj):
+            self.needs_evict = True
         self.record(
             "result",
             planned.ref,
@@ -8465,6 +8760,7 @@ class Report:
                 decisions[ref] = decision
         changed = self.totals.changed_namespaces
         self.totals.pod_states = [*odd_pods]
+        self.not_noted, self.lost_names = set(), set()
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
             decided = decisions.get(found.owners[0]) or decisions.get(found.ref)
@@ -8504,13 +8800,44 @@ class Report:
         if is_compared and pods is not decision.found.pods:  # it was read again
             drifted, _ = compare_pods(pods, comparison.today, self.options)
             comparison = replace(comparison, drifted_pods=drifted)
-        for state in states_of(found, comparison, self.options):
-            if decision.code == "lost_sidecar":
-                state = state._replace(containers=state.pod.lost_sidecars)
+        if decision.ref in self.read_again:
+            found = replace(found, stored=self.read_again[decision.ref])
+        lost = lost_pods(found, comparison.today, self.options, decision)
+        is_off = bool(lost) and self.is_turned_off(decision, found, set().union(*lost.values()))
+        for state in states_of(found, comparison, lost, self.options):
             left = why_left(state, decision, code, self.options)
             if not left and has_changed:
                 left = "another_sidecar"
-            yield state._replace(code=left)
+            if left == LOST and not is_off:
+                self.note_repair(state)
+            yield state._replace(code=left, is_given_up=is_off)
+
+    def note_repair(self, state: PodState) -> None:
+        """Note what the printed command must name, so that it repairs a Pod."""
+        lost = set(state.lost)
+        if not lost <= plain_names(state.pod.noted):
+            self.not_noted.add(state.workload)
+        self.lost_names |= lost.difference(named_of(lost, self.options))
+
+    def is_turned_off(self, decision: Decision, found: Found, lost: set[str]) -> bool:
+        """Return whether the team of a workload has turned its sidecars off: by another Pod
+        template than this command restarted, while the injector works for its namespace.
+
+        `found` is the workload as it was read last. If the answer is about its template, it says
+        that new Pods get none.
+        """
+        noted = restarted_template(found.obj, self.options.annotation_prefix)[0]
+        if not noted or noted == template_hash(found.obj):
+            return False
+        today = decision.comparison.today
+        is_known = bool(today.view) and not lost & plain_names(today.containers)
+        if is_same_template(decision.found, found) and not is_known:
+            return False
+        for other in self.decided.values():
+            gets = plain_names(other.comparison.today.containers)
+            if other.ref.namespace == found.ref.namespace and gets.issuperset(lost):
+                return True
+        return False
 
     def unknown(self, found: Found) -> Iterator[PodState]:
         """Yield the Pods of an owner that came since, or whose owner is gone."""
@@ -8580,9 +8907,6 @@ class Report:
         self.progress.show("")
         options, plan = self.options, self.plan
         seconds = seconds_since(self.began)
-        verb = ""
-        if self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}:
-            verb = "resume"
         if options.confirm:
             self.print("")
             if len(plan.workloads) > 1:  # else it stands above, or the result says the same
@@ -8591,17 +8915,10 @@ class Report:
             self.print_counts(seconds)
         elif not options.is_question:
             self.print("", "This was a dry run; nothing was changed.")
-            if (plan.workloads or self.needs_evict) and not options.fail_on_drift:
-                verb = "apply"
-        title = f"To {verb}, run:"
-        lost = [str(result.planned.ref) for result in self.totals.of(Outcome.LOST_SIDECAR)]
-        if lost:
-            title = f"New Pods of {join_words(lost)} have no sidecar. Repair the injector, and run:"
-        command: list[str] = []
-        if lost or verb:
-            command = self.next_command()
+        commands = list(self.commands())
+        for title, words in commands:
             self.print(title)
-            self.print_command(command)
+            self.print_command(words)
         if options.is_question:
             self.print(self.answer())
         elif exit_code == 1:
@@ -8617,12 +8934,13 @@ class Report:
             outcomes={outcome.code: count for outcome, count in self.totals.outcomes.items()},
             verdicts=Counter(row.comparison.verdict.code for row in plan.compared),
             pods={n: self.totals.pods[n] for n in PodCounts._fields if options.confirm},
-            sidecars=self.sidecar_records(),
-            leftovers=self.leftover_records(),
+            sidecars=self.sidecar_records() if self.totals.is_listed else None,
+            leftovers=self.leftover_records() if self.totals.is_listed else None,
             planned=len(plan.workloads),
             not_up_to_date=self.totals.not_up_to_date() if options.only_drifted else {},
             seconds=seconds,
-            command=command,
+            command=commands[0][1] if commands else [],
+            commands=[words for _, words in commands],
             gate=self.gate.text,
             namespaces=options.include_namespace or None,
             injector=plan.injector,
@@ -8631,16 +8949,38 @@ class Report:
             failed=self.totals.failures,
         )
 
-    def next_command(self) -> list[str]:
-        """Return the words of the command to run next, with what repairs lost sidecars."""
-        more = []
-        if self.needs_evict and not self.options.evict:
+    def commands(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the commands to run next, each with a text before it.
+
+        An annotation remembers what most workloads lost. For others, Pods without the sidecar are
+        repaired by name, in a namespace at a time: no label of theirs selects them anymore.
+        """
+        options, plan, context = self.options, self.plan, self.connection.context
+        lost = self.totals.lost if options.confirm else []
+        more = [f"--sidecar-container-name={name}" for name in sorted(self.lost_names)]
+        if self.needs_evict and not options.evict:
             more.append("--evict")
-        if self.needs_include_missing:  # neither evictions nor operators keep our annotation
-            more.append("--include-missing")
-            if not self.options.only_drifted:
-                more.append("--only-drifted")
-        return next_command(self.argv, self.options, self.connection.context, *more)
+        verb = ""
+        if self.totals.outcomes.keys() & {Outcome.NOT_STARTED, Outcome.INTERRUPTED}:
+            verb = "resume"
+        if not (options.confirm or options.is_question or options.fail_on_drift):
+            verb = "apply" if plan.workloads or self.needs_evict else ""
+        noted = [ref for ref in lost if ref not in self.not_noted]
+        if verb or noted:
+            title = f"To {verb}, run:"
+            if noted:
+                title = lost_title(noted)
+            yield title, next_command(self.argv, options, context, *more)
+        not_noted = group_by(self.not_noted.intersection(lost), lambda ref: ref.namespace)
+        if not options.only_drifted:
+            more.append("--only-drifted")
+        for namespace, refs in sorted(not_noted.items()):
+            names = sorted(typed_names(ref)[0] for ref in refs)
+            words = [f"--include-namespace={namespace}", "--include-missing", *more]
+            if not (options.evict or all(map(has_rollout, refs))):
+                words.append("--evict")
+            command = next_command(self.argv, options, context, *words, names=names)
+            yield lost_title(sorted(refs)), command
 
     def failure_texts(self) -> Iterator[str]:
         """Yield what makes the exit code 1: `5 failed (shop/a, shop/b, shop/c, ...)`."""
@@ -8648,12 +8988,11 @@ class Report:
         for result in self.totals.of(*FAILURES):
             ref = result.planned.ref
             names[result.outcome.code].append(f"{ref.namespace}/{ref.name}")
-        for ref in self.plan.never_completed:
-            names["of_an_earlier_run"].append(f"{ref.namespace}/{ref.name}")
-        for skip in self.plan.skips:
-            if skip.code == "lost_sidecar":
-                ref = skip.subject
-                names["lost_sidecar"].append(f"{ref.namespace}/{ref.name}")
+        for code, refs in (
+            ("of_an_earlier_run", self.totals.never_completed),
+            (LOST, self.totals.lost),
+        ):
+            names[code] = [f"{ref.namespace}/{ref.name}" for ref in refs]
         for code, count in self.totals.failures.items():
             text, details = f"{count} {words_of(code)}", ", ".join(names[code][:3])
             if len(names[code]) > 3:
@@ -8756,23 +9095,37 @@ def roll_out(plan: Plan, rollouts: Rollouts, report: Report) -> None:
         report.finish(Result(workload, Outcome.NOT_STARTED, message, code="max_rollouts"))
 
 
+def list_again(cluster: Cluster, report: Report) -> None:
+    """List the Pods once more, and read the workloads whose Pods lost sidecars: only the Pod
+    template tells whether their teams have changed it."""
+    owners, scan = read_all_pods(cluster, report.options)
+    report.take_census(owners, scan.odd_pods)
+    lost = {row.owner for row in report.totals.pod_states if row.code == LOST}
+    again = [decision.found for ref, decision in report.decided.items() if ref in lost]
+    for found, stored in in_parallel(again, partial(read_object, cluster, {})):
+        if stored:
+            report.read_again[found.ref] = stored
+    report.take_census(owners, scan.odd_pods)
+
+
 def count_again(cluster: Cluster, report: Report, signals: Signals) -> None:
     """Take the census again, until a second signal comes: the API server may be away."""
-    options = report.options
-    report.take_census(())  # what it says of the time before is not true any more
+    totals = report.totals
+    totals.is_listed = False
     with ThreadPool(1) as pool:
-        reading = pool.apply_async(read_all_pods, [cluster, options])
+        reading = pool.apply_async(list_again, [cluster, report])
         while not (reading.ready() or signals.is_second()):
             reading.wait(POLL)
         try:
-            owners, scan = reading.get(0)
-            report.take_census(owners, scan.odd_pods)
+            reading.get(0)
+            totals.is_listed = True
         except ApiError as error:
             log.warning("cannot list Pods again, to count their sidecars: %s", error)
-            if error.is_unavailable:
-                report.totals.failed["pods_not_listed"] = 1
+            totals.failed["pods_not_listed"] = 1
         except TimeoutError:  # the second signal
             pass
+    if not totals.is_listed:
+        report.take_census(())  # what it says of the time before is not true any more
 
 
 def print_error(form: str, *values: object) -> None:

@@ -503,6 +503,17 @@ def view_of(tool: ModuleType, pod: dict, names=("mesh-proxy",)):
     return tool.view_of(pod, names)
 
 
+def restarted_by_us(
+    tool: ModuleType, cluster, kind: str, name: str, until="2026-01-01T00:01:00Z", **more: str
+) -> None:
+    """Write what a restart writes into the Pod template as it is now, long ago or until a time."""
+    template = tool.template_hash(cluster.get(kind, "shop", name))
+    notes = {"timestamp": "2026-01-01T00:00:00+00:00", "template": f"{template} until {until}"}
+    annotations = {f"sidecarRollout.rollout.{k}": v for k, v in (notes | more).items()}
+    spec = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+    cluster.change(kind, "shop", name, spec, "sidecar-rollout")
+
+
 def no_signals(tool: ModuleType):
     """The tool's Signals, without handlers."""
     found = tool.Signals.__new__(tool.Signals)

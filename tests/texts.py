@@ -40,7 +40,8 @@ UPDATED_AND_READY = " updated and ready"
 NEW_HAVE_NONE = " have no sidecar"
 
 # Reasons to skip, by their code
-NEVER_HEALTHY = r"not healthy since its rollout at \d{4}-\d\d-\d\d, or a later one: "
+OURS = r"begun by this command on \d{4}-\d\d-\d\d, "
+NEVER_COMPLETE = rf"{OURS}(never complete|in progress until \d\d:\d\d UTC): "
 N = r"\d+"
 LOOK_AT_INJECTOR = "check what injects it"
 NO_ROLLOUTS = "which has no rollouts; use --evict, or restart it with that controller's tools"
@@ -67,7 +68,7 @@ REASONS = {
         rf"its rollout is not complete: (its latest spec has not been observed"
         rf"|{N} of {N} Pods? updated(: .+)?)"
         r"(; wait, or run `kubectl rollout status`|; repair the application)?"
-        rf"|{NEVER_HEALTHY}.+"
+        rf"|{NEVER_COMPLETE}.+"
     ),
     "kind_not_selected": (
         rf"not selected; (add|remove) --[a-z-]+|managed by \S+ \(\S+\), {NO_ROLLOUTS}"
@@ -78,29 +79,31 @@ REASONS = {
         "if the Pods are to have none, exclude the workload, or remove the annotation "
         r"\S+\.rollout\.sidecars with its next release"
     ),
-    "no_sidecar": "has no Pods with the sidecar",
+    "no_sidecar": "has no Pods with the sidecar|it has no Pods now|its Pods no longer have the sidecar",
     "not_found": "does not exist",
+    "not_injected": "its Pods have no sidecar, and new ones would not get it[;,] .+",
     "not_included": "does not match --include-annotation",
     "not_named": "not selected by TYPE/NAME or --plan",
     "not_selected": "your options do not select it",
     "nothing_to_replace": (
-        "it has no Pods now|its Pods do not match now|its Pods no longer have the sidecar|already up to date"
+        "it has no Pods now|its Pods do not match now|already up to date"
         "|all its (drifted )?Pods were created after the cutoff"
     ),
+    "of_an_earlier_run": rf"{NEVER_COMPLETE}.+",
     "pending_template": (
         "replacing its Pods may also roll out a change of its Pod template; "
         "replace them manually, one at a time"
     ),
     "rejected": "new Pods cannot be created: .+",
     "restart_policy": "restartPolicy is not Always; replace it with the tools of its controller",
-    "restarted_meanwhile": "already restarted by another run",
+    "restarted_meanwhile": "already restarted by another run|restarted by somebody else since the plan",
     "running_to_completion": "runs to completion",
     "static_pod": "static Pod, managed by the kubelet of its node",
     "unhealthy": "unhealthy: .+",
     "unknown": "(not compared|cannot be read): .+",
     "up_to_date": "needs no rollout( anymore)?",
     "without_controller": "not managed by a controller; delete and recreate it manually",
-    "without_pods": rf"{NEVER_HEALTHY}.+",
+    "without_pods": rf"({NEVER_COMPLETE}no Pods: |no Pods since its restart at ).+",
     "would_differ": "new Pods would (not )?have .+",
     "min_ready_seconds": (
         rf"its Pods count as available after {N}s \(minReadySeconds\), which is longer than --timeout; raise it"

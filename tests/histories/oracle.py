@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import itertools
 import json
 import re
@@ -19,9 +20,16 @@ from .play import GATE_VALID_FOR, NO_ROLLOUT, Entry, Run, Scene, World, forms, i
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
 NOT_AUDITED = ("not_named", "excluded", "not_included", "being_deleted", "running_to_completion")
 # Codes of a row of --plan that needs no rollout
-APPLIED = ("up_to_date", "nothing_to_replace", "below_partition")
+APPLIED = ("up_to_date", "nothing_to_replace", "excluded", "not_included", "not_selected")
+LIMITS = (
+    "max_rollouts",
+    "max_duration",
+    "gate",
+    "interrupted",
+)  # of a person: codes of what is left
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
+OURS = r".*\.rollout\.(timestamp|reason|revision|sidecars|by|template)"
 NO_CUTOFF = "9999"  # later than the time of any Pod
-ASKED_FOR = ("interrupted", "quit", "not selected by --max-rollouts")  # what is not started
 LATE = 0.5  # seconds until a signal is heeded: requests may be under way
 KINDS_OF = {"Deployment": "deployment", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
 SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset"}
@@ -498,7 +506,7 @@ class Oracle:
             is_stopped = result["outcome"] == "not_started"
             if is_stopped and re.match(r"\d{3} |cannot ", result["message"]):
                 reasons.append(f"{key} not started: {result['message']}")
-            if options.plan is not None and is_stopped and result["message"] not in ASKED_FOR:
+            if options.plan is not None and is_stopped and result["code"] not in LIMITS:
                 reasons.append(f"{key} not applied: {result['message']}")
             if options.plan is not None and result["outcome"] == "interrupted":
                 reasons.append(f"{key} not applied: {result['message']}")
@@ -506,8 +514,9 @@ class Oracle:
                 reasons += [f"{key} not applied"] * ("not_applied" in summary["failed"])
         codes = [r["code"] for r in run.of("skip")]
         if run.confirm:
-            reasons += [code for code in codes if code == "lost_sidecar"]
+            reasons += self.lost_at_the_end(run)
             reasons += self.unfinished(run)
+            reasons += ["a plan without rows"] * (options.plan == [])
             rows = {(r["kind"], r["namespace"], r["name"]) for r in options.plan or ()}
             reasons += [
                 f"{r['name']} not applied: {r['code']}"
@@ -517,7 +526,7 @@ class Oracle:
         if "cannot list Pods again" in run.finished.stderr:
             reasons.append("Pods not listed")
         planned = sum(r["pods"]["old"] for r in run.of("plan") if not run.confirm)
-        audited = [p for p in summary["leftovers"] if p["code"] not in NOT_AUDITED]
+        audited = [p for p in summary["leftovers"] or () if p["code"] not in NOT_AUDITED]
         left = planned or audited or "without_pods" in codes
         if options.has("--fail-on-drift") and (left or not self.is_checked(run)):
             reasons.append("drift")
@@ -548,19 +557,71 @@ class Oracle:
         found = []
         for row in run.of("skip"):
             obj = scene.get((PLURALS.get(row["kind"], ""), row["namespace"], row["name"]))
-            is_left = row["code"] in ("incomplete_rollout", "without_pods")
-            if is_left and obj and self.is_stamped(obj):
-                found.append(f"{row['name']}: {row['code']}")
+            is_left = row["code"] in ("incomplete_rollout", "without_pods", "of_an_earlier_run")
+            if is_left and obj and self.is_ours(obj) and "in progress until" not in row["message"]:
+                pods = [
+                    pod
+                    for (plural, namespace, _), pod in scene.items()
+                    if (plural, namespace) == ("pods", row["namespace"]) and is_counted(pod)
+                ]
+                if not self.is_rolled_back(obj, pods):
+                    found.append(f"{row['name']}: {row['code']}")
         return found
 
-    def is_stamped(self, obj: dict) -> bool:
-        """Whether the tool ever restarted a workload, by the annotations of its Pod template."""
+    def notes_of(self, obj: dict) -> dict[str, str]:
+        """The annotations of a Pod template by this tool, by their last word."""
         prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
-        notes = obj["spec"]["template"].get("metadata", {}).get("annotations", {})
-        keys = {f"{prefix}.rollout.timestamp"}
-        if any(owner.get("controller") for owner in obj["metadata"].get("ownerReferences", ())):
-            keys.add("kubectl.kubernetes.io/restartedAt")
-        return bool(keys & notes.keys())
+        found = obj["spec"]["template"].get("metadata", {}).get("annotations", {})
+        return {
+            key.rpartition(".")[2]: found[key]
+            for key in found
+            if key.startswith(f"{prefix}.rollout.")
+        }
+
+    def is_ours(self, obj: dict) -> bool:
+        """Whether today's Pod template is the one that the tool restarted, and nobody restarted it since."""
+        notes, template = self.notes_of(obj), obj["spec"]["template"]
+        metadata = template.get("metadata", {})
+        annotations = metadata.get("annotations", {})
+        restarted = annotations.get(RESTARTED_AT, "")
+        if restarted[:19] > notes.get("timestamp", "")[:19]:
+            return False
+        own = {
+            k: v for k, v in annotations.items() if k != RESTARTED_AT and not re.fullmatch(OURS, k)
+        }
+        parts = json.dumps([own, metadata.get("labels", {}), template["spec"]], sort_keys=True)
+        digest = hashlib.sha256(parts.encode()).hexdigest()[:12]
+        return notes.get("template", "").startswith(f"{digest} until ")
+
+    def is_rolled_back(self, obj: dict, pods: list[dict]) -> bool:
+        """Whether all Pods of its template are younger than the run that restarted it."""
+        notes = self.notes_of(obj)
+        new = [
+            pod["metadata"]["creationTimestamp"]
+            for pod in pods
+            if notes["timestamp"] in pod["metadata"].get("annotations", {}).values()
+        ]
+        return bool(new) and min(new) > notes["template"].rpartition(" ")[2]
+
+    def lost_at_the_end(self, run: Run) -> list[str]:
+        """Pods of the last list that lost a sidecar, whatever became of their workload.
+
+        Not of one that its team has changed since: whose choice that was, depends on others.
+        """
+        last = self.last_list(run)
+        if not last or self.options.has("--allow-removal"):
+            return []
+        listed = {pod["metadata"]["uid"] for pod in last[1]}
+        found = []
+        for app in self.history.apps:
+            scene = last[0].scene
+            obj = scene.get((PLURALS.get(app.kind, ""), app.namespace, app.name))
+            if not obj or not self.options.selects_app(app, kind=False) or not self.is_ours(obj):
+                continue
+            for pod in pods_of(scene, app):
+                if pod["metadata"]["uid"] in listed and self.lost(pod):
+                    found.append(f"{place(pod)} lost {sorted(self.lost(pod))}")
+        return found
 
     # 2. Numbers
 
@@ -588,16 +649,21 @@ class Oracle:
 
     def lost(self, pod: dict) -> set[str]:
         """The named sidecars that a Pod lost in a rollout, whoever restarted it since: see its annotation."""
-        prefix = (self.options.values("--annotation-prefix") or ["sidecarRollout"])[-1]
-        note = pod["metadata"].get("annotations", {}).get(f"{prefix}.rollout.sidecars", "")
+        annotations = pod["metadata"].get("annotations", {})
+        notes = [annotations[key] for key in annotations if key.endswith(".rollout.sidecars")]
+        words = {word for note in notes for word in note.split(", ") if word}
         have = forms(pod, self.options.names)
+        inits = {
+            c["name"] for c in pod["spec"].get("initContainers", ()) if "restartPolicy" not in c
+        }
+        new = inits - {word.partition(" ")[0] for word in words}
         found = set()
-        for word in filter(None, note.split(", ")):
+        for word in words:
             name, _, is_init = word.partition(" ")
-            for pattern in self.options.names:
-                is_replaced = is_init and any(fnmatch.fnmatchcase(n, pattern) for n in have)
-                if fnmatch.fnmatchcase(name, pattern) and name not in have and not is_replaced:
-                    found.add(name)
+            about = [p for p in self.options.names if fnmatch.fnmatchcase(name, p)]
+            is_replaced = is_init and any(fnmatch.fnmatchcase(n, p) for n in new for p in about)
+            if about and name not in have and not is_replaced:
+                found.add(name)
         return found
 
     def check_plan(self, run: Run) -> None:
@@ -720,6 +786,8 @@ class Oracle:
             for name, one in forms(pod, names).items():
                 census[name, one[1]] += 1
         shown: Counter[tuple[str, str]] = Counter()
+        if summary["sidecars"] is None:  # the second signal
+            return
         for found in summary["sidecars"]:
             shown[found["name"], found["image"]] += found["pods"]
         if not shown and len(self.entries(run, "signal")) > 1:

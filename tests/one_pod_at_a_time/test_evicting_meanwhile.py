@@ -382,10 +382,8 @@ def test_nothing_outdated_is_no_success(cluster, start):
     fault.release.set()
     ended = running.finish()
     (result,) = ended.of("result")
-    assert (result["outcome"], result["message"]) == (
-        "skipped",
-        "its Pods no longer have the sidecar",
-    )
+    assert (result["outcome"], result["code"]) == ("skipped", "lost_sidecar")
+    assert (ended.code, ended.summary["failed"]) == (1, {"lost_sidecar": 1})
 
 
 def test_the_eviction_of_a_paused_deployment_is_no_downtime(cluster, run):

@@ -245,6 +245,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, version):
         "not_up_to_date": {},
         "seconds": summary["seconds"],
         "command": [],
+        "commands": [],
         "gate": None,
         "namespaces": None,
         "injector": "",

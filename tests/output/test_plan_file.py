@@ -351,7 +351,7 @@ def test_rows_that_are_not_found_say_why(fleet, run, tmp_path):
         found = {name: code for name, (code, _) in reasons(ended).items()}
         absent = "not_selected" if options else "not_found"
         queue = "not_selected" if options else "kind_not_selected"
-        assert found == {"web": absent, "api": "no_sidecar", "queue": queue}
+        assert found == {"web": absent, "api": "up_to_date", "queue": queue}  # api: scaled to 0
 
 
 @pytest.mark.parametrize("approved", ["in_place", "restart"])
@@ -421,3 +421,37 @@ def test_without_a_comparison_too_the_same_command_resumes(fleet, run, tmp_path)
     assert run(fleet, json_alone, CONFIRM, option).summary["outcomes"] == {"succeeded": 3}
     again = run(fleet, json_alone, CONFIRM, option)
     assert (names(again), again.summary["outcomes"]) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "limit", [["--max-duration=1s"], ["--gate=false", "--max-duration=1s"]], ids=["window", "gate"]
+)
+def test_what_a_limit_of_a_person_leaves_is_named_and_no_failure(fleet, run, tmp_path, limit):
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.kubelet.ready_after = 1.5
+    ended = run(fleet, *JSON, CONFIRM, option, *limit)
+    assert (ended.code, ended.summary["failed"]) == (0, {})
+    assert "not_started" in ended.outcomes.values()
+
+
+def test_a_plan_without_rows_is_not_applied(fleet, run, tmp_path):
+    option = written(tmp_path, ['{"record": "summary"}\n'])
+    assert run(fleet, *JSON, option).code == 0
+    ended = run(fleet, *JSON, option, CONFIRM)
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 1})
+
+
+def test_a_row_whose_pods_have_no_sidecar_is_not_applied(fleet, run, tmp_path):
+    """What is scaled to 0 does not count."""
+    option = written(tmp_path, lines_of(run(fleet, *JSON)))
+    fleet.injector.state = "ignored"
+    for found in fleet.pods("shop", "web"):
+        fleet.delete("Pod", "shop", found["metadata"]["name"])
+    fleet.change("Deployment", "shop", "api", {"spec": {"replicas": 0}})
+    fleet.wait_for(lambda: "istio-proxy" not in str(fleet.pods("shop", "web")))
+    fleet.settle()
+    fleet.injector.state = "works"
+    ended = run(fleet, *JSON, option, CONFIRM)
+    codes = {name: code for name, (code, _) in reasons(ended).items()}
+    assert codes == {"web": "no_sidecar", "api": "up_to_date"}
+    assert (ended.code, ended.summary["failed"]) == (1, {"not_applied": 1})

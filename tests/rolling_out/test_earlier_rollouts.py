@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 import threading
 import time
 
@@ -12,6 +14,7 @@ from support import (
     BOTH,
     CONFIRM,
     DRIFTED,
+    KUBECTL,
     NEW,
     TEXT,
     cutoff,
@@ -19,12 +22,13 @@ from support import (
     make_old,
     messages,
     patched,
+    restarted_by_us,
     upgrade,
 )
+from texts import NEVER_COMPLETE
 
 SLOW = 600  # seconds until a Pod is ready: never, for a test
 LEFT = {"Deployment shop/web": "incomplete_rollout"}
-NEVER_HEALTHY = "not healthy since its rollout at "
 NEXT = "docker.io/istio/proxyv2:1.28.0"
 
 
@@ -40,6 +44,13 @@ def begin(cluster, run, kind: str, name: str = "web", **spec) -> None:
     cluster.kubelet.ready_after = SLOW
     ended = run(cluster, CONFIRM, DRIFTED, *BOTH, f"{kind.lower()}/{name}", "--timeout=2s")
     assert (ended.code, ended.outcomes) == (1, {f"shop/{name}": "timed_out"})
+
+
+def observed(cluster, number: int) -> None:
+    """Wait until the controller of Deployment web has seen a generation."""
+    cluster.wait_for(
+        lambda: cluster.get("Deployment", "shop", "web")["status"]["observedGeneration"] == number
+    )
 
 
 def release(cluster, name: str = "web") -> None:
@@ -83,7 +94,9 @@ def test_one_in_progress_is_left_alone_and_the_others_go_on(cluster, run):
     begin(cluster, run, "Deployment", replicas=3)
     cluster.kubelet.ready_after = 0.05
     cluster.create("shop", workload("Deployment", "other"))
-    cluster.wait_for(lambda: cluster.pods("shop", "other"))
+    cluster.wait_for(
+        lambda: cluster.get("Deployment", "shop", "other").get("status", {}).get("readyReplicas")
+    )
     cluster.injector.container["image"] = NEXT  # also for what the first run began
     ended = run(cluster, CONFIRM, DRIFTED)
     assert (ended.code, ended.skipped, ended.outcomes) == (1, LEFT, {"shop/other": "succeeded"})
@@ -121,7 +134,7 @@ def test_one_whose_new_pod_was_never_ready_is_named_until_it_is(
     if skipped:
         assert (ended.code, ended.skipped, ended.outcomes) == (1, skipped, {})
         (row,) = ended.of("skip")
-        assert row["message"].startswith(NEVER_HEALTHY)
+        assert re.match(NEVER_COMPLETE, row["message"])
         assert ended.summary["failed"] == {"of_an_earlier_run": 1}
     elif options:
         assert (ended.code, ended.skipped, ended.outcomes) == (0, {}, {})
@@ -152,7 +165,7 @@ def test_the_same_reason_is_one_group_and_names_no_pod(cluster, run):
     assert set(first.outcomes.values()) == {"timed_out"}
     shown = run(cluster, CONFIRM, DRIFTED, TEXT)
     text = shown.stdout.partition("\nNot rolled out:\n")[2].partition("\n\n")[0]
-    assert text.count(NEVER_HEALTHY) == 1
+    assert len(re.findall(NEVER_COMPLETE, text)) == 1
     assert text.endswith("PullBackOff:\n    Deployment shop/web-1, shop/web-2, shop/web-3") or (
         text.endswith("ErrImagePull:\n    Deployment shop/web-1, shop/web-2, shop/web-3")
     )
@@ -162,8 +175,8 @@ def test_the_same_reason_is_one_group_and_names_no_pod(cluster, run):
 
 
 @pytest.mark.both
-def test_new_pods_that_would_get_another_sidecar_today_are_unhealthy_like_any_other(cluster, run):
-    """Last, and subject to --skip-unhealthy."""
+def test_new_pods_that_would_get_another_sidecar_today_are_repaired_first(cluster, run):
+    """This command left them so. They are unhealthy, and subject to --skip-unhealthy."""
     begin(cluster, run, "Deployment", strategy={"type": "Recreate"})
     cluster.kubelet.ready_after = 0.05
     cluster.create("shop", workload("Deployment", "z-well", replicas=5))
@@ -172,7 +185,7 @@ def test_new_pods_that_would_get_another_sidecar_today_are_unhealthy_like_any_ot
     skipped = run(cluster, CONFIRM, DRIFTED, "--skip-unhealthy", "deployment/web")
     assert (skipped.code, skipped.skipped) == (0, {"Deployment shop/web": "unhealthy"})
     ended = run(cluster, CONFIRM, DRIFTED)
-    assert ended.planned == ["shop/z-well", "shop/web"]
+    assert ended.planned == ["shop/web", "shop/z-well"]
     assert ended.outcomes == {"shop/z-well": "succeeded", "shop/web": "succeeded"}
 
 
@@ -280,25 +293,148 @@ def test_what_becomes_unready_after_a_complete_rollout_is_not_our_rollout(
 
 
 @pytest.mark.both
-def test_a_release_since_makes_it_no_less_incomplete(cluster, run):
-    """Whoever changed what since, in the template or not: it is red until it is complete."""
+def test_it_is_ours_until_somebody_changes_its_template(cluster, run):
+    """Not the workload, or how many Pods it has."""
     begin(cluster, run, "Deployment", replicas=3)
-    release(cluster)
-    cluster.wait_for(
-        lambda: cluster.get("Deployment", "shop", "web")["status"]["observedGeneration"] == 3
-    )
+    cluster.change("Deployment", "shop", "web", {"metadata": {"labels": {"team": "a"}}})
+    cluster.change("Deployment", "shop", "web", {"spec": {"replicas": 4}})
+    observed(cluster, 3)
     ended = run(cluster, CONFIRM, DRIFTED)
     assert (ended.code, ended.skipped) == (1, LEFT)
     assert ended.of("skip")[0]["of_an_earlier_run"] is True
-    assert generation(cluster) == 3
-    cluster.change("Deployment", "shop", "web", {"metadata": {"labels": {"team": "a"}}})
-    cluster.change("Deployment", "shop", "web", {"spec": {"replicas": 4}})
     assert run(cluster, CONFIRM, DRIFTED).summary["failed"] == {"of_an_earlier_run": 1}
     skipping = run(cluster, CONFIRM, DRIFTED, "--skip-unhealthy")
     assert (skipping.code, skipping.skipped) == (0, LEFT)  # who says that it is not theirs
+    release(cluster)
+    observed(cluster, 4)
+    theirs = run(cluster, CONFIRM, DRIFTED)
+    assert (theirs.code, theirs.skipped) == (0, LEFT)
+    assert theirs.of("skip")[0]["of_an_earlier_run"] is False
+    assert generation(cluster) == 4
     let_ready(cluster)
     cluster.settle()
     assert run(cluster, CONFIRM, DRIFTED).code == 0
+
+
+RED = {"of_an_earlier_run": 1}
+
+
+def kubectl_rollout(cluster, verb: str) -> None:
+    words = [KUBECTL, "rollout", verb, "deployment/web", "--namespace=shop"]
+    kubeconfig = f"--kubeconfig={cluster.kubeconfig}"
+    subprocess.run([*words, kubeconfig], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.both
+def test_until_its_run_waits_no_longer_it_is_in_progress(tool, cluster, run):
+    """Unless a new Pod is stuck: that is no matter of time."""
+    begin(cluster, run, "Deployment", replicas=3)
+    restarted_by_us(tool, cluster, "Deployment", "web", until="2036-01-01T00:01:00Z")
+    observed(cluster, 3)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.skipped) == (0, LEFT)
+    assert "in progress until 00:01 UTC: " in ended.reasons["Deployment shop/web"]
+    cluster.kubelet.ready_after = 0.05
+    cluster.create("shop", workload("Deployment", "bad", pod_spec(container("app", "broken:1"))))
+    cluster.wait_for(lambda: "PullBackOff" in str(cluster.pods("shop", "bad")))
+    restarted_by_us(tool, cluster, "Deployment", "bad", until="2036-01-01T00:01:00Z")
+    cluster.wait_for(lambda: len(cluster.pods("shop", "bad")) == 2)
+    cluster.wait_for(lambda: str(cluster.pods("shop", "bad")).count("PullBackOff") >= 2)
+    stuck = run(cluster, CONFIRM, DRIFTED)
+    assert (stuck.code, stuck.summary["failed"]) == (1, RED)
+
+
+@pytest.mark.both
+def test_one_that_is_paused_is_ours_all_the_same(cluster, run):
+    begin(cluster, run, "Deployment", replicas=3)
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    observed(cluster, 3)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.summary["failed"], ended.skipped) == (1, RED, LEFT)
+
+
+@pytest.mark.both
+def test_one_that_a_selector_does_not_find_is_ours(cluster, run):
+    begin(cluster, run, "Deployment", replicas=3)
+    ended = run(cluster, CONFIRM, DRIFTED, "--selector=app=other")
+    assert (ended.code, ended.summary["failed"]) == (1, RED)
+    assert ended.skipped == {"Deployment shop/web": "of_an_earlier_run"}
+    assert run(cluster, CONFIRM, DRIFTED, "--selector=app=other", "--skip-unhealthy").code == 0
+    assert run(cluster, CONFIRM, DRIFTED, "--selector=app=other", "deployment/x*").code == 0
+
+
+@pytest.mark.both
+def test_a_removal_that_was_never_complete_is_ours(cluster, run):
+    """No Pod that has the sidecar leads to it."""
+    cluster.create("shop", workload("Deployment", "web", strategy={"type": "Recreate"}))
+    cluster.create("shop", workload("Deployment", "other"))
+    cluster.settle()
+    cluster.injector.state, cluster.kubelet.ready_after = "ignored", SLOW
+    removal = [CONFIRM, DRIFTED, "--allow-removal", "deployment/web", "--timeout=2s"]
+    assert run(cluster, *removal).code == 1
+    cluster.injector.state = "works"
+    pattern = "--sidecar-container-name=istio-*"
+    ended = run(cluster, CONFIRM, DRIFTED, pattern)
+    assert (ended.code, ended.summary["failed"]) == (1, RED)
+    assert ended.skipped == {"Deployment shop/web": "of_an_earlier_run"}
+
+
+@pytest.mark.both
+def test_one_that_is_to_be_begun_again_counts_until_it_is(cluster, run):
+    begin(cluster, run, "Deployment", "web-1", strategy={"type": "Recreate"})
+    cluster.injector.container["image"] = NEXT
+    ended = run(cluster, CONFIRM, DRIFTED, "--gate=false", "--max-duration=1s")
+    assert (ended.outcomes, ended.code) == ({"shop/web-1": "not_started"}, 1)
+    assert ended.summary["failed"] == RED
+    let_ready(cluster)
+    done = run(cluster, CONFIRM, DRIFTED)
+    assert (done.code, done.summary["failed"]) == (0, {})
+
+
+def test_a_roll_back_to_what_we_restarted_is_a_rollout_of_its_own(cluster, run):
+    """It has the same Pod template, and new Pods that are younger than our run."""
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    make_old(cluster)
+    upgrade(cluster)
+    assert run(cluster, CONFIRM, DRIFTED, "--timeout=3s").code == 0
+    release(cluster)
+    cluster.settle()
+    time.sleep(6)  # until the run waits no longer
+    cluster.kubelet.ready_after = SLOW
+    kubectl_rollout(cluster, "undo")
+    observed(cluster, 4)
+    cluster.wait_for(lambda: len(cluster.pods("shop")) > 2)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.summary["failed"]) == (0, {})
+
+
+def test_a_restart_by_its_team_makes_it_theirs(cluster, run):
+    begin(cluster, run, "Deployment", replicas=3)
+    kubectl_rollout(cluster, "restart")
+    observed(cluster, 3)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.skipped) == (0, LEFT)
+
+
+def test_a_roll_back_between_plan_and_turn_is_not_of_another_run(cluster, run, start):
+    """It brings back an earlier time of this command."""
+    cluster.create("shop", workload("Deployment", "web"))
+    make_old(cluster)
+    assert run(cluster, CONFIRM).code == 0
+    release(cluster)
+    cluster.settle()
+    upgrade(cluster)
+    assert run(cluster, CONFIRM, DRIFTED).code == 0
+    cluster.injector.container["image"] = NEXT
+    held = cluster.fault(method="GET", path="deployments/web$", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED)
+    assert held.reached.wait(20)
+    kubectl_rollout(cluster, "undo")
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "skipped"})
+    assert messages(ended)["web"] == "already up to date"
 
 
 def test_a_row_of_a_plan_that_was_never_complete_counts_once(cluster, run, tmp_path):

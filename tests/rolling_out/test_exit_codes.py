@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, replicated, workload
-from support import CONFIRM, DRIFTED, TEXT, upgrade
+from support import CONFIRM, DRIFTED, TEXT, restarted_by_us, upgrade
 
 pytestmark = pytest.mark.both
 AUDIT = (DRIFTED, "--fail-on-drift")
@@ -114,21 +114,16 @@ def revision(cluster, name: str) -> str:
     return (cluster.get("StatefulSet", "shop", name).get("status") or {}).get("updateRevision")
 
 
-def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(cluster, run):
+def test_a_stateful_set_without_pods_fails_an_audit_of_its_sidecar(tool, cluster, run):
     """Whatever kinds are selected, and whatever sidecar they were restarted for."""
     spec = pod_spec(container("app"), serviceAccountName="gone")
     for name, reason in (
         ("a", "Update sidecars istio-proxy and x"),
         ("b", "Update sidecars to 1.27"),
     ):
-        notes = {
-            "sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00+00:00",
-            "sidecarRollout.rollout.reason": reason,
-        }
-        template = {"spec": {"template": {"metadata": {"annotations": notes}}}}
         cluster.create("shop", workload("StatefulSet", name, spec))
         cluster.wait_for(lambda name=name: revision(cluster, name))
-        cluster.change("StatefulSet", "shop", name, template, "sidecar-rollout")
+        restarted_by_us(tool, cluster, "StatefulSet", name, reason=reason)
     cluster.wait_for(
         lambda: all(
             (cluster.get("StatefulSet", "shop", name).get("status") or {}).get("observedGeneration")

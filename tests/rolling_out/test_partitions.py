@@ -104,9 +104,8 @@ def test_pods_below_the_partition_have_a_code_of_their_own(partitioned, run):
 
 
 @pytest.mark.embedded("a plan has other names of namespaces there")
-def test_a_plan_of_which_only_pods_below_the_partition_are_old_is_applied(
-    partitioned, run, tmp_path
-):
+def test_a_row_of_which_a_partition_keeps_all_old_pods_is_not_applied(partitioned, run, tmp_path):
+    """Whether the partition was raised since the plan, its row does not tell."""
     planned = run(partitioned, "--include-statefulset", DRIFTED)
     file = tmp_path / "plan.jsonl"
     file.write_text(planned.stdout)
@@ -117,7 +116,8 @@ def test_a_plan_of_which_only_pods_below_the_partition_are_old_is_applied(
         "StatefulSet shop/db": "below_partition",
         "StatefulSet shop/mq": "up_to_date",
     }
-    assert (again.code, again.outcomes) == (0, {})
+    assert (again.code, again.outcomes) == (1, {})
+    assert again.summary["failed"] == {"not_applied": 1}
 
 
 def test_a_pod_below_the_partition_that_is_up_to_date_is_no_failure(partitioned, run):

@@ -81,6 +81,7 @@ def test_what_is_written_into_the_template(cluster, run):
     stamp = datetime.fromisoformat(annotations.pop("myCompany.rollout.timestamp"))
     assert began <= stamp <= datetime.now(timezone.utc)
     assert stamp.tzinfo
+    assert re.fullmatch(r"[0-9a-f]{12} until \S+Z", annotations.pop("myCompany.rollout.template"))
     assert annotations == {
         "team": "a",
         "myCompany.rollout.reason": "CVE-2026-1 in Envoy",
@@ -105,6 +106,7 @@ def test_the_default_annotations(cluster, run):
         "sidecarRollout.rollout.reason",
         "sidecarRollout.rollout.by",
         "sidecarRollout.rollout.sidecars",
+        "sidecarRollout.rollout.template",
     }
     assert annotations["sidecarRollout.rollout.reason"] == "Update sidecars istio-proxy"
 

@@ -37,7 +37,7 @@ def test_the_user_and_what_changes_are_in_the_annotations(web, run):
     assert found["reason"] == (
         "Update sidecars istio-proxy: image 1.26.2 -> 1.27.0, 2 other differences"
     )
-    assert found.keys() == {"timestamp", "reason", "revision", "by", "sidecars"}
+    assert found.keys() == {"timestamp", "reason", "revision", "by", "sidecars", "template"}
 
 
 def test_images_with_the_same_tag_are_told_by_what_differs(web, run):
@@ -69,4 +69,4 @@ def test_no_user_is_written_if_the_api_server_does_not_tell(web, run):
     web.fault(method="POST", path="selfsubjectreviews", status=404, body={"message": "no"})
     ended = run(web, CONFIRM)
     assert (ended.outcomes, ended.summary["user"]) == ({"shop/web": "succeeded"}, "")
-    assert notes(web).keys() == {"timestamp", "reason", "sidecars"}
+    assert notes(web).keys() == {"timestamp", "reason", "sidecars", "template"}

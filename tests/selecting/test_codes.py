@@ -9,9 +9,9 @@ from texts import REASONS
 
 OF_PLAN_FILES = {
     "not_found",
-    "no_sidecar",
+    "no_sidecar",  # as a rule's
     "not_selected",
-    "up_to_date",
+    "up_to_date",  # the same
 }  # rows that are not rolled out
 
 

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
-from support import CONFIRM, DRIFTED, TEXT, printed_command
+from support import CONFIRM, DRIFTED, TEXT, printed_command, restarted_by_us
 from texts import NO_PODS_WITH, TYPE_AND_NAME
 
 pytestmark = pytest.mark.both
@@ -182,13 +182,11 @@ def test_one_that_is_skipped_or_up_to_date_is_no_warning(shop, run):
     assert "WARNING" not in ended.stderr
 
 
-def test_workloads_without_pods_are_reported_only_if_they_are_named(cluster, run):
-    restarted = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00.000000+00:00"}
+def test_workloads_without_pods_are_reported_only_if_they_are_named(tool, cluster, run):
     spec = pod_spec(container("app"), serviceAccountName="missing")
-    template = {"spec": {"template": {"metadata": {"annotations": restarted}}}}
     for name in ("a", "b"):
         cluster.create("shop", workload("Deployment", name, spec))
-        cluster.change("Deployment", "shop", name, template, "sidecar-rollout")
+        restarted_by_us(tool, cluster, "Deployment", name)
     cluster.settle()
     assert run(cluster, "deploy/b").skipped.keys() == {"Deployment shop/b"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusters.embedded.manifests import container, pod_spec, workload
-from support import CONFIRM, DRIFTED, TEXT, unchecked
+from support import CONFIRM, DRIFTED, TEXT, restarted_by_us, unchecked
 
 pytestmark = pytest.mark.both
 
@@ -40,7 +40,7 @@ def test_a_workload_that_a_rollout_broke_is_reported_by_the_next_runs(cluster, r
         assert ended.skipped == dict.fromkeys(both, "without_pods")
         assert ended.reasons["Deployment shop/web"].endswith(CAUSE)  # by a condition
     shown = run(cluster, TEXT, *given).stdout
-    assert "\nNot rolled out:\n  not healthy since its rollout at " in shown
+    assert "\nNot rolled out:\n  begun by this command on " in shown
     assert ": no Pods: " in shown
 
 
@@ -55,13 +55,11 @@ def test_a_broken_workload_fails_an_audit_and_is_not_compared(cluster, run):
         assert ended.summary["not_up_to_date"]["without_pods"] == 2
 
 
-def restarted(cluster, name: str, replicas: int = 1) -> None:
+def restarted(tool, cluster, name: str, replicas: int = 1) -> None:
     """A Deployment whose Pods cannot be created since this command restarted it."""
     spec = pod_spec(container("app"), serviceAccountName="gone")
     cluster.create("shop", workload("Deployment", name, spec, replicas=replicas))
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
-    template = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
-    cluster.change("Deployment", "shop", name, template, "sidecar-rollout")
+    restarted_by_us(tool, cluster, "Deployment", name)
 
 
 @pytest.mark.embedded("other namespaces have workloads of other tests")
@@ -72,31 +70,33 @@ def restarted(cluster, name: str, replicas: int = 1) -> None:
         (["--include-namespace=shop"], {"Deployment shop/web"}),
         (["--include-namespace=s*"], {"Deployment shop/web"}),
         (["--exclude-namespace=shop", "--include-namespace=*"], set()),
-        (["--selector=app=web"], set()),  # for Pods: not known whether it would match
+        (["--selector=app=other"], {"Deployment shop/web"}),  # whatever its Pods are like
         (["--annotation-prefix=other"], set()),
         (["--exclude-deployment", "--include-daemonset"], set()),
     ],
 )
-def test_which_broken_workloads_are_reported(cluster, run, options, found):
-    restarted(cluster, "web")
-    restarted(cluster, "wants-none", replicas=0)
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
+def test_which_broken_workloads_are_reported(tool, cluster, run, options, found):
+    restarted(tool, cluster, "web")
+    restarted(tool, cluster, "wants-none", replicas=0)
+    stamp = {
+        "sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z",
+        "sidecarRollout.rollout.template": "0123456789ab until 2026-01-01T00:01:00Z",
+    }
     spec = pod_spec(container("app"), serviceAccountName="gone")
     cluster.create("shop", workload("Deployment", "never-restarted", spec))
-    # Who wrote the annotation is not asked: it came with the template.
-    cluster.create("shop", workload("Deployment", "of-a-person", spec, annotations=stamp))
+    cluster.create("shop", workload("Deployment", "changed-since", spec, annotations=stamp))
     cluster.settle()
     ended = run(cluster, *options)
     assert {r["code"] for r in ended.of("skip")} == ({"without_pods"} if found else set())
-    assert ended.skipped.keys() == (found | {"Deployment shop/of-a-person"} if found else set())
+    assert ended.skipped.keys() == found
 
 
 @pytest.mark.embedded("1.37 does not show it")
-def test_what_was_scaled_to_zero_is_not_broken(cluster, run):
+def test_what_was_scaled_to_zero_is_not_broken(tool, cluster, run):
     """With OnDelete, the revisions differ for good until Kubernetes 1.37."""
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
-    on_delete = {"updateStrategy": {"type": "OnDelete"}, "annotations": stamp}
+    on_delete = {"updateStrategy": {"type": "OnDelete"}}
     cluster.create("shop", workload("StatefulSet", "db", replicas=0, **on_delete))
+    restarted_by_us(tool, cluster, "StatefulSet", "db")
     cluster.settle()
     cluster.controllers.stop()
     with cluster.store.lock:
@@ -107,16 +107,16 @@ def test_what_was_scaled_to_zero_is_not_broken(cluster, run):
     assert (ended.code, ended.skipped) == (0, {})
 
 
-def test_a_workload_that_is_just_being_scaled_up_is_not_broken(cluster, run):
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
+def test_a_workload_that_is_just_being_scaled_up_is_not_broken(tool, cluster, run):
     cluster.controllers.stop()
-    cluster.create("shop", workload("Deployment", "web", annotations=stamp))
+    cluster.create("shop", workload("Deployment", "web"))
+    restarted_by_us(tool, cluster, "Deployment", "web")
     ended = run(cluster, CONFIRM)
     assert (ended.code, ended.skipped) == (0, {})
 
 
-def test_a_broken_workload_with_another_reason_to_skip_is_no_failure(cluster, run):
-    restarted(cluster, "web")
+def test_a_broken_workload_with_another_reason_to_skip_is_no_failure(tool, cluster, run):
+    restarted(tool, cluster, "web")
     annotations = {"metadata": {"annotations": {"team/no": "x"}}}
     cluster.change("Deployment", "shop", "web", annotations)
     cluster.settle()

@@ -86,7 +86,7 @@ def test_only_decide_asks_rules(tool):
     assert asked == []
     users = [n.name for n in TREE.body if "RULES" in names_of(n, ast.Load) and hasattr(n, "name")]
     codes = ["counts_in_audit", "place_of", "code_counts_as_applied"]
-    assert users == ["rule", *codes, "first_reason", "make_plan"]
+    assert users == ["rule", *codes, "first_reason", "is_red"]
 
 
 def test_the_table_of_codes_is_that_of_the_rules(tool):

@@ -7,7 +7,7 @@ import re
 import pytest
 from clusters.embedded import EmbeddedCluster
 from clusters.embedded.manifests import pod_spec, replicated, service, workload
-from support import BOTH, CONFIRM, DEPLOY, arguments, documents
+from support import BOTH, CONFIRM, DEPLOY, arguments, documents, restarted_by_us
 
 
 def rules_of(*names: str, kind: str = "ClusterRole") -> list[dict]:
@@ -60,7 +60,7 @@ def test_each_rule_has_a_comment_on_why():
 
 
 @pytest.fixture
-def guarded(cluster):
+def guarded(tool, cluster):
     """A cluster with a bit of everything that a right is for."""
     volume = {"name": "config", "configMap": {"name": "config"}}
     secret = {"name": "certs", "secret": {"secretName": "certs"}}
@@ -76,14 +76,12 @@ def guarded(cluster):
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         cluster.create("shop", workload(kind, kind.lower()))
     cluster.create("shop", service("deployment"))
-    stamp = {"sidecarRollout.rollout.timestamp": "2026-01-01T00:00:00Z"}
     spec = pod_spec(serviceAccountName="gone")
     cluster.create("shop", workload("StatefulSet", "broken", spec))
-    template = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
     cluster.wait_for(
         lambda: "updateRevision" in cluster.get("StatefulSet", "shop", "broken").get("status", {})
     )
-    cluster.change("StatefulSet", "shop", "broken", template, "sidecar-rollout")
+    restarted_by_us(tool, cluster, "StatefulSet", "broken")
     cluster.wait_for(lambda: cluster.store.list("events", "shop"))
     cluster.wait_for(
         lambda: all(
