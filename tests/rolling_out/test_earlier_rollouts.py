@@ -408,12 +408,15 @@ def test_a_roll_back_to_what_we_restarted_is_a_rollout_of_its_own(cluster, run):
     assert (ended.code, ended.summary["failed"]) == (0, {})
 
 
-def test_a_restart_by_its_team_makes_it_theirs(cluster, run):
+def test_a_restart_by_its_team_makes_it_theirs(tool, cluster, run):
     begin(cluster, run, "Deployment", replicas=3)
-    kubectl_rollout(cluster, "restart")
+    restarted_by_us(tool, cluster, "Deployment", "web", until="2036-01-01T00:01:00Z")
     observed(cluster, 3)
+    kubectl_rollout(cluster, "restart")
+    observed(cluster, 4)
     ended = run(cluster, CONFIRM, DRIFTED)
     assert (ended.code, ended.skipped) == (0, LEFT)
+    assert "its rollout is not complete: " in ended.reasons["Deployment shop/web"]
 
 
 def test_a_roll_back_between_plan_and_turn_is_not_of_another_run(cluster, run, start):

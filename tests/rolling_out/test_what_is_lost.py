@@ -204,6 +204,11 @@ def test_a_rollout_of_another_sidecar_forgets_nothing(cluster, run):
 def test_allow_removal_is_about_what_new_pods_lack(cluster, run):
     drifted(cluster, "web")
     lose(cluster, run, DRIFTED)
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    left = run(cluster, DRIFTED, CONFIRM, "--allow-removal")
+    assert (left.code, left.summary["failed"]) == (1, {"lost_sidecar": 1})
+    cluster.change("Deployment", "shop", "web", {"spec": {"paused": False}})
+    cluster.settle()
     ended = run(cluster, DRIFTED, CONFIRM, "--allow-removal")
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
     assert containers(cluster, "web") == [["app", "istio-proxy"]]
@@ -281,31 +286,20 @@ def test_a_team_that_turns_injection_off_is_no_failure_if_the_injector_works(
 
 def test_a_release_in_the_middle_of_a_run_is_the_teams_own(cluster, start):
     """What the plan had seen counts only for Pods of a template that nobody has changed since."""
-    drifted(cluster, "aa", "bb")
-    held = cluster.fault(method="PATCH", path="deployments/bb", release=threading.Event())
-    running = start(
-        cluster,
-        CONFIRM,
-        DRIFTED,
-        "--exclude-deployment",
-        "--include-statefulset",
-        "deployment/bb",
-        "deployment/aa",
-    )
+    cluster.create("shop", workload("StatefulSet", "db"))
+    drifted(cluster, "web")
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED)
     assert held.reached.wait(20)
-    was = cluster.injector.inject
-
-    def inject(found: dict) -> None:
-        if found["metadata"].get("labels", {}).get("mesh") != "no":
-            was(found)
-
-    cluster.injector.inject = inject
-    template = {"metadata": {"labels": {"mesh": "no"}, "annotations": {"a": "b"}}}
-    cluster.change("Deployment", "shop", "aa", {"spec": {"template": template}}, "team")
-    cluster.wait_for(lambda: containers(cluster, "aa") == [["app"]])
+    cluster.injector.state = "ignored"
+    template = {"metadata": {"annotations": {"a": "b"}}}
+    cluster.change("StatefulSet", "shop", "db", {"spec": {"template": template}}, "team")
+    cluster.wait_for(lambda: containers(cluster, "db") == [["app"]])
     cluster.settle()
+    cluster.injector.state = "works"
     held.release.set()
     ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded"}
     assert (ended.code, ended.summary["failed"]) == (0, {})
 
 

@@ -187,13 +187,13 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: who skips what is unhealthy is told of it",
         "earlier_rollouts",
-        "        if options.skip_unhealthy or not is_examined or decision",
-        "        if not is_examined or decision",
+        "    if code == LOST or options.skip_unhealthy or not",
+        "    if code == LOST or not",
     ),
     Mutation(
         "earlier rollouts: a row of a plan counts twice",
         "earlier_rollouts",
-        "            rows = set(self.options.plan or ()).difference(self.plan.never_completed)\n",
+        "            rows = set(self.options.plan or ()).difference(self.never_completed)\n",
         "            rows = set(self.options.plan or ())\n",
     ),
     Mutation(
@@ -205,14 +205,14 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: what is not complete is restarted",
         "earlier_rollouts concurrent_runs",
-        "        reason = why_incomplete(draft.found)\n        if reason and (",
-        '        reason = ""\n        if reason and (',
+        "        reason = why_incomplete(draft.found)\n        is_left",
+        '        reason = ""\n        is_left',
     ),
     Mutation(
         "earlier rollouts: new Pods that differ are left",
         "earlier_rollouts",
-        '        if draft.comparison.is_drifted or draft.method is not Method.RESTART:\n            return ""  # it',
-        '        if draft.method is not Method.RESTART:\n            return ""  # it',
+        "(is_paused(obj) or not draft.comparison.is_drifted)",
+        "True",
     ),
     Mutation(
         "earlier rollouts: what becomes unready later is ours",
@@ -358,8 +358,8 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "    lost = sidecars_lost_by(planned or draft, unpacked(view), options)\n",
-        "    lost = sidecars_lost_by(planned, unpacked(view), options) if planned else []\n",
+        "    lost = named_of(lost_by(draft, comparison.today.containers, options), options)\n",
+        "    lost = named_of(lost_by(draft, comparison.today.containers, options), options) if planned else []\n",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
@@ -377,8 +377,8 @@ MUTATIONS = (
     Mutation(
         "writes: what another run has restarted is restarted again",
         "concurrent_runs",
-        '        return "already restarted by another run"\n',
-        '        return ""\n',
+        '    return "already restarted by another run"\n',
+        '    return ""\n',
     ),
     Mutation(
         "writes: no dry run decides right before the patch",
@@ -718,7 +718,7 @@ MUTATIONS = (
     Mutation(
         "expected: new Pods may lose the sidecar",
         "expected",
-        "    lost = sidecars_lost_by(draft, unpacked_object(today.view), options)\n    if lost:\n        return f",
+        "    lost = named_of(lost_by(draft, today.containers, options), options)\n    if lost:\n        return f",
         "    lost = []\n    if lost:\n        return f",
     ),
     Mutation(
@@ -894,8 +894,8 @@ MUTATIONS = (
     Mutation(
         "verified: --allow-removal allows every removal",
         "verified_outcomes",
-        "        lost = lost.difference(comparison.removed)\n",
-        "        lost = set()\n",
+        "        must |= named_texts(today.containers, options.sidecars)\n",
+        "        must |= named_texts(today.containers, [] if options.allow_removal else options.sidecars)\n",
     ),
     # Pods that lack the sidecar beside Pods that have it
     # No harm
@@ -939,8 +939,8 @@ MUTATIONS = (
     Mutation(
         "selection: scaled to zero counts as without Pods",
         "without_pods",
-        "    return bool(counts.desired) and not counts.current\n",
-        "    return not counts.current\n",
+        "    if not (counts.desired and is_observed(obj)) or restarted_since",
+        "    if not is_observed(obj) or restarted_since",
     ),
     # Images that cannot be pulled, and rollouts that are not complete
     Mutation(
@@ -1105,14 +1105,14 @@ MUTATIONS = (
     Mutation(
         "recovery: a restart waits for a broken Pod",
         "lost_sidecars",
-        "            if is_ordered_ready(planned.found.obj):\n",
-        "            if False:\n",
+        "        if outcome is Outcome.LOST_SIDECAR and is_ordered_ready(planned.found.obj):\n",
+        "        if False:\n",
     ),
     Mutation(
         "recovery: Pods without the sidecar are not selected",
-        "lost_sidecars",
-        'more.append("--include-missing")',
-        "pass",
+        "lost_sidecars what_is_lost",
+        '"--include-missing", *more]',
+        "*more]",
     ),
     # Writes without an answer
     Mutation(
@@ -1159,9 +1159,9 @@ MUTATIONS = (
     ),
     Mutation(
         "verification: another container of a pattern is as good",
-        "several_injectors lost_sidecars",
-        "    lost = lost.difference(names)\n    if options.allow_removal:\n",
-        "    lost = lost.difference(names)\n    lost = {n for n in lost if not any(fnmatch.filter(names, p) for p in options.sidecars if fnmatch.fnmatchcase(n, p))}\n    if options.allow_removal:\n",
+        "several_injectors lost_sidecars what_is_lost",
+        "        is_replaced = text != name and any(",
+        "        is_replaced = any(fnmatch.filter(present, p) for p in patterns) or any(",
     ),
     # Counts
     Mutation(
@@ -1457,8 +1457,8 @@ MUTATIONS = (
     Mutation(
         "lost sidecars: those of another annotation prefix are not known",
         "lost_sidecars",
-        'get(f"{options.annotation_prefix}.rollout.sidecars", "")',
-        'get("sidecarRollout.rollout.sidecars", "")',
+        '        if key.endswith(".rollout.sidecars"):\n            texts +=',
+        '        if key == "sidecarRollout.rollout.sidecars":\n            texts +=',
     ),
     Mutation(
         "patch: an opt-out between two conflicts is not seen",
@@ -1530,8 +1530,8 @@ MUTATIONS = (
     Mutation(
         "earlier rollouts: those of kinds that are not selected are named",
         "earlier_rollouts",
-        '    if is_selected_kind(draft.ref, options):\n        return why_never_completed(draft.found, options)\n    return ""\n',
-        "    return why_never_completed(draft.found, options)\n",
+        "    if is_selected_kind(draft.ref, options):\n        own = ",
+        "    if True:\n        own = ",
     ),
     Mutation(
         "commands: what they have started goes on",
@@ -1610,8 +1610,8 @@ MUTATIONS = (
     Mutation(
         "--plan: a row that a person interrupted is not applied",
         "plan_file",
-        'result.code in ("max_rollouts", "interrupted")',
-        'result.code in ("max_rollouts",)',
+        'LIMITS = ("max_rollouts", "max_duration", "gate", "interrupted")',
+        'LIMITS = ("max_rollouts", "max_duration", "gate")',
     ),
     Mutation(
         "selector: a worker decides on all Pods",
@@ -1721,6 +1721,169 @@ MUTATIONS = (
         "bounded hostile_namespace owner_references",
         '            log.debug("cannot read a Pod", exc_info=True)\n',
         "            raise\n",
+    ),
+    # What is lost, whose rollout it is, and what was applied
+    Mutation(
+        "lost: what came since the plan is not",
+        "what_is_lost",
+        "        if planned and before is not None and pod.uid not in before:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "lost: a release of its team is a loss",
+        "what_is_lost",
+        "    if planned and is_same_template(planned.found, found):\n",
+        "    if planned:\n",
+    ),
+    Mutation(
+        "lost: --allow-removal forgets what new Pods would get",
+        "what_is_lost",
+        "            gone &= plain_names(today.containers)\n",
+        "            gone = frozenset()\n",
+    ),
+    Mutation(
+        "lost: what the Pod template states is",
+        "what_is_lost",
+        "    return frozenset(text for text in must if text.removesuffix(INIT_MARK) not in stated_names)\n",
+        "    return frozenset(must)\n",
+    ),
+    Mutation(
+        "lost: what another injector put in is not",
+        "what_is_lost lost_sidecars",
+        "    if stated and own:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "lost: a team may not turn injection off",
+        "what_is_lost",
+        "            if other.ref.namespace == found.ref.namespace and gets.issuperset(lost):\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "lost: a release while the injector is down is the choice of its team",
+        "lost_sidecars what_is_lost",
+        "        if is_same_template(decision.found, found) and not is_known:\n            return False\n        for other in self.decided.values():\n            gets",
+        "        return True\n        for other in self.decided.values():\n            gets",
+    ),
+    Mutation(
+        "lost: what a person left out counts",
+        "lost_sidecars",
+        "    if state.lost and code != IN_THE_PLAN and not is_left_out:\n",
+        "    if state.lost and code != IN_THE_PLAN:\n",
+    ),
+    Mutation(
+        "lost: a custom resource without any sidecar is dropped",
+        "what_is_lost",
+        "    owners = []\n    for owner, own in by_owner.items():\n",
+        "    owners = []\n    for owner, own in by_owner.items():\n        if not (samples[owner].sidecars or has_template(owner)):\n            continue\n",
+    ),
+    Mutation(
+        "lost: the annotation of another sidecar is overwritten",
+        "what_is_lost",
+        "(noted - named_texts(noted, self.options.sidecars))",
+        "set()",
+    ),
+    Mutation(
+        "lost: the annotation of another prefix stays",
+        "what_is_lost",
+        '        for key in (f"{prefix}.sidecars", *before):\n',
+        '        for key in (f"{prefix}.sidecars",):\n',
+    ),
+    Mutation(
+        "lost: the printed command selects what was typed",
+        "what_is_lost",
+        "without_selection(argv) if names else argv",
+        "argv",
+    ),
+    Mutation(
+        "lost: a named workload that would not get the sidecar is no failure",
+        "what_is_lost",
+        '            failures["not_injected"] = self.skips("not_injected")\n',
+        "",
+    ),
+    Mutation(
+        "lost: any workload without the sidecar is a failure",
+        "what_is_lost",
+        "    if not (is_exact and options.include_missing) or all",
+        "    if not options.include_missing or all",
+    ),
+    Mutation(
+        "order: what lost a sidecar comes as any other",
+        "what_is_lost",
+        "        key=lambda row: (not row.lost, row.ref not in broken, *place[row.ref]),\n",
+        "        key=lambda row: (row.ref not in broken, *place[row.ref]),\n",
+    ),
+    Mutation(
+        "order: what a restart of this command left comes as any other",
+        "earlier_rollouts",
+        "        key=lambda row: (not row.lost, row.ref not in broken, *place[row.ref]),\n",
+        "        key=lambda row: (not row.lost, *place[row.ref]),\n",
+    ),
+    Mutation(
+        "ours: whatever the Pod template",
+        "earlier_rollouts without_pods",
+        "    if not restarted or restarted != template_hash(obj):\n",
+        "    if not restarted:\n",
+    ),
+    Mutation(
+        "ours: a roll back to it",
+        "earlier_rollouts",
+        "    if new and format_time(min(pod.created for pod in new) - CLOCKS_DIFFER) > until:\n",
+        "    if False:\n",
+    ),
+    Mutation(
+        "ours: what its team restarts",
+        "earlier_rollouts",
+        " or restarted_since(obj, began):\n",
+        ":\n",
+    ),
+    Mutation(
+        "ours: one in progress is a failure",
+        "earlier_rollouts",
+        "    return format_time(found.read_at + CLOCKS_DIFFER) < until\n",
+        "    return False\n",
+    ),
+    Mutation(
+        "ours: one with a stuck Pod is in progress",
+        "earlier_rollouts",
+        "    if found.read_at == NO_CUTOFF or why_not_healthy(found):\n",
+        "    if found.read_at == NO_CUTOFF:\n",
+    ),
+    Mutation(
+        "ours: not if it is paused",
+        "earlier_rollouts",
+        "    if why_incomplete(found) or (is_paused(obj) and counts.updated < counts.current):\n",
+        "    if why_incomplete(found):\n",
+    ),
+    Mutation(
+        "ours: not if no Pod leads to it",
+        "earlier_rollouts",
+        "                    if why_never_completed(found, options) or why_left",
+        "                    if why_left",
+    ),
+    Mutation(
+        "writes: a roll back is a restart of another run",
+        "earlier_rollouts",
+        '    if max(timestamps_of(obj), default="") <= max(before, default=""):\n',
+        "    if not set(timestamps_of(obj)).difference(before):\n",
+    ),
+    Mutation(
+        "--plan: one without rows is applied",
+        "plan_file",
+        "            if self.options.plan is not None and not self.options.plan:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "--plan: what is scaled to 0 is not applied",
+        "plan_file",
+        '        if code != "not_named" or is_scaled_down:\n',
+        '        if code != "not_named":\n',
+    ),
+    Mutation(
+        "--plan: a row that a partition keeps is applied",
+        "partitions",
+        "@rule(before_each_pod=False)\ndef below_partition",
+        "@rule(before_each_pod=False, counts_as_applied=True)\ndef below_partition",
     ),
 )
 
