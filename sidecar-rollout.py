@@ -5441,12 +5441,11 @@ def lost_pods(
 
 
 def is_same_template(planned: Found, found: Found) -> bool:
-    """Return whether nobody has changed a Pod template but by a restart; of a custom resource, the
-    object, which may have its template anywhere."""
+    """Return whether nobody has changed a Pod template but by a restart; of a custom resource, by
+    the revisions of its Pods, if they have any."""
     if has_template(found.ref):
         return template_hash(planned.obj) == template_hash(found.obj)
-    path = "metadata.generation"
-    return bool(nested(planned.obj, path) == nested(found.obj, path))
+    return {pod.revision for pod in found.pods} <= {pod.revision for pod in planned.pods}
 
 
 def waits_for_lost_pod(found: Found, lost: Collection[str]) -> bool:
