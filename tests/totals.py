@@ -40,7 +40,7 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
         return
     yield from wrong_plan(text, plan)
     is_shown = summary["dry_run"] or len(plan) != 1  # of one workload, its result says the same
-    if is_shown:
+    if is_shown and summary["sidecars"] is not None:
         yield from wrong_table(text.rpartition("\nSIDECAR ")[2], summary["sidecars"], compares)
     said = re.findall(r"^Not rolled out: (.*)\.$", text, re.MULTILINE)
     left = left_out(records)
@@ -59,7 +59,7 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
     details = numbers(text, DETAILS)
     if details and details != words_of(counted):
         yield f"text: not up to date: {details}, records: {counted}"
-    listed = [pod for pod in summary["leftovers"] if pod["code"] in counted]
+    listed = [pod for pod in summary["leftovers"] or () if pod["code"] in counted]
     if (counted and not compares) or sum(counted.values()) < len(listed):
         yield f"not up to date: {counted}, leftovers: {len(listed)}"
 

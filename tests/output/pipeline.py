@@ -21,7 +21,7 @@ def run(command: list[str], *more: str) -> tuple[int, list[str], dict]:
 
 def answer(decision: str, summary: dict, *reasons: str) -> int:
     """Print what was decided, why, and who has to do something."""
-    pods = summary.get("leftovers", ())
+    pods = summary.get("leftovers") or ()  # null: Pods could not be listed at the end
     left = sorted({f"{p['workload']['namespace']}/{p['workload']['name']}" for p in pods})
     print(json.dumps({"decision": decision, "reasons": sorted(reasons), "left": left}))
     return 0 if decision == GO else 1
