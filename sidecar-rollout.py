@@ -1712,6 +1712,7 @@ class Today:
     unexpected: str = ""  # see unexpected_part
     ignored: Ignored = frozenset()
     error: ApiError | None = None
+    was_asked: bool = True  # false: there was no Pod template to ask about
 
 
 NOT_ASKED = Today()
@@ -4448,9 +4449,11 @@ def ask_today(
 
     Of a StatefulSet, each number is about another Pod.
     """
+    was_asked = False
     try:
         sample = unpacked(found.sample)
         obj = template_source(cluster, found, or_forbidden)
+        was_asked = True
         pod = cluster.pod_today(found.ref, obj, sample, number)
         configs = NOTHING
         if options.include_config:
@@ -4459,7 +4462,7 @@ def ask_today(
         unexpected = unexpected_part(pod, options)
         return Today(view, container_texts(pod), configs, unexpected=unexpected)
     except ApiError as error:
-        return Today(error=error.with_traceback(None))  # it keeps other objects
+        return Today(error=error.with_traceback(None), was_asked=was_asked)  # it keeps objects
     except Exception as error:
         text = f"unexpected response to the dry run: {error!r}"
         return Today(error=ApiError(Reply.UNUSABLE, text, Asked.DRY_RUN))
@@ -5761,20 +5764,24 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
     never_completed = []
     needs_evict = False
     for decision in decided.values():
-        skips += skips_of(decision)
+        own = ""
+        if is_red(decision, options):
+            never_completed.append(decision.ref)
+            own = why_never_completed(decision.found, options)
+        skips += skips_of(decision, own)
         if isinstance(decision, Replacement) and not decision.code:
             to_roll_out.append(decision)
         if decision.code == "degraded" and waits_for_lost_pod(decision.found, decision.lost):
             needs_evict = True
-        if is_red(decision, options):
-            never_completed.append(decision.ref)
     for pod in scan.odd_pods:
         skips.append(Skip(pod.subject, pod.found, pod.code))
     compared = []
     for row in decided.values():
         if isinstance(row, Replacement) and row.comparison.verdict is not Verdict.NOT_COMPARED:
             compared.append(row)
-    asked = [row for row in compared if answer_of(row) != "not_asked"]
+    # Where nothing was asked, the injector was not silent either
+    asked = [row for row in compared if row.comparison.today.was_asked]
+    asked = [row for row in asked if answer_of(row) != "not_asked"]
     injector, is_injector_down = injector_problem(asked, options)
     to_roll_out = in_rollout_order(to_roll_out, never_completed)
     # In the order of --plan; without it, all places are equal.
@@ -5895,8 +5902,11 @@ def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str
     return f"no dry run returned {join_words(names, 'or')} (0 of {len(silent)}): {most}"
 
 
-def skips_of(decision: Decision) -> Iterator[Skip]:
-    """Yield why a workload is not rolled out, if a person wants to know."""
+def skips_of(decision: Decision, own: str = "") -> Iterator[Skip]:
+    """Yield why a workload is not rolled out, if a person wants to know.
+
+    `own`: what is said first, that this command left it so; see why_never_completed.
+    """
     code, reason, comparison = decision.code, decision.reason, decision.comparison
     if code in ("", "not_named", "up_to_date"):
         return
@@ -5904,6 +5914,8 @@ def skips_of(decision: Decision) -> Iterator[Skip]:
         reason = f"{comparison.verdict.value}, but {reason}"
     elif code == "nothing_to_replace":
         return
+    if own not in reason:
+        reason = f"{own}; {reason}"
     for subject in decision.found.subjects:
         yield Skip(subject, reason, code)
 

@@ -453,13 +453,22 @@ class Controllers:
         old = [r for r in owned if new is None or r["metadata"]["uid"] != new["metadata"]["uid"]]
         if not spec.get("paused"):
             self._scale_step(spec, new, old)
-        elif new or old:  # paused: the newest one still follows spec.replicas
-            newest = new or max(old, key=revision_of)
-            self._scale(
-                newest,
-                spec["replicas"] - sum(r["spec"]["replicas"] for r in old if r is not newest),
-            )
+        elif new or old:
+            self._scale_paused(spec, [*old, *([new] if new else [])])
         self._set_deployment_status(deployment, new, created)
+
+    def _scale_paused(self, spec: dict, owned: list[dict]) -> None:
+        """A paused Deployment follows spec.replicas; of several ReplicaSets with Pods, the largest gets what the surge
+        leaves (deployment/sync.go, scale: by proportion, which is the same for small numbers)."""
+        active = [r for r in owned if r["spec"]["replicas"]]
+        if len(active) < 2:
+            self._scale((active or [max(owned, key=revision_of)])[0], spec["replicas"])
+        elif spec["strategy"]["type"] == "RollingUpdate":
+            surge = amount(spec["strategy"]["rollingUpdate"]["maxSurge"], spec["replicas"], up=True)
+            allowed = spec["replicas"] + surge if spec["replicas"] else 0
+            largest = max(active, key=lambda r: r["spec"]["replicas"])
+            others = sum(r["spec"]["replicas"] for r in active if r is not largest)
+            self._scale(largest, max(allowed - others, 0))
 
     def _create_replica_set(self, deployment: dict, hash_now: str, revision: int) -> dict:
         metadata, template = deployment["metadata"], copy.deepcopy(deployment["spec"]["template"])
