@@ -2200,12 +2200,15 @@ class Option(NamedTuple):
     narrows: bool = False  # leaves something out, or changes it: not for a question about all Pods
 
 
-SELECTING = (
+SELECTING = (  # of a command that repairs what it names, whatever else was selected or left out
     "--include-namespace",
     "--all-namespaces",
     "--selector",
     "--plan",
     "--only-started-before",
+    "--max-rollouts",
+    "--skip-downtime",
+    "--skip-unhealthy",
 )
 DEFAULT_REASON = "Update sidecars"
 OPTIONS = {
@@ -5387,10 +5390,9 @@ def must_of(found: Found, today: Today, options: Options) -> frozenset[str]:
     noted = noted_texts(template_annotations(found.obj))
     seen = set().union(*(pod.containers for pod in own or found.pods))
     must = named_texts(seen | noted, options.sidecars)
-    if stated and own:
-        must.update(text for text in seen if not text.endswith(INIT_MARK))
+    must |= injected_by_others(found, options)
     if today.view:
-        known = frozenset(stated.union(*(pod.containers for pod in found.pods)))
+        known = known_before(found, today.containers)
         names = tuple(options.sidecars)
         present = plain_names(today.containers)
         lost = lost_of(frozenset(must), today.containers, known, names)
@@ -5402,11 +5404,31 @@ def must_of(found: Found, today: Today, options: Options) -> frozenset[str]:
     return frozenset(text for text in must if text.removesuffix(INIT_MARK) not in stated_names)
 
 
+def injected_by_others(found: Found, options: Options) -> set[str]:
+    """Return the containers, without init containers, that no name is about, and that Pods of
+    today's Pod template have although it does not state them."""
+    stated, own = stated_texts(found.obj), new_pods(found)
+    if not (stated and own):
+        return set()
+    seen = set().union(*(pod.containers for pod in own)) - stated
+    seen -= named_texts(seen, options.sidecars)
+    return {text for text in seen if not text.endswith(INIT_MARK)}
+
+
 def lost_by(decision: Decision, containers: frozenset[str], options: Options) -> frozenset[str]:
     """Return the names of what a new Pod with these containers must have and lacks."""
-    found = decision.found
-    known = stated_texts(found.obj).union(*(pod.containers for pod in found.pods))
+    known = known_before(decision.found, containers)
     return lost_of(decision.must, containers, known, tuple(options.sidecars))
+
+
+def known_before(found: Found, containers: frozenset[str]) -> frozenset[str]:
+    """Return the containers that no new one has replaced yet: what the Pod template states, and
+    those of Pods that have an init container which a new Pod lacks."""
+    known = set(stated_texts(found.obj))
+    for own in {pod.containers for pod in found.pods}:
+        if any(text.endswith(INIT_MARK) for text in own - containers):
+            known |= own
+    return frozenset(known)
 
 
 def named_of(names: Iterable[str], options: Options) -> list[str]:
@@ -5425,17 +5447,23 @@ def lost_pods(
     """
     known = stated_texts(found.obj)
     names = tuple(options.sidecars)
-    before = None
+    before, revisions, is_pending = None, set(), False
     if planned and is_same_template(planned.found, found):
         before = {pod.uid for pod in planned.found.pods}
+        revisions = {pod.revision for pod in planned.found.pods}
+        is_pending = has_pending_template(planned.found)
     lost = {}
+    lacking: dict[frozenset[str], frozenset[str]] = {}  # by containers, which most Pods share
     for pod in found.pods:
         gone: frozenset[str] = frozenset()
         if pod.noted and not pod.noted <= pod.containers:
             must = frozenset(named_texts(pod.noted, names))
             gone = lost_of(must, pod.containers, pod.noted | known, names)
-        if planned and before is not None and pod.uid not in before:
-            gone |= lost_by(planned, pod.containers, options)
+        is_new = before is not None and pod.uid not in before
+        if planned and is_new and not (is_pending and pod.revision not in revisions):
+            if pod.containers not in lacking:
+                lacking[pod.containers] = lost_by(planned, pod.containers, options)
+            gone |= lacking[pod.containers]
         if options.allow_removal and today.view:
             gone &= plain_names(today.containers)
         if gone:
@@ -5444,11 +5472,17 @@ def lost_pods(
 
 
 def is_same_template(planned: Found, found: Found) -> bool:
-    """Return whether nobody has changed a Pod template but by a restart; of a custom resource, by
-    the revisions of its Pods, if they have any."""
-    if has_template(found.ref):
+    """Return whether nobody has changed a Pod template but by a restart; of an object that was not
+    read, and of a custom resource, by the revisions of its Pods, if they have any."""
+    if has_template(found.ref) and planned.obj:
         return template_hash(planned.obj) == template_hash(found.obj)
     return {pod.revision for pod in found.pods} <= {pod.revision for pod in planned.pods}
+
+
+def has_pending_template(found: Found) -> bool:
+    """Return whether its Pods may be of an older Pod template than today's."""
+    obj = found.obj
+    return is_paused(obj) or is_on_delete(obj) or bool(why_incomplete(found))
 
 
 def waits_for_lost_pod(found: Found, lost: Collection[str]) -> bool:
@@ -5864,9 +5898,12 @@ def silent_others(asked: Sequence[Decision], options: Options) -> Iterator[str]:
     returned: set[str] = set()
     for decision in asked:
         returned |= decision.comparison.today.containers
-        for pod in decision.found.pods if decision.comparison.today.view else ():
-            having.update(pod.containers & decision.must)
-    for name in sorted(having.keys() - named_texts(having, options.sidecars) - returned):
+        others = set()
+        if decision.comparison.today.view:
+            others = injected_by_others(decision.found, options)
+        for pod in decision.found.pods if others else ():
+            having.update(pod.containers & others)
+    for name in sorted(having.keys() - returned):
         pods = count_of(having[name], "Pod")
         text = f"no dry run returned {name}, which {pods} {has_or_have(having[name])}"
         yield f"{text}; {CHECK_INJECTOR}"
@@ -8826,23 +8863,23 @@ class Report:
     def note_repair(self, state: PodState) -> None:
         """Note what the printed command must name, so that it repairs a Pod."""
         lost = set(state.lost)
-        if not lost <= plain_names(state.pod.noted):
+        others = lost.difference(named_of(lost, self.options))
+        if others or not lost <= plain_names(state.pod.noted):
             self.not_noted.add(state.workload)
-        self.lost_names |= lost.difference(named_of(lost, self.options))
+        self.lost_names |= others
 
     def is_turned_off(self, decision: Decision, found: Found, lost: set[str]) -> bool:
         """Return whether the team of a workload has turned its sidecars off: by another Pod
         template than this command restarted, while the injector works for its namespace.
 
-        `found` is the workload as it was read last. If the answer is about its template, it says
-        that new Pods get none.
+        `found` is the workload as it was read last: only an answer about its Pod template tells.
         """
         noted = restarted_template(found.obj, self.options.annotation_prefix)[0]
         if not noted or noted == template_hash(found.obj):
             return False
         today = decision.comparison.today
-        is_known = bool(today.view) and not lost & plain_names(today.containers)
-        if is_same_template(decision.found, found) and not is_known:
+        is_known = bool(today.view) and is_same_template(decision.found, found)
+        if not is_known or lost & plain_names(today.containers):
             return False
         for other in self.decided.values():
             gets = plain_names(other.comparison.today.containers)
@@ -8852,9 +8889,14 @@ class Report:
 
     def unknown(self, found: Found) -> Iterator[PodState]:
         """Yield the Pods of an owner that came since, or whose owner is gone."""
+        lost = {}
+        if is_named(found.ref, self.options):
+            lost = lost_pods(found, NOT_ASKED, self.options)
         for pod in found.pods:
+            gone = lost.get(pod.name, frozenset())
             is_old = bool(pod.sidecars) and pod.created < self.plan.scan.began
-            yield PodState(pod, found.ref, code="unknown" if is_old else "")
+            code = LOST if gone else "unknown" if is_old else ""
+            yield PodState(pod, found.ref, lost=gone, code=code)
 
     def print_census(self) -> None:
         """Print how many Pods are up to date, to be replaced, and left, and why, by sidecar."""
@@ -8968,7 +9010,7 @@ class Report:
         """
         options, plan, context = self.options, self.plan, self.connection.context
         lost = self.totals.lost if options.confirm else []
-        more = [f"--sidecar-container-name={name}" for name in sorted(self.lost_names)]
+        more = []
         if self.needs_evict and not options.evict:
             more.append("--evict")
         verb = ""
@@ -8983,6 +9025,7 @@ class Report:
                 title = lost_title(noted)
             yield title, next_command(self.argv, options, context, *more)
         not_noted = group_by(self.not_noted.intersection(lost), lambda ref: ref.namespace)
+        more += [f"--sidecar-container-name={name}" for name in sorted(self.lost_names)]
         if not options.only_drifted:
             more.append("--only-drifted")
         for namespace, refs in sorted(not_noted.items()):

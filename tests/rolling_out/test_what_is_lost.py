@@ -48,13 +48,13 @@ def release(cluster, name: str, **labels: str) -> None:
 def replace_pods(cluster, app: str) -> None:
     """As by a drain, while the injector is down for a moment."""
     cluster.injector.state = "ignored"
-    before = {found["metadata"]["name"] for found in cluster.pods("shop", app)}
-    for name in before:
-        cluster.delete("Pod", "shop", name)
+    before = {found["metadata"]["uid"] for found in cluster.pods("shop", app)}
+    for found in cluster.pods("shop", app):
+        cluster.delete("Pod", "shop", found["metadata"]["name"])
 
     def are_new() -> bool:
-        names = {found["metadata"]["name"] for found in cluster.pods("shop", app)}
-        return len(names) == len(before) and not names & before
+        now = {found["metadata"]["uid"] for found in cluster.pods("shop", app)}
+        return len(now) == len(before) and not now & before
 
     cluster.wait_for(are_new)
     cluster.settle()
@@ -398,3 +398,69 @@ def test_json_names_what_a_restart_noted(cluster, run):
     found = cluster.get("Deployment", "shop", "web")["spec"]["template"]["metadata"]["annotations"]
     assert found["sidecarRollout.rollout.sidecars"] == "istio-proxy, vault-agent"
     assert NEW in json.dumps(cluster.pods("shop"))
+
+
+def test_a_pod_that_has_the_other_init_container_already_changes_nothing(cluster, run):
+    """With Istio CNI, and one Pod that came since."""
+    cluster.injector.also = {"initContainers": [container("istio-init", "x:1")]}
+    drifted(cluster, "web", replicas=2)
+    cluster.injector.also = {"initContainers": [container("istio-validation", "x:1")]}
+    found, _ = cluster.pods("shop", "web")
+    cluster.delete("Pod", "shop", found["metadata"]["name"])
+    cluster.wait_for(lambda: "istio-validation" in str(cluster.pods("shop", "web")))
+    cluster.settle()
+    ended = run(cluster, DRIFTED, CONFIRM, "--sidecar-container-name=istio-*")
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_a_kind_that_is_not_selected_is_in_the_last_list_of_any_run(cluster, start):
+    cluster.create("shop", workload("StatefulSet", "db"))
+    drifted(cluster, "web")
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM)
+    assert held.reached.wait(20)
+    replace_pods(cluster, "db")
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["failed"]) == (1, {"lost_sidecar": 1})
+    assert "statefulset/db" in ended.summary["command"]
+
+
+def test_a_change_that_was_pending_in_the_plan_is_its_teams_own(cluster, start):
+    """A Deployment that turns injection off, and is resumed during the run."""
+    drifted(cluster, "web", "other")
+    cluster.change("Deployment", "shop", "other", {"spec": {"paused": True}})
+    template = {"metadata": {"labels": {"mesh": "no"}}}
+    cluster.change("Deployment", "shop", "other", {"spec": {"template": template}})
+    was = cluster.injector.inject
+
+    def inject(found: dict) -> None:
+        if found["metadata"].get("labels", {}).get("mesh") != "no":
+            was(found)
+
+    cluster.injector.inject = inject
+    cluster.settle()
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED)
+    assert held.reached.wait(20)
+    cluster.change("Deployment", "shop", "other", {"spec": {"paused": False}})
+    cluster.wait_for(lambda: containers(cluster, "other") == [["app"]])
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert (ended.code, ended.summary["failed"]) == (0, {})
+
+
+def test_the_command_that_repairs_has_no_limit_and_names_what_was_lost(cluster, run):
+    cluster.injector.also = {"containers": [container("vault-agent", "vault:1")]}
+    drifted(cluster, "web")
+    cluster.injector.also = {}
+    ended = run(cluster, CONFIRM, "--max-rollouts=1", "--skip-unhealthy")
+    assert ended.outcomes == {"shop/web": "lost_sidecar"}
+    words = ended.summary["command"]
+    assert {"deployment/web", "--sidecar-container-name=vault-agent"} <= set(words)
+    assert not {"--max-rollouts=1", "--skip-unhealthy"} & set(words)
+    cluster.injector.also = {"containers": [container("vault-agent", "vault:1")]}
+    done = run(cluster, *printed_command(" ".join(words))[2:])
+    assert (done.code, done.outcomes) == (0, {"shop/web": "succeeded"})
