@@ -912,6 +912,11 @@ def node_suffix(pod: Json) -> str:
     return f" on node {node}"
 
 
+def pod_and_node(pod: Json) -> str:
+    """Return `web-0 on node x`."""
+    return f"{name_of(pod)}{node_suffix(pod)}"
+
+
 REGULAR, NATIVE, INIT = "regular", "native", "init"  # as plans and hashes have them
 
 
@@ -1170,6 +1175,14 @@ def ready_seconds(workload: Json) -> int:
     return nested(workload, "spec.minReadySeconds") or 0
 
 
+def shortage_of(ref: ObjectRef, obj: Json) -> str:
+    """Return `1 of 3 available`; empty if a workload has all Pods that it wants."""
+    counts = counts_of(ref, obj)
+    if counts.available < counts.desired:
+        return f"{counts.available} of {counts.desired} available"
+    return ""
+
+
 def misscheduled(workload: Json) -> int:
     """Return how many Pods a DaemonSet has where it wants none: on nodes that do not want them."""
     return nested(workload, "status.numberMisscheduled") or 0
@@ -1299,13 +1312,6 @@ def is_never_complete(workload: Json) -> bool:
 def why_images_managed(pod: Json) -> str:
     if "kruise.io/sidecarset-hash" in annotations_of(pod):
         return "managed by an OpenKruise SidecarSet; change its images there"
-    return ""
-
-
-def shortage_of(ref: ObjectRef, obj: Json) -> str:
-    counts = counts_of(ref, obj)
-    if counts.available < counts.desired:
-        return f"{counts.available} of {counts.desired} available"
     return ""
 
 
@@ -1653,7 +1659,7 @@ def changed_at(config: Json) -> datetime:
 
 def termination_text(pod: Json) -> str:
     """Return what a new Pod may wait for: the node of an old one may be down."""
-    return f"Pod {name_of(pod)}{node_suffix(pod)} to terminate"
+    return f"Pod {pod_and_node(pod)} to terminate"
 
 
 # 4. What each step returns of a workload: nothing is set afterwards -------------------------------
@@ -1671,6 +1677,8 @@ class Found:
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
     namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
     services: Names | None = None  # of which a Pod is an endpoint, ready or not; None: not known
+    replicas: Sequence[set[ObjectRef]] = ()  # of the same thing, by Service; see Replica
+    short_replica: str = ""  # one that lacks Pods, by what was read last
     read_at: datetime = NO_CUTOFF  # by the API server's clock
 
     @property
@@ -1847,6 +1855,17 @@ class Scan:
     workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
     cron_jobs: set[str] = field(default_factory=set)  # UIDs, for a question: it asks no others
     odd_pods: list[PodState] = field(default_factory=list)  # that cannot be read
+    replicas: list[Replica] = field(default_factory=list)  # see may_be_replica
+
+
+class Replica(NamedTuple):
+    """What tells whether two workloads are replicas of one thing, such as a database of which each
+    member is a StatefulSet: their kind, their containers, and a Service that selects both."""
+
+    ref: ObjectRef
+    containers: frozenset[str]  # see container_texts
+    labels: Labels  # of its Pods
+    is_short: bool  # whether it has fewer Pods than it wants
 
 
 class Skip(NamedTuple):
@@ -3182,6 +3201,22 @@ class Cluster:
             return None
         return services
 
+    def selectors(self, namespaces: Names) -> dict[str, list[Labels]] | None:
+        """Return the different selectors of Services by namespace, of each the first hundred; None
+        if that is forbidden."""
+        found: dict[str, list[Labels]] = defaultdict(list)
+        try:
+            for service in self.items(CORE, "services", namespaces, or_forbidden=True):
+                own = found[service["metadata"]["namespace"]]
+                selector = nested(service, "spec.selector")
+                if selector and len(own) < 100 and selector not in own:
+                    own.append(selector)
+        except ApiError as error:
+            if error.reply not in FORBIDDEN:
+                raise
+            return None
+        return found
+
     def metadata_of(self, ref: ObjectRef, or_forbidden: bool = False) -> Json:
         """Return an object with its metadata alone; empty if it does not exist."""
         return self.find(path_of(ref), or_forbidden, accept=METADATA_ONLY)
@@ -4388,11 +4423,52 @@ def compare_all(
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
         return dry_runs.ask(found, number=1)
 
+    losing = [found for found in answers if lacks_sidecar(found, answers[found])]
     for number, (found, second) in enumerate(in_parallel(differing, ask_once_more), 1):
         compared[found.ref] = compare(found, compared[found.ref].today, options, second)
+        if found not in losing and lacks_sidecar(found, second):
+            losing.append(found)
         progress.show(f"Comparing again: {number} of {len(differing)} workloads")
     progress.show("")
+    if not options.allow_removal:
+        later = ask_one_by_one(dry_runs, losing)
+        for found, (third, fourth) in later.items():
+            today = with_changes(third, last_changes)
+            compared[found.ref] = compare(found, today, options, fourth)
+        if later:
+            text = "the injector did not answer %d of %d dry runs at once"
+            log.warning(text, len(later), len(everything))
     return compared
+
+
+def lacks_sidecar(found: Found, today: Today) -> bool:
+    """Return whether an answer lacks a sidecar that running Pods have."""
+    names = {sidecar.name for sidecar in found.sidecars}
+    return bool(today.view) and not names <= plain_names(today.containers)
+
+
+LOST_IN_A_ROW = 16  # answers, after which an injector is taken to be down
+
+
+def ask_one_by_one(dry_runs: DryRuns, losing: Iterable[Found]) -> dict[Found, tuple[Today, Today]]:
+    """Ask about workloads whose answer lacked a sidecar once more, one at a time, and return two
+    answers of those that have it by now.
+
+    A slow injector with failurePolicy Ignore lets some Pods through if many come at once.
+    """
+    thirds = {}
+    in_a_row = 0
+    for found in dry_runs.in_turns(losing):
+        third = dry_runs.ask(found, number=2)
+        in_a_row += 1
+        if third.view and not lacks_sidecar(found, third):
+            thirds[found] = third
+            in_a_row = 0
+        if in_a_row >= LOST_IN_A_ROW:
+            break
+    if thirds:
+        time.sleep(ANSWERS_APART)
+    return {found: (third, dry_runs.ask(found, number=3)) for found, third in thirds.items()}
 
 
 def known_today(found: Found, first: Today, second: Today, options: Options) -> Today:
@@ -5136,6 +5212,22 @@ def degraded(draft: Replacement) -> str:
 
 
 @rule(before_each_pod=False, place=9)
+def replica_not_ready(draft: Replacement, planned: Replacement | None) -> str:
+    """Another workload behind the same Service, with the same containers, lacks Pods."""
+    # Of a database whose members are StatefulSets, a second one would be away. One that keeps Pods
+    # while it is replaced may go, and so may one that has none that is ready: nothing is taken.
+    found = draft.found
+    is_careful = draft.ref.kind == "StatefulSet" or draft.downtime
+    ready = {pod.name for pod in found.pods if pod.is_ready}
+    if not (found.short_replica and is_careful and ready) or is_repair(draft, planned):
+        return ""
+    if draft.method is not Method.RESTART and not ready.issuperset(draft.old_pods):
+        return ""  # unready Pods come first; see PodByPod.obstacle
+    text = f"{found.short_replica}, and is a replica behind the same Service"
+    return f"{text}; repair it first, or run `kubectl rollout restart`"
+
+
+@rule(before_each_pod=False, place=9)
 def unhealthy(draft: Replacement, options: Options) -> str:
     """Unhealthy, with `--skip-unhealthy`."""
     if options.skip_unhealthy and draft.problem and not draft.lost:
@@ -5479,6 +5571,61 @@ def is_same_template(planned: Found, found: Found) -> bool:
     return {pod.revision for pod in found.pods} <= {pod.revision for pod in planned.pods}
 
 
+def may_be_replica(ref: ObjectRef, obj: Json) -> bool:
+    """Return whether a workload may be a replica of another one whose turn it is to wait: it lacks
+    Pods, or may do so during its rollout."""
+    is_recreated = nested(obj, "spec.strategy.type") == "Recreate"
+    is_careful = ref.kind == "StatefulSet" or is_recreated or counts_of(ref, obj).desired == 1
+    return is_careful or bool(shortage_of(ref, obj))
+
+
+def as_replica(ref: ObjectRef, obj: Json) -> Replica:
+    """Return what tells of which workloads one is a replica."""
+    template = nested(obj, "spec.template")
+    containers = interned(container_texts(template))
+    return Replica(
+        ref, containers, nested(template, "metadata.labels"), bool(shortage_of(ref, obj))
+    )
+
+
+def replicas_of(
+    rows: Iterable[Replica], selectors: Mapping[str, Sequence[Labels]]
+) -> dict[ObjectRef, list[set[ObjectRef]]]:
+    """Return the replicas of each workload, itself included, by Service.
+
+    By selectors: a Pod that is Pending, or was never created, is in no EndpointSlice.
+    """
+    found: dict[ObjectRef, list[set[ObjectRef]]] = defaultdict(list)
+    groups = group_by(rows, lambda row: (row.ref.kind, row.ref.namespace, row.containers))
+    for (_, namespace, _), group in groups.items():
+        for selector in selectors.get(namespace, ()) if len(group) > 1 else ():
+            of_service = [row.ref for row in group if selector.items() <= row.labels.items()]
+            shared = set(of_service)
+            for ref in of_service if len(shared) > 1 else ():
+                found[ref].append(shared)
+    return found
+
+
+def short_replica(cluster: Cluster, found: Found) -> str:
+    """Return which replica of a workload lacks Pods now, with a Pod that is not ready; empty: none.
+
+    One whose latest spec its controller has not seen may have been restarted a moment ago.
+    """
+    kind = KINDS[found.ref.kind]
+    for obj in cluster.items(kind.api, kind.plural, [found.ref.namespace]):
+        ref = found.ref._replace(name=name_of(obj))
+        if ref == found.ref or not any(ref in shared for shared in found.replicas):
+            continue
+        text = shortage_of(ref, obj)
+        if text or not is_observed(obj):
+            text = text or "a rollout that has just begun"
+            for pod in not_ending(cluster.pods_of(ref, obj)):
+                if not is_ready(pod):
+                    return f"{ref} has {text}: {pod_problem(pod) or pod_and_node(pod)}"
+            return f"{ref} has {text}"
+    return ""
+
+
 def has_pending_template(found: Found) -> bool:
     """Return whether its Pods may be of an older Pod template than today's."""
     obj = found.obj
@@ -5635,6 +5782,8 @@ def read_lists(
                 if not is_included(ref.namespace, options):
                     continue
                 scan.workloads.add(ref)
+                if may_be_replica(ref, obj):
+                    scan.replicas.append(as_replica(ref, obj))
                 if options.workloads:
                     scan.listed.update(typed_names(ref))
                 scan.containers.update(container_names(obj["spec"]["template"]))
@@ -5747,7 +5896,33 @@ def read_cluster(cluster: Cluster, options: Options) -> tuple[list[Found], Scan]
             own = set().union(*(of_pods.get(pod.name, ()) for pod in found.pods))
             found = replace(found, services=sorted(own))
         workloads.append(found)
-    return workloads, scan
+    return with_replicas(cluster, workloads, scan, options), scan
+
+
+def with_replicas(
+    cluster: Cluster, workloads: Sequence[Found], scan: Scan, options: Options
+) -> list[Found]:
+    """Return the workloads with their replicas, and which of these lacks Pods."""
+    rows = scan.replicas
+    namespaces = Counter((row.ref.kind, row.ref.namespace, row.containers) for row in rows)
+    selectors: dict[str, list[Labels]] | None = {}
+    if any(count > 1 for count in namespaces.values()):
+        selectors = cluster.selectors(namespaces_to_list(options))
+    if selectors is None:  # forbidden: EndpointSlices tell, where there are any
+        services = {found.ref: found.services or () for found in workloads}
+        rows = [row._replace(labels=dict.fromkeys(services.get(row.ref, ()), "")) for row in rows]
+        selectors = defaultdict(list)
+        for ref, names in services.items():
+            selectors[ref.namespace] += [{name: ""} for name in names]
+    replicas = replicas_of(rows, selectors)
+    short = {row.ref for row in rows if row.is_short}
+    found_again = []
+    for found in workloads:
+        found = replace(found, replicas=replicas.get(found.ref, ()))
+        if any(short & shared - {found.ref} for shared in found.replicas):
+            found = replace(found, short_replica=short_replica(cluster, found))
+        found_again.append(found)
+    return found_again
 
 
 def decide_all(
@@ -6388,6 +6563,12 @@ class Work:
             namespace = self.cluster.namespace(self.ref.namespace)
             self.found = replace(self.found, namespace=namespace)
 
+    def note_replicas(self) -> None:
+        """Note whether a replica of the workload lacks Pods now."""
+        if self.found.replicas:
+            text = short_replica(self.cluster, self.found)
+            self.found = replace(self.found, short_replica=text)
+
     def decide_again(self, pods: Iterable[Json] | None = None) -> Replacement:
         """Return the decision on what was read, with the Pods that were read again.
 
@@ -6396,6 +6577,7 @@ class Work:
         """
         if pods is not None:
             self.found = replace(self.found, pods=self.live_pods(pods))
+        self.note_replicas()
         comparison = compare(self.found, self.today, self.options)
         self.decision = decide(self.found, comparison, self.options, self.planned)
         self.require_possible(self.decision)
@@ -6745,7 +6927,8 @@ class Work:
         is_stuck = any(any(stuck_containers(pod)) for pod in unready)
         if is_stuck or (unready and len(pods) - len(unready) < needed):
             text = f"{len(unready)} of {total} not ready"
-            return Outcome.INCOMPLETE, join_texts(": ", text, self.problem_of(unready[0]))
+            problem = self.problem_of(unready[0]) or pod_and_node(unready[0])
+            return Outcome.INCOMPLETE, f"{text}: {problem}"
         if len(pods) < needed:
             text = f"{progress.uncreated} of {total} not created"
             if progress.ending:
@@ -7400,6 +7583,9 @@ class PodByPod(Work):
             return "waiting for its spec update to be observed"
         may_be_taken = True
         if is_ready(pod):
+            self.note_replicas()
+            if self.found.short_replica:
+                return f"waiting for a replica: {self.found.short_replica}"
             may_be_taken = self.away() < self.limit
         elif self.is_ordered:
             lowest = nested(self.owner_obj, "spec.ordinals.start") or 0
@@ -7453,8 +7639,7 @@ class PodByPod(Work):
                 text = "a Pod to be ready"
                 if is_ready(pod) and self.min_ready:
                     text += f" for {self.min_ready}s"
-                where = f"{name_of(pod)}{node_suffix(pod)}"
-                return f"{text}: {self.problem_of(pod) or where}"
+                return f"{text}: {self.problem_of(pod) or pod_and_node(pod)}"
         if ending:
             return ending
         return f"{count_of(self.to_create or 1, 'Pod')} to be created"
@@ -7834,6 +8019,7 @@ class Task:
     planned: Replacement
     result: Result | None = None  # the latest; one that may still complete is checked again
     started: float = 0.0  # monotonic
+    held: Result | None = None  # because a replica lacked Pods when its turn came
     line: str = ""  # the latest that its worker told
     is_rechecked: bool = False
 
@@ -7865,6 +8051,8 @@ class Scheduler:
         self.waiting: deque[Task] = deque()  # the same, or late ones to check again; see drain
         self.begun: list[Task] = []  # in this order
         self.rechecks: deque[Task] = deque()
+        self.held: deque[Task] = deque()  # that wait until a replica has all its Pods
+        self.has_ended = False  # whether one did that was not held, so that these may go on
         self.announced = ""  # why nothing else starts
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # No SimpleQueue: its get() may wait forever if a signal comes just before the timeout.
@@ -7897,6 +8085,7 @@ class Scheduler:
             late, self.rechecks = self.rechecks, deque()
             self.drain(late)
             self.rechecks += late  # left after the second signal
+            self.release_held()
             self.waiting = self.planned
             is_over = not self.has_next()
         why_closed = self.rollouts.gate.why_closed
@@ -7910,6 +8099,16 @@ class Scheduler:
             self.report.finish(self.last_result(task))
         for _ in range(self.workers):
             self.tasks.put(None)
+
+    def release_held(self) -> None:
+        """Plan again what waited for a replica, or if nothing has changed, report that it did."""
+        held, self.held = self.held, deque()
+        if self.has_ended:
+            self.planned += held
+        else:
+            for task in held:
+                self.report.finish(task.held or self.last_result(task))
+        self.has_ended = False
 
     def drain(self, tasks: deque[Task]) -> None:
         """Carry out tasks until none is left, or none may start and none is in progress."""
@@ -8038,7 +8237,13 @@ class Scheduler:
             return
         ref = task.planned.ref
         del self.in_progress[ref]
+        if result.code == "replica_not_ready":
+            task.held = result
+            self.held.append(task)
+            self.begun.remove(task)
+            return
         task.is_rechecked = bool(task.result)
+        self.has_ended |= not (task.is_rechecked and result.may_complete)
         task.result = result
         if result.cause:
             self.note_cause(result.cause, ref.namespace)

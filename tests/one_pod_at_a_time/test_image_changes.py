@@ -417,7 +417,7 @@ def test_a_missing_pod_is_waited_for(tool, since):
     result, cluster = change_all(tool, ["starts"], unready={0}, missing=1)
     assert images(cluster) == {"web-0": NEW}  # it was not ready anyway
     assert result.outcome.name == "INCOMPLETE"
-    assert result.message == "1 of 2 Pods not ready"
+    assert result.message == "1 of 2 Pods not ready: web-0"
 
 
 def test_a_crash_loop_of_the_old_container_says_nothing_about_the_new_image(tool):

@@ -293,8 +293,8 @@ AWAY = RuntimeError("the API server is away")
         ({5: [ready_pod(1, lastState=ENDED)]}, "failed", "Error (exit code 2)"),
         ({1: [ready_pod(1)]}, "failed", "web-0: container app restarted: unknown"),
         ({5: [NATIVE]}, "failed", "web-0: container istio-proxy restarted: unknown"),
-        ({5: UNREADY}, "incomplete", "1 of 1 Pod not ready"),
-        ({40: UNREADY}, "incomplete", "1 of 1 Pod not ready"),  # at the end
+        ({5: UNREADY}, "incomplete", "1 of 1 Pod not ready: web-0"),
+        ({40: UNREADY}, "incomplete", "1 of 1 Pod not ready: web-0"),  # at the end
         ({5: UNREADY, 9: [ready_pod()]}, "succeeded", ""),
         ({5: UNREADY, 9: [ready_pod()], 20: UNREADY, 24: [ready_pod()]}, "succeeded", ""),
         ({5: [], 30: [ready_pod(name="web-1")]}, "succeeded", ""),  # moved to another node

@@ -51,7 +51,7 @@ def test_the_audits_roles_suffice_for_it(guarded, run):
     ended = run(kubeconfig, *arguments("audit.yaml"))
     assert ended.code == 1
     verdicts = sorted(r["verdict"] for r in ended.of("drift"))
-    assert verdicts == ["drifted"] * 3
+    assert verdicts == ["drifted"] * 4
 
 
 def test_each_rule_has_a_comment_on_why():
@@ -76,6 +76,13 @@ def guarded(tool, cluster):
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         cluster.create("shop", workload(kind, kind.lower()))
     cluster.create("shop", service("deployment"))
+    for name in ("member", "member-without-pods"):  # replicas: only a Service tells
+        member = workload("StatefulSet", name)
+        member["spec"]["template"]["metadata"]["labels"]["part-of"] = "store"
+        if name != "member":
+            member["spec"]["template"]["spec"]["serviceAccountName"] = "gone"
+        cluster.create("shop", member)
+    cluster.create("shop", service("store", **{"part-of": "store"}))
     spec = pod_spec(serviceAccountName="gone")
     cluster.create("shop", workload("StatefulSet", "broken", spec))
     cluster.wait_for(
@@ -125,7 +132,7 @@ PLANNED = [("daemonset", "no_service"), ("deployment", "serving"), ("statefulset
 EVERYTHING = {
     "plan": PLANNED,
     "broken": True,
-    "drift": ["drifted"] * 3,
+    "drift": ["drifted"] * 4,
     "question": 1,  # the answer is no
     "rollout": {"succeeded": 3},
 }
@@ -191,7 +198,13 @@ def allowed(cluster: EmbeddedCluster, rules: list[dict]) -> set[str]:
 
 def test_everything_else_is_forbidden(cluster):
     workloads = ("deployments", "statefulsets", "daemonsets")
-    plan = {"list pods", "get replicasets", "list endpointslices", "get namespaces"}
+    plan = {
+        "list pods",
+        "get replicasets",
+        "list endpointslices",
+        "list services",
+        "get namespaces",
+    }
     plan |= {f"{verb} {resource}" for verb in ("get", "list") for resource in workloads}
     assert allowed(cluster, rules_of(*PLAN)) == plan
     rollout = plan | {f"{verb} {resource}" for verb in ("patch", "watch") for resource in workloads}

@@ -1560,8 +1560,8 @@ MUTATIONS = (
     Mutation(
         "census: Pods without a known owner are up to date",
         "census",
-        '            yield PodState(pod, found.ref, code="unknown" if is_old else "")\n',
-        "            yield PodState(pod, found.ref)\n",
+        '            code = LOST if gone else "unknown" if is_old else ""\n',
+        '            code = LOST if gone else ""\n',
     ),
     # Services
     Mutation(
@@ -1726,7 +1726,7 @@ MUTATIONS = (
     Mutation(
         "lost: what came since the plan is not",
         "what_is_lost",
-        "        if planned and before is not None and pod.uid not in before:\n",
+        "        if planned and is_new and not (is_pending and pod.revision not in revisions):\n",
         "        if False:\n",
     ),
     Mutation(
@@ -1750,8 +1750,8 @@ MUTATIONS = (
     Mutation(
         "lost: what another injector put in is not",
         "what_is_lost lost_sidecars",
-        "    if stated and own:\n",
-        "    if False:\n",
+        "    must |= injected_by_others(found, options)\n",
+        "",
     ),
     Mutation(
         "lost: a team may not turn injection off",
@@ -1762,7 +1762,7 @@ MUTATIONS = (
     Mutation(
         "lost: a release while the injector is down is the choice of its team",
         "lost_sidecars what_is_lost",
-        "        if is_same_template(decision.found, found) and not is_known:\n            return False\n        for other in self.decided.values():\n            gets",
+        "        if not is_known or lost & plain_names(today.containers):\n            return False\n        for other in self.decided.values():\n            gets",
         "        return True\n        for other in self.decided.values():\n            gets",
     ),
     Mutation(
@@ -1884,6 +1884,55 @@ MUTATIONS = (
         "partitions",
         "@rule(before_each_pod=False)\ndef below_partition",
         "@rule(before_each_pod=False, counts_as_applied=True)\ndef below_partition",
+    ),
+    # Replicas
+    Mutation(
+        "replicas: a second one is begun",
+        "replicas",
+        '    is_careful = draft.ref.kind == "StatefulSet" or draft.downtime\n',
+        "    is_careful = False\n",
+    ),
+    Mutation(
+        "replicas: two that are down wait for each other",
+        "replicas",
+        "    if not (found.short_replica and is_careful and ready) or is_repair(draft, planned):\n",
+        "    if not (found.short_replica and is_careful) or is_repair(draft, planned):\n",
+    ),
+    Mutation(
+        "replicas: whatever its containers",
+        "replicas",
+        "    groups = group_by(rows, lambda row: (row.ref.kind, row.ref.namespace, row.containers))\n",
+        "    groups = group_by(rows, lambda row: (row.ref.kind, row.ref.namespace, 0))\n",
+    ),
+    Mutation(
+        "replicas: a worker does not look again",
+        "replicas",
+        "        if self.found.replicas:\n            text = short_replica",
+        "        if False:\n            text = short_replica",
+    ),
+    Mutation(
+        "replicas: an eviction does not look again",
+        "replicas",
+        "            self.note_replicas()\n            if self.found.short_replica:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "replicas: without permission, nothing tells",
+        "replicas",
+        "    if selectors is None:  # forbidden: EndpointSlices tell, where there are any\n",
+        "    if selectors is None:\n        selectors = {}\n    if False:\n",
+    ),
+    Mutation(
+        "overload: what loses its sidecar is not asked again",
+        "replicas",
+        "    if not options.allow_removal:\n        later",
+        "    if False:\n        later",
+    ),
+    Mutation(
+        "overload: an injector that is down is asked for each",
+        "replicas",
+        "        if in_a_row >= LOST_IN_A_ROW:\n",
+        "        if False:\n",
     ),
 )
 

@@ -160,7 +160,7 @@ class Controllers:
             {
                 "addresses": [pod["status"]["podIP"]],
                 "conditions": {
-                    "ready": is_ready(pod),
+                    "ready": is_ready(pod) or bool(service["spec"].get("publishNotReadyAddresses")),
                     "serving": is_ready({**pod, "metadata": {}}),
                     "terminating": is_terminating(pod),
                 },
