@@ -1677,7 +1677,7 @@ class Found:
     stored: bytes | None = None  # the object; None: not read, empty: it does not exist
     namespace: Json = field(default_factory=lambda: NOTHING)  # with its metadata, if it is needed
     services: Names | None = None  # of which a Pod is an endpoint, ready or not; None: not known
-    replicas: Sequence[set[ObjectRef]] = ()  # of the same thing, by Service; see Replica
+    replicas: Sequence[frozenset[ObjectRef]] = ()  # of the same thing, by Service; see Replica
     short_replica: str = ""  # one that lacks Pods, by what was read last
     read_at: datetime = NO_CUTOFF  # by the API server's clock
 
@@ -1865,7 +1865,7 @@ class Replica(NamedTuple):
     ref: ObjectRef
     containers: frozenset[str]  # see container_texts
     labels: Labels  # of its Pods
-    is_short: bool  # whether it has fewer Pods than it wants
+    shortage: str  # see shortage_of; empty: it has all its Pods
 
 
 class Skip(NamedTuple):
@@ -5217,9 +5217,8 @@ def replica_not_ready(draft: Replacement, planned: Replacement | None) -> str:
     # Of a database whose members are StatefulSets, a second one would be away. One that keeps Pods
     # while it is replaced may go, and so may one that has none that is ready: nothing is taken.
     found = draft.found
-    is_careful = draft.ref.kind == "StatefulSet" or draft.downtime
     ready = {pod.name for pod in found.pods if pod.is_ready}
-    if not (found.short_replica and is_careful and ready) or is_repair(draft, planned):
+    if not (found.short_replica and is_careful(draft) and ready) or is_repair(draft, planned):
         return ""
     if draft.method is not Method.RESTART and not ready.issuperset(draft.old_pods):
         return ""  # unready Pods come first; see PodByPod.obstacle
@@ -5571,37 +5570,43 @@ def is_same_template(planned: Found, found: Found) -> bool:
     return {pod.revision for pod in found.pods} <= {pod.revision for pod in planned.pods}
 
 
+def is_careful(draft: Replacement) -> bool:
+    """Return whether a workload waits for its replicas: it may have no Pods for a while."""
+    return draft.ref.kind == "StatefulSet" or draft.downtime
+
+
 def may_be_replica(ref: ObjectRef, obj: Json) -> bool:
     """Return whether a workload may be a replica of another one whose turn it is to wait: it lacks
     Pods, or may do so during its rollout."""
     is_recreated = nested(obj, "spec.strategy.type") == "Recreate"
-    is_careful = ref.kind == "StatefulSet" or is_recreated or counts_of(ref, obj).desired == 1
-    return is_careful or bool(shortage_of(ref, obj))
+    is_alone = is_recreated or counts_of(ref, obj).desired == 1
+    return ref.kind == "StatefulSet" or is_alone or bool(shortage_of(ref, obj))
 
 
 def as_replica(ref: ObjectRef, obj: Json) -> Replica:
     """Return what tells of which workloads one is a replica."""
     template = nested(obj, "spec.template")
     containers = interned(container_texts(template))
-    return Replica(
-        ref, containers, nested(template, "metadata.labels"), bool(shortage_of(ref, obj))
-    )
+    labels = nested(template, "metadata.labels")
+    return Replica(ref, containers, labels, shortage_of(ref, obj))
 
 
 def replicas_of(
     rows: Iterable[Replica], selectors: Mapping[str, Sequence[Labels]]
-) -> dict[ObjectRef, list[set[ObjectRef]]]:
+) -> dict[ObjectRef, list[frozenset[ObjectRef]]]:
     """Return the replicas of each workload, itself included, by Service.
 
     By selectors: a Pod that is Pending, or was never created, is in no EndpointSlice.
     """
-    found: dict[ObjectRef, list[set[ObjectRef]]] = defaultdict(list)
+    found: dict[ObjectRef, list[frozenset[ObjectRef]]] = defaultdict(list)
     groups = group_by(rows, lambda row: (row.ref.kind, row.ref.namespace, row.containers))
     for (_, namespace, _), group in groups.items():
+        shared_by = set()  # once, whatever the number of Services
         for selector in selectors.get(namespace, ()) if len(group) > 1 else ():
             of_service = [row.ref for row in group if selector.items() <= row.labels.items()]
-            shared = set(of_service)
-            for ref in of_service if len(shared) > 1 else ():
+            shared_by.add(frozenset(of_service))
+        for shared in shared_by:
+            for ref in shared if len(shared) > 1 else ():
                 found[ref].append(shared)
     return found
 
@@ -5915,13 +5920,22 @@ def with_replicas(
         for ref, names in services.items():
             selectors[ref.namespace] += [{name: ""} for name in names]
     replicas = replicas_of(rows, selectors)
-    short = {row.ref for row in rows if row.is_short}
+    short = {row.ref: row.shortage for row in rows if row.shortage}
+    unready = {found.ref: pod for found in workloads for pod in found.pods if not pod.is_ready}
+    lacking: dict[frozenset[ObjectRef], list[ObjectRef]] = {}  # two of each: one may be itself
     found_again = []
     for found in workloads:
-        found = replace(found, replicas=replicas.get(found.ref, ()))
-        if any(short & shared - {found.ref} for shared in found.replicas):
-            found = replace(found, short_replica=short_replica(cluster, found))
-        found_again.append(found)
+        text = ""
+        shared_by = replicas.get(found.ref, ())
+        for shared in shared_by:
+            if shared not in lacking:
+                lacking[shared] = [*itertools.islice(filter(short.get, sorted(shared)), 2)]
+            for ref in lacking[shared]:
+                if ref != found.ref and not text:
+                    pod = unready.get(ref)
+                    problem = join_texts(": ", pod.name, pod.problem) if pod else ""
+                    text = f"{ref} has {join_texts(': ', short[ref], problem)}"
+        found_again.append(replace(found, replicas=shared_by, short_replica=text))
     return found_again
 
 
@@ -6565,7 +6579,7 @@ class Work:
 
     def note_replicas(self) -> None:
         """Note whether a replica of the workload lacks Pods now."""
-        if self.found.replicas:
+        if self.found.replicas and is_careful(self.planned):
             text = short_replica(self.cluster, self.found)
             self.found = replace(self.found, short_replica=text)
 
@@ -7584,7 +7598,7 @@ class PodByPod(Work):
         may_be_taken = True
         if is_ready(pod):
             self.note_replicas()
-            if self.found.short_replica:
+            if self.found.short_replica and name_of(pod) not in self.decision.lost:
                 return f"waiting for a replica: {self.found.short_replica}"
             may_be_taken = self.away() < self.limit
         elif self.is_ordered:

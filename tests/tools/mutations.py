@@ -1889,14 +1889,14 @@ MUTATIONS = (
     Mutation(
         "replicas: a second one is begun",
         "replicas",
-        '    is_careful = draft.ref.kind == "StatefulSet" or draft.downtime\n',
-        "    is_careful = False\n",
+        '    return draft.ref.kind == "StatefulSet" or draft.downtime\n',
+        "    return False\n",
     ),
     Mutation(
         "replicas: two that are down wait for each other",
         "replicas",
-        "    if not (found.short_replica and is_careful and ready) or is_repair(draft, planned):\n",
-        "    if not (found.short_replica and is_careful) or is_repair(draft, planned):\n",
+        "    if not (found.short_replica and is_careful(draft) and ready) or is_repair(draft, planned):\n",
+        "    if not (found.short_replica and is_careful(draft)) or is_repair(draft, planned):\n",
     ),
     Mutation(
         "replicas: whatever its containers",
@@ -1907,13 +1907,13 @@ MUTATIONS = (
     Mutation(
         "replicas: a worker does not look again",
         "replicas",
-        "        if self.found.replicas:\n            text = short_replica",
+        "        if self.found.replicas and is_careful(self.planned):\n            text = short_replica",
         "        if False:\n            text = short_replica",
     ),
     Mutation(
         "replicas: an eviction does not look again",
         "replicas",
-        "            self.note_replicas()\n            if self.found.short_replica:\n",
+        "            self.note_replicas()\n            if self.found.short_replica and name_of(pod) not in self.decision.lost:\n",
         "            if False:\n",
     ),
     Mutation(
