@@ -3864,7 +3864,8 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
     seen: set[int] = set()  # hashes of UIDs, which take a quarter of their memory
     for pod in pods:
         try:
-            namespace, digest = pod["metadata"]["namespace"], hash(name_of(pod) + uid_of(pod))
+            namespace = pod["metadata"]["namespace"]
+            digest = hash(namespace + name_of(pod) + uid_of(pod))
         except (KeyError, TypeError, AttributeError) as error:
             text = f"unexpected response: not a Pod: {json.dumps(pod)[:80]}: {error!r}"
             raise ApiError(Reply.UNUSABLE, text) from None
