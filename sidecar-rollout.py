@@ -1855,7 +1855,7 @@ class Scan:
     workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
     cron_jobs: set[str] = field(default_factory=set)  # UIDs, for a question: it asks no others
     odd_pods: list[PodState] = field(default_factory=list)  # that cannot be read
-    replicas: list[Replica] = field(default_factory=list)  # see may_be_replica
+    replicas: list[Replica] = field(default_factory=list)  # of the listed workloads
 
 
 class Replica(NamedTuple):
@@ -3202,14 +3202,14 @@ class Cluster:
         return services
 
     def selectors(self, namespaces: Names) -> dict[str, list[Labels]] | None:
-        """Return the different selectors of Services by namespace, of each the first hundred; None
-        if that is forbidden."""
+        """Return the different selectors of Services by namespace, of each the first thousand;
+        None if that is forbidden."""
         found: dict[str, list[Labels]] = defaultdict(list)
         try:
             for service in self.items(CORE, "services", namespaces, or_forbidden=True):
                 own = found[service["metadata"]["namespace"]]
                 selector = nested(service, "spec.selector")
-                if selector and len(own) < 100 and selector not in own:
+                if selector and len(own) < 1000 and selector not in own:
                     own.append(selector)
         except ApiError as error:
             if error.reply not in FORBIDDEN:
@@ -4433,6 +4433,8 @@ def compare_all(
     progress.show("")
     if not options.allow_removal:
         later = ask_one_by_one(dry_runs, losing)
+        configs = {config for third, _ in later.values() for config in third.configs}
+        last_changes |= dict(in_parallel(configs - last_changes.keys(), cluster.config_change))
         for found, (third, fourth) in later.items():
             today = with_changes(third, last_changes)
             compared[found.ref] = compare(found, today, options, fourth)
@@ -4449,6 +4451,7 @@ def lacks_sidecar(found: Found, today: Today) -> bool:
 
 
 LOST_IN_A_ROW = 16  # answers, after which an injector is taken to be down
+ONE_BY_ONE_FOR = 60.0  # seconds: it may be slow
 
 
 def ask_one_by_one(dry_runs: DryRuns, losing: Iterable[Found]) -> dict[Found, tuple[Today, Today]]:
@@ -4459,13 +4462,14 @@ def ask_one_by_one(dry_runs: DryRuns, losing: Iterable[Found]) -> dict[Found, tu
     """
     thirds = {}
     in_a_row = 0
+    deadline = time.monotonic() + ONE_BY_ONE_FOR
     for found in dry_runs.in_turns(losing):
         third = dry_runs.ask(found, number=2)
         in_a_row += 1
         if third.view and not lacks_sidecar(found, third):
             thirds[found] = third
             in_a_row = 0
-        if in_a_row >= LOST_IN_A_ROW:
+        if in_a_row >= LOST_IN_A_ROW or time.monotonic() > deadline:
             break
     if thirds:
         time.sleep(ANSWERS_APART)
@@ -5576,14 +5580,6 @@ def is_careful(draft: Replacement) -> bool:
     return draft.ref.kind == "StatefulSet" or draft.downtime
 
 
-def may_be_replica(ref: ObjectRef, obj: Json) -> bool:
-    """Return whether a workload may be a replica of another one whose turn it is to wait: it lacks
-    Pods, or may do so during its rollout."""
-    is_recreated = nested(obj, "spec.strategy.type") == "Recreate"
-    is_alone = is_recreated or counts_of(ref, obj).desired == 1
-    return ref.kind == "StatefulSet" or is_alone or bool(shortage_of(ref, obj))
-
-
 def as_replica(ref: ObjectRef, obj: Json) -> Replica:
     """Return what tells of which workloads one is a replica."""
     template = nested(obj, "spec.template")
@@ -5612,23 +5608,32 @@ def replicas_of(
     return found
 
 
+MOST_REPLICAS = 20  # whose Pods are looked at; of others, the status tells
+
+
 def short_replica(cluster: Cluster, found: Found) -> str:
     """Return which replica of a workload lacks Pods now, with a Pod that is not ready; empty: none.
 
     One whose latest spec its controller has not seen may have been restarted a moment ago.
     """
     kind = KINDS[found.ref.kind]
+    asked = 0
     for obj in cluster.items(kind.api, kind.plural, [found.ref.namespace]):
         ref = found.ref._replace(name=name_of(obj))
         if ref == found.ref or not any(ref in shared for shared in found.replicas):
             continue
-        text = shortage_of(ref, obj)
-        if text or not is_observed(obj):
-            text = text or "a rollout that has just begun"
-            for pod in not_ending(cluster.pods_of(ref, obj)):
-                if not is_ready(pod):
-                    return f"{ref} has {text}: {pod_problem(pod) or pod_and_node(pod)}"
-            return f"{ref} has {text}"
+        text, unready = shortage_of(ref, obj), []
+        if text or asked < MOST_REPLICAS:
+            asked += 1
+            pods = cluster.pods_of(ref, obj)
+            unready = [pod for pod in pods if is_ending(pod) or not is_ready(pod)]
+            if not text and len(pods) - len(unready) < counts_of(ref, obj).desired:
+                text = "Pods that are not ready"  # one that terminates may count as available
+        if not (text or is_observed(obj)):
+            text = "a rollout that has just begun"
+        if text:
+            problem = pod_problem(unready[0]) or pod_and_node(unready[0]) if unready else ""
+            return f"{ref} has {join_texts(': ', text, problem)}"
     return ""
 
 
@@ -5788,8 +5793,7 @@ def read_lists(
                 if not is_included(ref.namespace, options):
                     continue
                 scan.workloads.add(ref)
-                if may_be_replica(ref, obj):
-                    scan.replicas.append(as_replica(ref, obj))
+                scan.replicas.append(as_replica(ref, obj))
                 if options.workloads:
                     scan.listed.update(typed_names(ref))
                 scan.containers.update(container_names(obj["spec"]["template"]))
@@ -8171,7 +8175,11 @@ class Scheduler:
         busy: set[tuple[str, str]] = set()
         for task in (*self.in_progress.values(), *late):  # these go on in the cluster
             busy.update(services_of(task.planned))
+        going = {*self.in_progress, *(task.planned.ref for task in late)}
         for task in self.waiting:
+            shared_by = task.planned.found.replicas if is_careful(task.planned) else ()
+            if not task.result and any(map(going.intersection, shared_by)):
+                continue
             is_free = busy.isdisjoint(services_of(task.planned)) and not self.why_held(task)
             if task.result or is_free:
                 return task
@@ -8199,7 +8207,7 @@ class Scheduler:
         if namespace in named:
             return
         named[namespace] = cause.reason
-        tasks = (*self.planned, *self.in_progress.values())
+        tasks = (*self.planned, *self.held, *self.in_progress.values())
         has_others = any(task.planned.ref.namespace != namespace for task in tasks)
         if cause.code == "stopped" or len(named) > 1 or not has_others:
             self.signals.stop(Stop("; ".join(named.values()), "stopped"))

@@ -96,7 +96,7 @@ REASONS = {
     ),
     "rejected": "new Pods cannot be created: .+",
     "replica_not_ready": (
-        rf"\S+ \S+ has ({N} of {N} available|a rollout that has just begun)(: .+)?, and is a replica "
+        rf"\S+ \S+ has ({N} of {N} available|Pods that are not ready|a rollout that has just begun)(: .+)?, and is a replica "
         "behind the same Service; repair it first, or run `kubectl rollout restart`"
     ),
     "restart_policy": "restartPolicy is not Always; replace it with the tools of its controller",

@@ -240,3 +240,41 @@ def test_of_an_injector_that_is_down_sixteen_are_asked(cluster, run):
     ended = run(cluster, DRIFTED)
     assert (ended.planned, asked) == ([], [20 + 20 + 16])
     assert "at once" not in ended.stderr
+
+
+def test_what_is_asked_again_may_have_another_configuration(cluster, run):
+    """Its first answer had no sidecar, and so no ConfigMap."""
+    cluster.injector.container |= {"envFrom": [{"configMapRef": {"name": "mesh"}}]}
+    cluster.create("shop", {"kind": "ConfigMap", "metadata": {"name": "mesh"}})
+    cluster.create("shop", workload("Deployment", "web"))
+    make_old(cluster)
+    upgrade(cluster)
+    lose(cluster, 2)
+    ended = run(cluster, DRIFTED, "--include-config")
+    assert (ended.code, ended.planned) == (0, ["shop/web"])
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
+def test_one_that_may_stop_all_its_pods_at_once_is_a_replica_too(cluster, run, kind):
+    field = "strategy" if kind == "Deployment" else "updateStrategy"
+    rolling = {"maxUnavailable": "100%", "maxSurge": 0}
+    fields = {field: {"type": "RollingUpdate", "rollingUpdate": rolling}}
+    if kind == "Deployment":
+        fields["replicas"] = 2
+    store(cluster, "store-1", "store-2", kind=kind, **fields)
+    never_ready(cluster, "store-1")
+    ended = run(cluster, *GO, "--include-daemonset", "--max-failures=9")
+    if len(cluster.pods("shop")) > 2:  # a DaemonSet of one node has no downtime
+        assert ended.outcomes == {"shop/store-1": "timed_out", "shop/store-2": "skipped"}
+    assert "shop/store-1" in ended.outcomes
+
+
+def test_a_pod_that_terminates_is_missing(cluster, run):
+    """Although its controller counts it as available while it is ready."""
+    store(cluster, "store-1", "store-2")
+    cluster.kubelet.gone_after = 30
+    (found,) = cluster.pods("shop", "store-1")
+    cluster.delete("Pod", "shop", found["metadata"]["name"])
+    ended = run(cluster, *GO, "statefulset/store-2")
+    assert ended.outcomes.get("shop/store-2", "skipped") == "skipped"
+    assert skipped(ended).get("store-2", CODE) == CODE
