@@ -1931,7 +1931,7 @@ MUTATIONS = (
     Mutation(
         "overload: an injector that is down is asked for each",
         "replicas",
-        "        if in_a_row >= LOST_IN_A_ROW:\n",
+        "        if in_a_row >= LOST_IN_A_ROW or time.monotonic() > deadline:\n",
         "        if False:\n",
     ),
 )
