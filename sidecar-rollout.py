@@ -1746,12 +1746,6 @@ class Comparison:
         return self.verdict in (Verdict.DRIFTED, Verdict.MISSING)
 
     @property
-    def removed(self) -> list[str]:
-        """Return the names of the containers that new Pods would not have."""
-        whole = [difference for difference in self.differences if difference.is_container]
-        return [difference.path[0] for difference in whole if not difference.expected]
-
-    @property
     def added(self) -> list[str]:
         """Return the names of the sidecars that new Pods would get in addition."""
         whole = [difference for difference in self.differences if difference.is_container]
@@ -4189,8 +4183,7 @@ def without_values(difference: Difference) -> Difference:
 
 def stated_containers(obj: Json) -> set[str]:
     """Return the names of the containers that the Pod template of a workload states itself."""
-    template = nested(obj, "spec.template")
-    return set(injected_names(template)) if "spec" in template else set()
+    return plain_names(stated_texts(obj))
 
 
 def injected_view(pod: Json, names: Names) -> bytes:
@@ -4817,9 +4810,10 @@ def draft_of(
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
     is_serving = found.services is None or bool(found.services)
-    must = must_of(planned.found if planned else found, comparison.today, options)
-    if planned and planned.comparison.today.view:  # else only this answer tells
+    if planned and planned.comparison.today.view:
         must = planned.must
+    else:  # only this answer tells
+        must = must_of(planned.found if planned else found, comparison.today, options)
     state = State.SERVING if is_serving else State.NO_SERVICE
     return Replacement(
         found,
@@ -5064,7 +5058,7 @@ def would_differ(draft: Replacement, options: Options) -> str:
     today = draft.comparison.today
     if not (options.is_question and today.view):
         return ""
-    lost = named_of(lost_by(draft, today.containers, options), options)
+    lost = sorted(named_texts(lost_by(draft, today.containers, options), options.sidecars))
     if lost:
         return f"new Pods would not have {join_words(lost)}"
     return today.unexpected and f"new Pods would have {today.unexpected}"
@@ -5134,7 +5128,8 @@ def losing_sidecar(draft: Replacement, planned: Replacement | None, options: Opt
     if not draft.found.pods:
         return ""
     # A dry run alone does not decide about what others inject: policies leave out dry runs
-    lost = named_of(lost_by(draft, comparison.today.containers, options), options)
+    missing = lost_by(draft, comparison.today.containers, options)
+    lost = sorted(named_texts(missing, options.sidecars))
     if not lost:
         return ""
     if planned:
@@ -5227,8 +5222,8 @@ def replica_not_ready(draft: Replacement, planned: Replacement | None) -> str:
         return ""
     if draft.method is not Method.RESTART and not ready.issuperset(draft.old_pods):
         return ""  # unready Pods come first; see PodByPod.obstacle
-    text = f"{found.short_replica}, and is a replica behind the same Service"
-    return f"{text}; repair it first, or run `kubectl rollout restart`"
+    hint = "repair it first, or run `kubectl rollout restart`"
+    return f"its replica {found.short_replica}; {hint}"
 
 
 @rule(before_each_pod=False, place=9)
@@ -5525,11 +5520,6 @@ def known_before(found: Found, containers: frozenset[str]) -> frozenset[str]:
         if any(text.endswith(INIT_MARK) for text in own - containers):
             known |= own
     return frozenset(known)
-
-
-def named_of(names: Iterable[str], options: Options) -> list[str]:
-    """Return those containers that the command line names, sorted."""
-    return sorted(name for name in names if matches(name, options.sidecars))
 
 
 def lost_pods(
@@ -5914,16 +5904,18 @@ def with_replicas(
 ) -> list[Found]:
     """Return the workloads with their replicas, and which of these lacks Pods."""
     rows = scan.replicas
-    namespaces = Counter((row.ref.kind, row.ref.namespace, row.containers) for row in rows)
+    alike = Counter((row.ref.kind, row.ref.namespace, row.containers) for row in rows)
     selectors: dict[str, list[Labels]] | None = {}
-    if any(count > 1 for count in namespaces.values()):
+    if any(count > 1 for count in alike.values()):
         selectors = cluster.selectors(namespaces_to_list(options))
     if selectors is None:  # forbidden: EndpointSlices tell, where there are any
         services = {found.ref: found.services or () for found in workloads}
         rows = [row._replace(labels=dict.fromkeys(services.get(row.ref, ()), "")) for row in rows]
         selectors = defaultdict(list)
-        for ref, names in services.items():
-            selectors[ref.namespace] += [{name: ""} for name in names]
+        for namespace, name in {
+            (ref.namespace, name) for ref in services for name in services[ref]
+        }:
+            selectors[namespace].append({name: ""})
     replicas = replicas_of(rows, selectors)
     short = {row.ref: row.shortage for row in rows if row.shortage}
     unready = {found.ref: pod for found in workloads for pod in found.pods if not pod.is_ready}
@@ -6584,7 +6576,8 @@ class Work:
 
     def note_replicas(self) -> None:
         """Note whether a replica of the workload lacks Pods now."""
-        if self.found.replicas and is_careful(self.planned):
+        is_held = bool(self.found.short_replica)  # by the plan
+        if is_held or (self.found.replicas and is_careful(self.planned)):
             text = short_replica(self.cluster, self.found)
             self.found = replace(self.found, short_replica=text)
 
@@ -9091,7 +9084,7 @@ class Report:
     def note_repair(self, state: PodState) -> None:
         """Note what the printed command must name, so that it repairs a Pod."""
         lost = set(state.lost)
-        others = lost.difference(named_of(lost, self.options))
+        others = lost - named_texts(lost, self.options.sidecars)
         if others or not lost <= plain_names(state.pod.noted):
             self.not_noted.add(state.workload)
         self.lost_names |= others

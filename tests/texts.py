@@ -96,8 +96,8 @@ REASONS = {
     ),
     "rejected": "new Pods cannot be created: .+",
     "replica_not_ready": (
-        rf"\S+ \S+ has ({N} of {N} available|Pods that are not ready|a rollout that has just begun)(: .+)?, and is a replica "
-        "behind the same Service; repair it first, or run `kubectl rollout restart`"
+        rf"its replica \S+ \S+ has ({N} of {N} available|Pods that are not ready|a rollout that has just begun)(: .+)?"
+        "; repair it first, or run `kubectl rollout restart`"
     ),
     "restart_policy": "restartPolicy is not Always; replace it with the tools of its controller",
     "restarted_meanwhile": "already restarted by another run|restarted by somebody else since the plan",

@@ -358,8 +358,8 @@ MUTATIONS = (
     Mutation(
         "comparison: sidecars are removed without --allow-removal",
         "removal",
-        "    lost = named_of(lost_by(draft, comparison.today.containers, options), options)\n",
-        "    lost = named_of(lost_by(draft, comparison.today.containers, options), options) if planned else []\n",
+        "    lost = sorted(named_texts(missing, options.sidecars))\n",
+        "    lost = sorted(named_texts(missing, options.sidecars)) if planned else []\n",
     ),
     Mutation(
         "comparison: workloads that would not get the sidecar are missing it",
@@ -718,7 +718,7 @@ MUTATIONS = (
     Mutation(
         "expected: new Pods may lose the sidecar",
         "expected",
-        "    lost = named_of(lost_by(draft, today.containers, options), options)\n    if lost:\n        return f",
+        "    lost = sorted(named_texts(lost_by(draft, today.containers, options), options.sidecars))\n    if lost:\n        return f",
         "    lost = []\n    if lost:\n        return f",
     ),
     Mutation(
@@ -1907,7 +1907,7 @@ MUTATIONS = (
     Mutation(
         "replicas: a worker does not look again",
         "replicas",
-        "        if self.found.replicas and is_careful(self.planned):\n            text = short_replica",
+        "        if is_held or (self.found.replicas and is_careful(self.planned)):\n            text = short_replica",
         "        if False:\n            text = short_replica",
     ),
     Mutation(
