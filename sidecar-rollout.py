@@ -229,6 +229,13 @@ KINDS = {
     "ReplicationController": Kind(CORE, "replicationcontrollers"),
 }
 WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)  # that are listed
+WITHOUT_PODS, CUSTOM = "without Pods", "custom resource"
+CREATES_LATER = (  # kind, group, plural, and what it is called in the answer to a question
+    ("CronJob", "batch", "cronjobs", "CronJob"),
+    ("Job", "batch", "jobs", "suspended Job"),
+    ("ReplicaSet", "apps", "replicasets", WITHOUT_PODS),  # or a Rollout of Argo, for example
+    ("ReplicationController", "", "replicationcontrollers", WITHOUT_PODS),
+)
 
 
 class Sidecar(NamedTuple):
@@ -809,6 +816,10 @@ def has_rollout(ref: ObjectRef) -> bool:
     return bool(row and row.wait)
 
 
+def is_job(ref: ObjectRef) -> bool:
+    return ref.kind == "Job" and ref.group == "batch"
+
+
 def is_listed(ref: ObjectRef) -> bool:
     """Return whether objects of its kind are listed, and so known also without Pods."""
     row = row_of(ref)
@@ -879,6 +890,28 @@ def has_ended(pod: Json) -> bool:
 def is_ending(pod: Json) -> bool:
     """Return whether a Pod has ended, or is being deleted (it may still be ready)."""
     return has_ended(pod) or bool(nested(pod, "metadata.deletionTimestamp"))
+
+
+HELD_AFTER = timedelta(minutes=10)  # beyond the grace period of nearly all Pods
+
+
+def is_held(pod: Json, now: datetime) -> bool:
+    """Return whether a Pod was deleted more than ten minutes ago: something holds it.
+
+    Its deletionTimestamp is when the grace period ends, which anybody may ask for.
+
+    >>> now = parse_time("2026-11-29T12:00:00Z")
+    >>> is_held({"metadata": {}}, now)
+    False
+    >>> metadata = {"deletionTimestamp": "2026-11-29T11:50:20Z", "deletionGracePeriodSeconds": 30}
+    >>> is_held({"metadata": metadata}, now)
+    True
+    >>> is_held({"metadata": metadata | {"deletionGracePeriodSeconds": 10}}, now)
+    False
+    """
+    end = nested(pod, "metadata.deletionTimestamp")
+    grace = timedelta(seconds=nested(pod, "metadata.deletionGracePeriodSeconds") or 0)
+    return bool(end) and parse_time(end) - grace < now - HELD_AFTER
 
 
 def not_ending(pods: Iterable[Json]) -> list[Json]:
@@ -1846,9 +1879,9 @@ class Scan:
     began: datetime = NO_CUTOFF  # by the API server's clock
     listed: set[str] = field(default_factory=set)  # with TYPE/NAME: those of all workloads
     in_plan: dict[ObjectRef, int] = field(default_factory=dict)  # of --plan, with desired Pods
-    workloads: set[ObjectRef] = field(default_factory=set)  # those that were listed
-    cron_jobs: set[str] = field(default_factory=set)  # UIDs, for a question: it asks no others
-    odd_pods: list[PodState] = field(default_factory=list)  # that cannot be read
+    # What owns Pods, or may: what it is if nobody asked about its new Pods, see Totals.not_asked
+    nouns: dict[ObjectRef, str] = field(default_factory=dict)
+    odd_pods: list[PodState] = field(default_factory=list)  # that cannot be read, or are held
     replicas: list[Replica] = field(default_factory=list)  # of the listed workloads
 
 
@@ -2792,6 +2825,7 @@ def set_up_logging(level: str, log_format: str) -> ProgressLine:
 
 JSON_TYPE = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+LIST_OF_METADATA = METADATA_ONLY.replace("Metadata;", "MetadataList;")
 PAGE = 500  # items; fewer, if they are large
 PAGE_SIZE = 16_000_000  # bytes
 # Kept to the end: a daemon thread that frees connections while Python exits ends in a traceback
@@ -3110,6 +3144,7 @@ class Cluster:
         namespaces: Names,
         selector: str | None = None,
         or_forbidden: bool = False,
+        accept: str = JSON_TYPE,
     ) -> Iterator[Json]:
         """Yield the items of a list, read in pages; no namespaces means all.
 
@@ -3120,7 +3155,9 @@ class Cluster:
         query: Json = {"limit": PAGE}
         if selector:
             query["labelSelector"] = selector
-        pages = partial(self.request, "GET", largest=2 * PAGE_SIZE, or_forbidden=or_forbidden)
+        pages = partial(
+            self.request, "GET", accept=accept, largest=2 * PAGE_SIZE, or_forbidden=or_forbidden
+        )
 
         def read(path: str, token: str) -> str:
             page = query | {"continue": token} if token else query
@@ -3760,7 +3797,8 @@ def needed_permissions(options: Options) -> list[str]:
     if options.only_drifted:
         needed.append("create pods")
     if options.is_question:
-        needed.append("list cronjobs.batch")
+        for _, group, plural, _ in CREATES_LATER:
+            needed.append(f"list {plural}.{group}" if group else f"list {plural}")
     if options.confirm and options.in_place:
         needed.append("patch pods")
     if options.confirm and options.evict:
@@ -3841,20 +3879,20 @@ def read_all_pods(
     began = cluster.now()
     namespaces = namespaces_to_list(options)
     pods = cluster.items(CORE, "pods", namespaces, options.selector, or_forbidden)
-    owners, scan = read_pods(pods, options)
-    scan.began = began
-    return owners, scan
+    return read_pods(pods, options, began)
 
 
-def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan]:
+def read_pods(
+    pods: Iterable[Json], options: Options, began: datetime = NO_CUTOFF
+) -> tuple[list[Found], Scan]:
     """Return the Pods of the selected namespaces by their owner, and what else was seen.
 
     Pods without a sidecar count if others of their workload have it, or if they are replaceable.
-    ApiError for what is no Pod; one that cannot be read is noted.
+    ApiError for what is no Pod; one that cannot be read is noted, and one that is held.
     """
     by_owner: dict[ObjectRef, list[LivePod]] = defaultdict(list)
     samples: dict[ObjectRef, Found] = {}  # of one of the Pods, if possible with a sidecar
-    scan = Scan()
+    scan = Scan(began=began)
     seen: set[int] = set()  # hashes of UIDs, which take a quarter of their memory
     for pod in pods:
         try:
@@ -3870,11 +3908,17 @@ def read_pods(pods: Iterable[Json], options: Options) -> tuple[list[Found], Scan
         scan.namespaces.add(namespace)
         try:
             scan.containers.update(container_names(pod))
-            is_over = has_ended(pod) if options.is_question else is_ending(pod)
-            if is_over or not is_included(namespace, options):
+            is_ignored = is_ending(pod) and not options.is_question
+            counts_anyway = options.fail_on_drift and is_held(pod, began)
+            if has_ended(pod) or (is_ignored and not counts_anyway):
+                continue
+            if not is_included(namespace, options):
                 continue
             live = live_pod(pod, options)
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
+            if is_ignored:
+                note_held_pod(scan, live, implied_workload(owner, pod), options)
+                continue
             scan.containers |= plain_names(live.noted)
             is_custom = "." in owner.group
             if live.sidecars or has_template(owner) or is_custom:
@@ -3904,6 +3948,14 @@ def note_odd_pod(scan: Scan, pod: Json, options: Options, error: Exception) -> N
         live = LivePod(name_of(pod), NO_CUTOFF, False, sidecars, unexpected=unexpected)
         owner = ObjectRef("", pod["metadata"]["namespace"], live.name)
         scan.odd_pods.append(PodState(live, owner, code="unknown"))
+
+
+def note_held_pod(scan: Scan, pod: LivePod, workload: ObjectRef, options: Options) -> None:
+    """Note a Pod that terminates, but may run for long, if an audit counts it."""
+    if pod.sidecars and is_named(workload, options) and not is_job(workload):
+        text = "was deleted more than 10 minutes ago, and still exists; see its finalizers and node"
+        held = pod._replace(unexpected=("terminating", text))
+        scan.odd_pods.append(PodState(held, workload, code="terminating"))
 
 
 def sidecars_of(pods: Iterable[LivePod]) -> frozenset[Sidecar]:
@@ -3966,9 +4018,25 @@ def unexpected_in(pod: Json, options: Options) -> tuple[str, str]:
     owner = controller_of(pod)
     if is_ending(pod):
         code = "terminating"
-    elif owner and owner.kind == "Job":
+    elif owner and is_job(owner):
         code = "running_to_completion"
     return code, found
+
+
+def is_expected(image: str, patterns: Names) -> bool:
+    """Return whether an image matches a pattern; one with a digest, if the pattern has an @.
+
+    A runtime runs what the digest says, whatever the tag.
+
+    >>> pinned = "registry.example/proxyv2:1.27.0@sha256:0123"
+    >>> is_expected(pinned, ["*:1.27.*"])
+    False
+    >>> is_expected(pinned, ["*:1.27.*@sha256:*"])
+    True
+    >>> is_expected("registry.example/proxyv2:1.27.0", ["*:1.27.*"])
+    True
+    """
+    return matches(image, [pattern for pattern in patterns if "@" in pattern or "@" not in image])
 
 
 def unexpected_part(pod: Json, options: Options) -> str:
@@ -3979,7 +4047,7 @@ def unexpected_part(pod: Json, options: Options) -> str:
     annotations = annotations_of(pod)
     for _, container in named_containers(pod, options.sidecars):
         image = container.get("image") or "<none>"
-        if options.expect_image and not matches(image, options.expect_image):
+        if options.expect_image and not is_expected(image, options.expect_image):
             return shorten(printable(image), 300)
         for key, _ in options.expect_annotation:
             wanted = [pair for pair in options.expect_annotation if pair[0] == key]
@@ -4270,15 +4338,19 @@ def only_images(comparison: Comparison) -> bool:
 
 
 def compare(
-    found: Found, today: Today, options: Options, second: Today | None = None
+    found: Found,
+    today: Today,
+    options: Options,
+    second: Today | None = None,
+    made_anew: Callable[[], Ignored] = frozenset,
 ) -> Comparison:
     """Return whether the Pods agree with what would be created today, whatever goes wrong.
 
-    If a second answer is given, what differs between the two is different in each new Pod.
+    If a second answer is given, see known_today.
     """
     try:
         if second:
-            today = known_today(found, today, second, options)
+            today = known_today(found, today, second, made_anew)
         if today.error:
             return Comparison(verdict_on(today.error), today)
         if not options.only_drifted:
@@ -4396,14 +4468,16 @@ def compare_all(
 ) -> dict[ObjectRef, Comparison]:
     """Return the comparisons: one dry run per workload, one read per ConfigMap or Secret.
 
-    What differs is asked again.
+    What differs is asked again. For an audit or a question all are, in another order: replicas of
+    an injector that is being upgraded take turns, and an API server keeps its connection to one.
     """
+    verb = "Asking" if options.is_question else "Comparing"
     dry_runs = DryRuns(cluster, options, everything)
     answers: dict[Found, Today] = {}
     answered_at: dict[Found, float] = {}
     for found, today in in_parallel(dry_runs.in_turns(everything), dry_runs.ask):
         answers[found], answered_at[found] = today, time.monotonic()
-        progress.show(f"Comparing: {len(answers)} of {len(everything)} workloads")
+        progress.show(f"{verb}: {len(answers)} of {len(everything)} workloads")
     progress.show("")
     configs = {config for answer in answers.values() for config in answer.configs}
     last_changes = dict(in_parallel(configs, cluster.config_change))
@@ -4411,7 +4485,13 @@ def compare_all(
     for found in everything:
         today = with_changes(answers[found], last_changes)
         compared[found.ref] = compare(found, today, options)
-    differing = [found for found in answers if compared[found.ref].differences]
+    twice = options.fail_on_drift or options.is_question
+    differing = [
+        found
+        for found in reversed(answers)
+        if compared[found.ref].differences or (twice and answers[found].view)
+    ]
+    anew = functools.cache(lambda: frozenset().union(*map(values_made_anew, everything)))
 
     def ask_once_more(found: Found) -> Today:
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
@@ -4419,10 +4499,10 @@ def compare_all(
 
     losing = [found for found in answers if lacks_sidecar(found, answers[found])]
     for number, (found, second) in enumerate(in_parallel(differing, ask_once_more), 1):
-        compared[found.ref] = compare(found, compared[found.ref].today, options, second)
+        compared[found.ref] = compare(found, compared[found.ref].today, options, second, anew)
         if found not in losing and lacks_sidecar(found, second):
             losing.append(found)
-        progress.show(f"Comparing again: {number} of {len(differing)} workloads")
+        progress.show(f"{verb} again: {number} of {len(differing)} workloads")
     progress.show("")
     if not options.allow_removal:
         later = ask_one_by_one(dry_runs, losing)
@@ -4430,7 +4510,7 @@ def compare_all(
         last_changes |= dict(in_parallel(configs - last_changes.keys(), cluster.config_change))
         for found, (third, fourth) in later.items():
             today = with_changes(third, last_changes)
-            compared[found.ref] = compare(found, today, options, fourth)
+            compared[found.ref] = compare(found, today, options, fourth, anew)
         if later:
             text = "the injector did not answer %d of %d dry runs at once"
             log.warning(text, len(later), len(everything))
@@ -4469,8 +4549,22 @@ def ask_one_by_one(dry_runs: DryRuns, losing: Iterable[Found]) -> dict[Found, tu
     return {found: (third, dry_runs.ask(found, number=3)) for found, third in thirds.items()}
 
 
-def known_today(found: Found, first: Today, second: Today, options: Options) -> Today:
-    """Return what would be created, by two answers, or why that is not known."""
+def values_made_anew(found: Found) -> Ignored:
+    """Return the paths at which two Pods of a workload have different values, or other names."""
+    views = [unpacked(view) for view in sorted({pod.view for pod in found.pods if pod.sidecars})]
+    if len(views) < 2:
+        return frozenset()
+    return ignored_paths(*views[:2])[0]
+
+
+def known_today(
+    found: Found, first: Today, second: Today, made_anew: Callable[[], Ignored]
+) -> Today:
+    """Return what would be created, by two answers, or why that is not known.
+
+    What differs between them is ignored where two Pods of the workload differ, too, or have
+    nothing. If only one has the sidecar, those of other workloads tell: see `made_anew`.
+    """
     if second.error:
         return replace(first, error=second.error)
     unexpected = first.unexpected or second.unexpected
@@ -4478,6 +4572,11 @@ def known_today(found: Found, first: Today, second: Today, options: Options) -> 
         return replace(first, unexpected=unexpected)
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
     ignored, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view), running)
+    are_several = sum(bool(pod.sidecars) for pod in found.pods) > 1
+    for path in ignored - (values_made_anew(found) if are_several else made_anew()):
+        where = path[:-1] if path[-1] == SHARED_NAMES else path
+        if any(value_at(view, where) is not None for view in running):
+            doubtful.append(path)
     if doubtful:
         places = []
         for container, *section in dict.fromkeys(map(shown_path, doubtful)):
@@ -4513,7 +4612,7 @@ def ask_as_planned(cluster: Cluster, options: Options, planned: Replacement, fou
     if changes_since(planned, today):
         time.sleep(ANSWERS_APART)
         second = ask_today(cluster, options, found, number=1, or_forbidden=False)
-        today = known_today(found, today, second, options)
+        today = known_today(found, today, second, lambda: shown.ignored)
     return replace(
         today, ignored=shown.ignored | today.ignored, config_changes=shown.config_changes
     )
@@ -4672,6 +4771,7 @@ class Rule(NamedTuple):
     known: Known
     before_each_pod: bool  # else our own writes change the answer
     counts_in_audit: bool  # whether --fail-on-drift counts such Pods
+    answer: str  # what a question knows of new ones; see answer_of
     counts_as_applied: bool  # whether a row of --plan is not to be applied then
     place: int  # in lists: what somebody must do comes first, then what an option includes
 
@@ -4684,6 +4784,7 @@ def rule(
     known: Known | None = None,
     before_each_pod: bool = True,
     counts_in_audit: bool = True,
+    answer: str = "",
     counts_as_applied: bool = False,
     place: int = LAST_PLACE,
 ) -> Callable[[RuleFunction], RuleFunction]:
@@ -4706,6 +4807,7 @@ def rule(
             level,
             before_each_pod,
             counts_in_audit,
+            answer,
             counts_as_applied,
             place,
         )
@@ -4912,7 +5014,7 @@ def not_included(found: Found, options: Options) -> str:
     return ""
 
 
-@rule()
+@rule(answer="not_asked")
 def static_pod(ref: ObjectRef) -> str:
     """A static Pod, which the kubelet of its node manages."""
     if ref.kind == "Node":
@@ -4920,15 +5022,15 @@ def static_pod(ref: ObjectRef) -> str:
     return ""
 
 
-@rule(counts_in_audit=False)
+@rule(counts_in_audit=False, answer="not_asked")
 def running_to_completion(ref: ObjectRef) -> str:
     """A Pod of a Job, which runs to completion."""
-    if ref.kind == "Job" and ref.group == "batch":
+    if is_job(ref):
         return "runs to completion"
     return ""
 
 
-@rule()
+@rule(answer="not_asked")
 def restart_policy(found: Found) -> str:
     """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
     if any(pod.may_end for pod in found.pods):
@@ -4936,7 +5038,7 @@ def restart_policy(found: Found) -> str:
     return ""
 
 
-@rule()
+@rule(answer="not_asked")
 def without_controller(ref: ObjectRef) -> str:
     """A Pod without a controller, which nobody would create again."""
     if not ref.kind:
@@ -4957,7 +5059,7 @@ def kind_not_selected(ref: ObjectRef, comparison: Comparison, options: Options) 
     return f"managed by {ref.kind_and_group}, which has no rollouts; {hint}"
 
 
-@rule(Known.EXISTS)
+@rule(Known.EXISTS, answer="no_answer")
 def gone(ref: ObjectRef, found: Found) -> str:
     """It or the controller of its Pods no longer exists, or may not be read."""
     if found.stored != b"":  # not read, or it exists
@@ -4966,7 +5068,7 @@ def gone(ref: ObjectRef, found: Found) -> str:
     return text if is_listed(ref) else f"its controller {text}"
 
 
-@rule(Known.EXISTS, counts_in_audit=False)
+@rule(Known.EXISTS, answer="not_asked")
 def being_deleted(found: Found, obj: Json, comparison: Comparison) -> str:
     """It or its namespace is being deleted."""
     if nested(obj, "metadata.deletionTimestamp"):
@@ -5017,7 +5119,7 @@ def of_an_earlier_run(found: Found, options: Options) -> str:
     return why_never_completed(found, options)
 
 
-@rule(place=4)
+@rule(answer="no_answer", place=4)
 def rejected(comparison: Comparison) -> str:
     """The API server, a policy or a webhook rejects new Pods."""
     if comparison.verdict is not Verdict.REJECTED:
@@ -5039,7 +5141,7 @@ def not_injected(ref: ObjectRef, found: Found, comparison: Comparison, options: 
     return ""
 
 
-@rule()
+@rule(answer="no_answer")
 def unknown(comparison: Comparison) -> str:
     """Not compared: the dry run had no answer, or two different ones."""
     if comparison.verdict is not Verdict.UNKNOWN:
@@ -5052,7 +5154,7 @@ def unknown(comparison: Comparison) -> str:
     return f"not compared: {short_reason(comparison.message)}"
 
 
-@rule()
+@rule(answer="would_differ")
 def would_differ(draft: Replacement, options: Options) -> str:
     """New Pods would not be as `--expect-image` and `--expect-annotation` say."""
     today = draft.comparison.today
@@ -5723,6 +5825,9 @@ def find_workloads(
     without it is dropped only if no other owner of its workload has it, before 2 and after 3.
     """
     wanted = {found.ref for found in owners if is_concerned(found, options)}
+    for found in owners:
+        if options.include_missing and found.ref not in wanted:
+            scan.nouns[found.ref] = CUSTOM
     owners = [found for found in owners if found.ref in wanted]
     objects, without_pods = read_lists(cluster, wanted, scan, options)
     controllers = controllers_of(cluster, owners, objects, options)
@@ -5768,7 +5873,7 @@ def read_lists(
     complete: no Pod with the sidecar leads to them.
 
     With --only-drifted, also those of other kinds, as far as that is permitted. For a question,
-    CronJobs are counted: between two runs, no Pod leads to them.
+    what has no Pods now is counted: ReplicaSets or what controls them, CronJobs, suspended Jobs.
     """
     objects = {}
     without_any = {}
@@ -5782,7 +5887,7 @@ def read_lists(
                 ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
                 if not is_included(ref.namespace, options):
                     continue
-                scan.workloads.add(ref)
+                scan.nouns[ref] = WITHOUT_PODS
                 scan.replicas.append(as_replica(ref, obj))
                 if options.workloads:
                     scan.listed.update(typed_names(ref))
@@ -5799,10 +5904,22 @@ def read_lists(
             if error.reply not in FORBIDDEN or kind in options.kinds:
                 raise
     if options.is_question:
-        for obj in cluster.items("/apis/batch/v1", "cronjobs", namespaces, or_forbidden=True):
-            if is_included(obj["metadata"]["namespace"], options):
-                scan.cron_jobs.add(uid_of(obj))
+        note_without_pods(cluster, scan, options)
     return objects, list(without_any.values())
+
+
+def note_without_pods(cluster: Cluster, scan: Scan, options: Options) -> None:
+    """Note what creates Pods later, besides workloads: no Pod leads to it."""
+    namespaces = namespaces_to_list(options)
+    for kind, group, plural, noun in CREATES_LATER:
+        path = f"/apis/{group}/v1" if group else CORE
+        accept = JSON_TYPE if kind == "Job" else LIST_OF_METADATA
+        for obj in cluster.items(path, plural, namespaces, or_forbidden=True, accept=accept):
+            ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), group)
+            if not is_included(ref.namespace, options):
+                continue
+            if kind != "Job" or nested(obj, "spec.suspend"):
+                scan.nouns.setdefault(possible_controller_of(obj) or ref, noun)
 
 
 def reduce_and_pack(obj: Json) -> bytes:
@@ -5989,7 +6106,7 @@ def make_plan(cluster: Cluster, options: Options, progress: ProgressLine) -> Pla
             never_completed.append(decision.ref)
             own = why_never_completed(decision.found, options)
         skips += skips_of(decision, own)
-        if isinstance(decision, Replacement) and not decision.code:
+        if isinstance(decision, Replacement) and not (decision.code or options.is_question):
             to_roll_out.append(decision)
         if decision.code == "degraded" and waits_for_lost_pod(decision.found, decision.lost):
             needs_evict = True
@@ -6045,15 +6162,18 @@ def answer_of(decision: Decision) -> str:
     """Return what is known of new Pods of an owner.
 
     `not_asked`: it has no Pod template that can be read, or is deleted. `would_differ`: they would
-    not be as expected. Or `no_answer`. Empty: they would be as expected.
+    not be as expected. `no_answer`. `not_injected`: they would not have the sidecar, as those that
+    run. Empty: they would be as expected.
     """
-    ref, owners = decision.ref, decision.found.owners
+    ref, owners, verdict = decision.ref, decision.found.owners, decision.comparison.verdict
     has_one = has_template(ref) or (len(owners) == 1 and has_template(owners[0]))
-    if not has_one or decision.code in ("gone", "being_deleted"):
+    if not has_one:
         return "not_asked"
-    if decision.comparison.verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
+    if decision.code in RULES and RULES[decision.code].answer:
+        return RULES[decision.code].answer
+    if verdict in (Verdict.NOT_COMPARED, Verdict.REJECTED, Verdict.UNKNOWN):
         return "no_answer"
-    return decision.code if decision.code == "would_differ" else ""
+    return "not_injected" if verdict is Verdict.NOT_INJECTED else ""
 
 
 def injector_problem(asked: Sequence[Decision], options: Options) -> tuple[str, bool]:
@@ -6106,16 +6226,20 @@ def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str
     2. A container that the Pod template states, with its image, was injected by nobody: it proves
        nothing, and its workload is silent only if it has other named sidecars.
     3. With --allow-removal, silence is what was asked for.
+    4. What rejects a Pod, or a quota, is not the injector.
     """
     silent = []
     for decision in asked:
-        view, stated = decision.comparison.today.view, stated_containers(decision.found.obj)
-        if any(matches(name, names) for name in unpacked_object(view).keys() - stated):
+        today, stated = decision.comparison.today, stated_containers(decision.found.obj)
+        if any(matches(name, names) for name in unpacked_object(today.view).keys() - stated):
             return ""
-        if view and options.allow_removal:
+        if today.view and options.allow_removal:
             return ""
+        if today.error and today.error.reply in (Reply.QUOTA, Reply.POLICY):
+            continue
         running = {sidecar.name for sidecar in decision.found.sidecars} - stated
-        if any(matches(name, names) for name in running) or not stated:
+        might_get_it = today.view and not any(matches(name, names) for name in stated)
+        if any(matches(name, names) for name in running) or might_get_it:
             silent.append(decision)
     verdicts = {decision.comparison.verdict for decision in silent}
     if not silent or (len(silent) < 3 and verdicts != {Verdict.UNKNOWN}):
@@ -8478,13 +8602,23 @@ class Totals:
     def not_asked(self) -> Counter[str]:
         """Return what new Pods were not asked about, by noun; see noun_of."""
         plan = self.plan
-        owners = {row.ref for row in plan.decisions}
-        counts = Counter({WITHOUT_PODS: len(plan.scan.workloads - owners)})
-        counts["CronJob"] = len(plan.scan.cron_jobs)
+        asked = {row.ref for row in plan.decisions}
+        counts = Counter(noun for ref, noun in plan.scan.nouns.items() if ref not in asked)
         for row in plan.decisions:
+            counted = counts_of(row.ref, row.found.obj)
             if answer_of(row) == "not_asked":
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
-        return +counts
+            elif is_paused(row.found.obj) and counted.updated < counted.current:
+                counts["paused Deployment"] += 1  # its Pods' template was checked, not the next one
+        came = {row.owner for row in self.pod_states if row.pod.sidecars}  # while it asked
+        counts.update(noun_of(ref) for ref in came - asked if not has_template(ref))
+        return counts
+
+    @property
+    def not_injected(self) -> list[ObjectRef]:
+        """Return the workloads without the sidecar whose new Pods would not get it."""
+        compared = self.plan.compared
+        return [row.ref for row in compared if row.comparison.verdict is Verdict.NOT_INJECTED]
 
     @property
     def expected(self) -> Json:
@@ -8506,8 +8640,18 @@ class Totals:
             another = "another one"
         if differing:
             reasons.append(f"new Pods of {count_of(differing, 'workload')} would get {another}")
+        found = [pod.found for pod in pods]
+        found += [row.comparison.today.unexpected for row in self.plan.decisions]
+        without_digests = [image.partition("@")[0] for image in found if "@" in image]
+        if any(is_expected(image, options.expect_image) for image in without_digests):
+            reasons[-1] += "; an image with a digest needs a pattern with @: *:1.27.*@sha256:*"
         if no_answer:
-            reasons.append(f"{count_of(no_answer, 'workload')} gave no answer")
+            text = f"{count_of(no_answer, 'workload')} gave no answer"
+            silent = [row for row in self.plan.decisions if answer_of(row) == "no_answer"]
+            why = {row.reason.removeprefix("not compared: ") for row in silent}
+            if len(why) == 1 and not created:
+                text += f": {why.pop()}"
+            reasons.append(text)
         return {
             "patterns": options.expect_image + ["=".join(row) for row in options.expect_annotation],
             "yes": not reasons,
@@ -8574,13 +8718,10 @@ def short_found(pod: PodState) -> str:
     return pod.found if "=" in pod.found else pod.found.rpartition("/")[2]
 
 
-WITHOUT_PODS = "without Pods"
-
-
 def noun_of(owner: ObjectRef) -> str:
     """Return what owns Pods, if it was not asked what new ones would be like."""
     nouns = {"": "bare Pod", "Node": "static Pod", "Job": "Job"}
-    return nouns.get(owner.kind, "deleted workload" if has_template(owner) else "custom resource")
+    return nouns.get(owner.kind, "deleted workload" if has_template(owner) else CUSTOM)
 
 
 class Report:
@@ -8779,6 +8920,8 @@ class Report:
                 lines.append(f"and {plan.left_count} more, left by --max-rollouts")
             self.print(*lines, "")
         self.print_groups("Not rolled out", self.listed_skips)
+        if self.options.fail_on_drift:
+            self.print_without_sidecar()
         self.print_census()
         if plan.injector:
             self.print(f"Warning: {plan.injector}")
@@ -8805,6 +8948,7 @@ class Report:
                 )
         for namespace, group in sorted(group_by(skips, lambda row: row.subject.namespace).items()):
             self.print_groups(namespace, group)
+        self.print_without_sidecar()
 
     def answer(self) -> str:
         """Return the sentence that answers --expect-image and --expect-annotation."""
@@ -8816,19 +8960,35 @@ class Report:
         subject += f" with {join_words(options.sidecars, 'or')}"
         if options.include_namespace:
             subject += f" in namespace {join_words(options.include_namespace, 'or')}"
+        texts = [f"{count_of(asked, 'workload')} checked", self.without_sidecar_text()]
         others = []
         for noun, count in self.totals.not_asked.items():
             others.append(f"{count} {noun}" if noun == WITHOUT_PODS else count_of(count, noun))
-        texts = [f"{count_of(asked, 'workload')} {'was' if asked == 1 else 'were'} asked"]
         if others:
-            is_one = self.totals.not_asked.total() == 1
-            texts.append(f"{join_words(others)} {'was' if is_one else 'were'} not")
-        new = ", and so would new ones" if asked else ""
+            texts.append(f"not checked: {', '.join(others)}")
+        new = "; new ones would, too" if asked else ""
         wanted = [options.expect_image] if options.expect_image else []
         by_key = group_by(options.expect_annotation, lambda row: row[0])
         wanted += [list(map("=".join, rows)) for rows in by_key.values()]
         what = join_words([join_words(patterns, "or") for patterns in wanted])
-        return f"Yes: {subject} {has_or_have(pods)} {what}{new} ({'; '.join(texts)})."
+        return f"Yes: {subject} {has_or_have(pods)} {what}{new} ({join_texts('; ', *texts)})."
+
+    def without_sidecar_text(self) -> str:
+        """Return how many workloads have no sidecar and would get none; empty: none is known."""
+        workloads = self.totals.not_injected
+        if not workloads:
+            return ""
+        return f"{count_of(len(workloads), 'workload')} without the sidecar would not get it"
+
+    def print_without_sidecar(self) -> None:
+        """Print what has no sidecar and would not get it, or was not asked, by namespace."""
+        custom = [ref for ref, noun in self.plan.scan.nouns.items() if noun == CUSTOM]
+        text = f"{count_of(len(custom), CUSTOM)} without the sidecar, not checked"
+        for title, refs in (
+            (self.without_sidecar_text(), self.totals.not_injected),
+            (text, custom),
+        ):
+            self.print_groups(title, (Skip(ref, ref.namespace, "") for ref in refs))
 
     def print_differences(self) -> None:
         """Print once what differs in the same way, with the letter that stands for it."""
@@ -9028,7 +9188,10 @@ class Report:
             for ref in (decision.ref, *decision.found.owners):
                 decisions[ref] = decision
         changed = self.totals.changed_namespaces
-        self.totals.pod_states = [*odd_pods]
+        self.totals.pod_states = []
+        for state in odd_pods:
+            decided = decisions.get(state.owner)
+            self.totals.pod_states.append(self.held(state, decided) if decided else state)
         self.not_noted, self.lost_names = set(), set()
         for found in workloads:
             # After a run, Pods were read again, by their owners; the plan has workloads.
@@ -9044,9 +9207,7 @@ class Report:
     def answered(self, found: Found, decision: Decision | None) -> Iterator[PodState]:
         """Yield the Pods of an owner, with what is not as expected, or not known."""
         owner = decision.ref if decision else found.ref
-        # One that is gone may be there again, or cannot be read.
-        is_known = decision and decision.code != "gone"
-        is_known = is_known or found.ref.kind in ("", "Node", "Job")
+        is_known = decision or not has_template(found.ref)  # of others, nobody asks about new Pods
         for pod in found.pods:
             code, part = pod.unexpected
             if not part:
@@ -9107,6 +9268,13 @@ class Report:
             if other.ref.namespace == found.ref.namespace and gets.issuperset(lost):
                 return True
         return False
+
+    def held(self, state: PodState, decision: Decision) -> PodState:
+        """Return a Pod that still terminates: it counts unless it is as new ones would be, or a
+        person left out its workload."""
+        (compared,) = self.left([state.pod], decision, has_changed=False)
+        is_counted = compared.code and counts_in_audit(compared.code)
+        return compared._replace(code=state.code if is_counted else compared.code)
 
     def unknown(self, found: Found) -> Iterator[PodState]:
         """Yield the Pods of an owner that came since, or whose owner is gone."""
@@ -9211,6 +9379,7 @@ class Report:
             sidecars=self.sidecar_records() if self.totals.is_listed else None,
             leftovers=self.leftover_records() if self.totals.is_listed else None,
             planned=len(plan.workloads),
+            not_injected=len(self.totals.not_injected),
             not_up_to_date=self.totals.not_up_to_date() if options.only_drifted else {},
             seconds=seconds,
             command=commands[0][1] if commands else [],
@@ -9278,7 +9447,8 @@ class Report:
             if code == "nothing_checked":
                 text, details = "no Pod was checked", "; ".join(self.totals.unmatched)
             if code == "injector_down":
-                text = "the injector is down"
+                is_silent = self.plan.injector.endswith(SILENT)
+                text = "the injector is down" if is_silent else "no dry run had an answer"
             yield f"{text} ({details})" if details else text
 
     def command_after(self, result: Result) -> list[str]:

@@ -146,9 +146,9 @@ def wrong_answer(text: str, summary: dict) -> Iterator[str]:
     }
     if verdict == "Yes":
         sentence = re.sub(r"(\d),(\d)", r"\1\2", sentence).replace("the only Pod", "all 1 Pod")
-        numbers_of |= {"pods": r"all (\d+) Pods?", "asked": r"(\d+) workloads? w(?:as|ere) asked"}
-        not_asked = re.search(r"asked; (.*) (?:was|were) not\)", sentence)
-        nouns = re.split(", | and ", not_asked[1]) if not_asked else []
+        numbers_of |= {"pods": r"all (\d+) Pods?", "asked": r"(\d+) workloads? checked"}
+        not_asked = re.search(r"not checked: ([^)]*)\)", sentence)
+        nouns = not_asked[1].split(", ") if not_asked else []
         listed = {}
         for part in nouns:
             number, _, noun = part.partition(" ")

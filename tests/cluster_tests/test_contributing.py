@@ -38,7 +38,7 @@ ADDED = {
     ),
     "an option's field": ("    skip_downtime: bool\n", "    skip_single: bool\n"),
     "a reason to skip": (
-        "@rule(place=4)\ndef rejected",
+        '@rule(answer="no_answer", place=4)\ndef rejected',
         """@rule()
 def single_pod(draft: Replacement, options: Options) -> str:
     \"\"\"Has one Pod, with `--skip-single`.\"\"\"

@@ -92,7 +92,7 @@ def test_a_random_argument_is_no_drift_and_what_else_differs_is(cluster, run):
         pod["spec"]["containers"][-1]["args"] = ["--seed", str(next(counter))]
 
     cluster.injector.inject = inject
-    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     (drift,) = run(cluster, DRIFTED).of("drift")
     assert (drift["verdict"], drift["ignored"]) == ("up_to_date", [["istio-proxy", "args", "1"]])

@@ -55,7 +55,7 @@ def test_what_is_injected_has_the_same_hash_each_time(cluster, run):
             spec["volumes"] = [*spec.get("volumes", ()), {"name": f"v-{word}", "emptyDir": {}}]
 
     cluster.injector.inject = inject
-    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.settle()
     hashes = []
     for image[0] in ("mesh:2", "mesh:2", "mesh:3"):
@@ -134,7 +134,7 @@ def test_a_value_that_only_the_second_answer_has_is_not_ignored(cluster, run):
 
 def test_a_variable_that_running_pods_do_not_have_at_all_is_a_difference(cluster, run):
     """Only its value is ignored. Found by a random history (a variable with the Pod's name)."""
-    cluster.create("shop", workload("Deployment", "web"))
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
     cluster.create("shop", workload("Deployment", "zoo"))
     cluster.settle()
     cluster.injector.stamps = True
@@ -155,7 +155,10 @@ def test_a_variable_that_is_empty_in_running_pods_is_one_that_they_have(cluster,
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
     cluster.injector.container, cluster.injector.stamps = plain, True
-    assert verdicts(run(cluster, DRIFTED)) == {"shop/web": "up_to_date"}
+    cluster.create("shop", workload("Deployment", "other", replicas=2))
+    cluster.settle()
+    found = {"shop/web": "up_to_date", "shop/other": "up_to_date"}
+    assert verdicts(run(cluster, DRIFTED)) == found
 
 
 def test_a_new_recommendation_of_an_autoscaler_for_a_sidecar_is_drift(cluster, run):

@@ -14,6 +14,8 @@ RULES = (
     "image_version",
     "human_duration",
     "lost_of",
+    "is_held",
+    "is_expected",
 )
 
 

@@ -190,7 +190,7 @@ def test_a_list_that_is_shuffled_and_has_a_random_element_is_not_known(tool):
 def injecting(cluster):
     """injecting(change): Deployments a to d, whose sidecars the injector changes by a function."""
 
-    def make(change) -> None:
+    def make(change, replicas=2) -> None:
         real = cluster.injector.inject
 
         def inject(pod: dict) -> None:
@@ -199,7 +199,7 @@ def injecting(cluster):
 
         cluster.injector.inject = inject
         for name in "abcd":
-            cluster.create("shop", workload("Deployment", name, replicas=2))
+            cluster.create("shop", workload("Deployment", name, replicas=replicas))
         cluster.settle()
 
     return make
@@ -211,9 +211,13 @@ def test_the_time_in_seconds_is_no_drift(cluster, injecting, run, tool, monkeypa
     def stamp(sidecar: dict) -> None:
         sidecar["env"] = [{"name": "START", "value": str(int(time.time()))}]
 
-    injecting(stamp)
+    injecting(stamp, replicas=1)
     monkeypatch.setattr(tool, "ANSWERS_APART", 1.1)
-    time.sleep(1 - time.time() % 1)  # the next second has begun: the Pods have another one
+    time.sleep(1 - time.time() % 1)  # the next second has begun: each Pod has another one
+    for name in "abcd":
+        cluster.change("Deployment", "shop", name, {"spec": {"replicas": 2}})
+    cluster.settle()
+    time.sleep(1 - time.time() % 1)
     ended = run(cluster, DRIFTED)
     assert set(verdicts(ended).values()) == {"up_to_date"}
     cluster.injector.container["image"] = NEW

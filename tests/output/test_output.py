@@ -242,6 +242,7 @@ def test_json_is_one_object_a_line_on_both_streams(cluster, run, version):
         ],
         "leftovers": [],
         "planned": 1,
+        "not_injected": 0,
         "not_up_to_date": {},
         "seconds": summary["seconds"],
         "command": [],

@@ -97,15 +97,20 @@ def test_there_is_nothing_to_do(fleet, pipeline):
 
 def test_the_injector_denies(fleet, pipeline):
     fleet.injector.state = "denies"
-    reasons = ["3 workloads gave no answer", f"6 Pods have {ANOTHER} (6 proxyv2:1.26.2)"]
+    why = 'new Pods cannot be created: 403 admission webhook "inject.sidecar.example" denied the request: injector says no'
+    reasons = [f"3 workloads gave no answer: {why}", f"6 Pods have {ANOTHER} (6 proxyv2:1.26.2)"]
     left = ["shop/api", "shop/shop", "shop/web"]
     assert pipeline(fleet.kubeconfig) == (1, KEEP, reasons, left)
 
 
 def test_the_injector_fails(fleet, pipeline):
     fleet.injector.state = "fails"
-    reasons = ["3 workloads gave no answer", f"6 Pods have {ANOTHER} (6 proxyv2:1.26.2)"]
-    assert pipeline(fleet.kubeconfig)[:3] == (1, KEEP, reasons)
+    code, decision, (silent, others), _ = pipeline(fleet.kubeconfig)
+    assert (code, decision) == (1, KEEP)
+    assert silent.startswith(
+        "3 workloads gave no answer: 500 Internal error occurred: failed calling"
+    )
+    assert others == f"6 Pods have {ANOTHER} (6 proxyv2:1.26.2)"
 
 
 def test_the_injector_becomes_silent_in_the_middle(fleet, pipeline):
@@ -122,8 +127,10 @@ def test_one_is_rejected(fleet, pipeline):
     fleet.delete("ServiceAccount", "shop", "gone")
     fleet.injector.container["image"] = "docker.io/istio/proxyv2:1.28.0"
     answer = pipeline(fleet.kubeconfig, image="*:1.28.*")
-    reasons = [f"1 Pod has {ANOTHER} (1 proxyv2:1.27.0)", "1 workload gave no answer"]
-    assert answer == (1, KEEP, reasons, ["shop/old"])
+    code, decision, (other, silent), left = answer
+    assert (code, decision, left) == (1, KEEP, ["shop/old"])
+    assert other == f"1 Pod has {ANOTHER} (1 proxyv2:1.27.0)"
+    assert silent.startswith("1 workload gave no answer: new Pods cannot be created: error looking")
     assert all(sidecar_images(fleet.pods("shop", name)) == {"1.28.0"} for name in NAMES)
 
 

@@ -156,12 +156,12 @@ def test_the_audit_is_the_same_without_confirm():
 
 
 def test_the_audit_has_the_options_of_the_readmes():
-    """Besides what it checks, and how it prints; these leave out only what the annotation says."""
+    """Besides what it checks, and how it prints: it leaves out nothing."""
     (words,) = re.findall(r"`(--[^`]* --fail-on-drift)`", (TOP / "README.md").read_text())
     names = {word.partition("=")[0] for word in set(arguments("audit.yaml")) - set(words.split())}
     assert set(words.split()) <= set(arguments("audit.yaml"))
     checked = {"--sidecar-container-name", "--include-statefulset", "--include-daemonset"}
-    assert names == checked | {"--exclude-annotation", "--log-format"}
+    assert names == checked | {"--log-format"}
 
 
 @pytest.mark.parametrize(("name", "code"), [("cronjob.yaml", 0), ("audit.yaml", 1)])

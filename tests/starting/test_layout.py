@@ -86,12 +86,18 @@ def test_only_decide_asks_rules(tool):
     assert asked == []
     users = [n.name for n in TREE.body if "RULES" in names_of(n, ast.Load) and hasattr(n, "name")]
     codes = ["counts_in_audit", "place_of", "code_counts_as_applied"]
-    assert users == ["rule", *codes, "first_reason", "is_red"]
+    assert users == ["rule", *codes, "first_reason", "is_red", "answer_of"]
 
 
 def test_the_table_of_codes_is_that_of_the_rules(tool):
-    rows = re.findall(r"^  \| `(\w+)` \| (.*) \|$", REFERENCE.read_text(), re.MULTILINE)
-    assert rows == [(code, rule.applies.__doc__) for code, rule in tool.RULES.items()]
+    rows = re.findall(
+        r"^  \| `(\w+)` \| (yes|no) \| ([a-z ]*)\| (.*) \|$", REFERENCE.read_text(), re.MULTILINE
+    )
+    words = {"not_asked": "not checked ", "no_answer": "a no ", "would_differ": "a no ", "": ""}
+    assert rows == [
+        (code, "yes" if row.counts_in_audit else "no", words[row.answer], row.applies.__doc__)
+        for code, row in tool.RULES.items()
+    ]
 
 
 def test_tests_know_few_names_of_the_script():

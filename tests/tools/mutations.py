@@ -663,8 +663,8 @@ MUTATIONS = (
     Mutation(
         "expected: Pods that terminate do not count",
         "expected",
-        "            is_over = has_ended(pod) if options.is_question else is_ending(pod)\n",
-        "            is_over = is_ending(pod)\n",
+        "            is_ignored = is_ending(pod) and not options.is_question\n",
+        "            is_ignored = is_ending(pod)\n",
     ),
     Mutation(
         "expected: only one of the named containers counts",
@@ -706,8 +706,8 @@ MUTATIONS = (
     Mutation(
         "expected: CronJobs of other namespaces count",
         "expected",
-        '            if is_included(obj["metadata"]["namespace"], options):\n                scan.cron',
-        "            if True:\n                scan.cron",
+        "            if not is_included(ref.namespace, options):\n                continue\n            if kind",
+        "            if kind",
     ),
     Mutation(
         "expected: what new Pods would get does not matter",
@@ -766,13 +766,13 @@ MUTATIONS = (
     Mutation(
         "injector down: a sidecar that the Pod template states counts",
         "silent_injector",
-        "        if any(matches(name, names) for name in unpacked_object(view).keys() - stated):\n",
-        "        if any(matches(name, names) for name in unpacked_object(view)):\n",
+        "        if any(matches(name, names) for name in unpacked_object(today.view).keys() - stated):\n",
+        "        if any(matches(name, names) for name in unpacked_object(today.view)):\n",
     ),
     Mutation(
         "injector down: workloads that state it all are asked about it",
         "silent_injector",
-        "        if any(matches(name, names) for name in running) or not stated:\n",
+        "        if any(matches(name, names) for name in running) or might_get_it:\n",
         "        if True:\n",
     ),
     Mutation(
@@ -1209,8 +1209,8 @@ MUTATIONS = (
     Mutation(
         "exit codes: a Pod that runs to completion fails an audit",
         "census",
-        "@rule(counts_in_audit=False)\ndef running_to_completion",
-        "@rule()\ndef running_to_completion",
+        '@rule(counts_in_audit=False, answer="not_asked")\ndef running_to_completion',
+        '@rule(answer="not_asked")\ndef running_to_completion',
     ),
     # Answers of an injector
     Mutation(
@@ -1596,10 +1596,112 @@ MUTATIONS = (
         "    return bool(restarted)\n",
     ),
     Mutation(
-        "audit: what is being deleted is drift",
+        "audit: what a finalizer holds does not count",
         "fail_on_drift",
-        "@rule(Known.EXISTS, counts_in_audit=False)\ndef being_deleted",
-        "@rule(Known.EXISTS)\ndef being_deleted",
+        '@rule(Known.EXISTS, answer="not_asked")\ndef being_deleted',
+        '@rule(Known.EXISTS, counts_in_audit=False, answer="not_asked")\ndef being_deleted',
+    ),
+    Mutation(
+        "audit: a Pod that was deleted long ago does not count",
+        "what_counts",
+        "            counts_anyway = options.fail_on_drift and is_held(pod, began)\n",
+        "            counts_anyway = False\n",
+    ),
+    Mutation(
+        "audit: the grace period of a Pod hides it",
+        "what_counts examples",
+        "parse_time(end) - grace < now - HELD_AFTER",
+        "parse_time(end) < now - HELD_AFTER",
+    ),
+    Mutation(
+        "audit: a Pod that terminates counts also if it is as new ones would be",
+        "what_counts",
+        "        return compared._replace(code=state.code if is_counted else compared.code)\n",
+        "        return compared._replace(code=state.code)\n",
+    ),
+    Mutation(
+        "audit: what is excluded counts if it terminates",
+        "what_counts",
+        "        is_counted = compared.code and counts_in_audit(compared.code)\n",
+        "        is_counted = compared.code\n",
+    ),
+    Mutation(
+        "audit: what has no sidecar, and would not get it, is not listed",
+        "what_counts",
+        "        if self.options.fail_on_drift:\n            self.print_without_sidecar()\n",
+        "",
+    ),
+    Mutation(
+        "audit: a custom resource without the sidecar is not named",
+        "what_counts",
+        "            scan.nouns[found.ref] = CUSTOM\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "audit: each workload is asked once",
+        "what_counts",
+        "    twice = options.fail_on_drift or options.is_question\n",
+        "    twice = options.is_question\n",
+    ),
+    Mutation(
+        "question: each workload is asked once",
+        "what_counts",
+        "    twice = options.fail_on_drift or options.is_question\n",
+        "    twice = options.fail_on_drift\n",
+    ),
+    Mutation(
+        "the injector is asked for the second time in the same order",
+        "what_counts",
+        "        for found in reversed(answers)\n",
+        "        for found in answers\n",
+    ),
+    Mutation(
+        "a value that all Pods share counts as made anew",
+        "what_counts",
+        "        if any(value_at(view, where) is not None for view in running):\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "one Pod of a workload that all agree: others tell",
+        "what_counts",
+        "ignored - (values_made_anew(found) if are_several else made_anew()):",
+        "ignored - made_anew():",
+    ),
+    Mutation(
+        "question: a digest does not count",
+        "what_counts examples",
+        'if "@" in pattern or "@" not in image])',
+        "])",
+    ),
+    Mutation(
+        "question: workloads that would not get the sidecar count as checked",
+        "what_counts expected",
+        'return "not_injected" if verdict is Verdict.NOT_INJECTED else ""',
+        'return ""',
+    ),
+    Mutation(
+        "question: the next template of a paused Deployment is not named",
+        "what_counts",
+        "            elif is_paused(row.found.obj) and counted.",
+        "            elif False and counted.",
+    ),
+    Mutation(
+        "question: a Job that is not suspended is named",
+        "what_counts",
+        '            if kind != "Job" or nested(obj, "spec.suspend"):\n',
+        "            if True:\n",
+    ),
+    Mutation(
+        "question: the owner of a ReplicaSet without Pods is named twice",
+        "what_counts",
+        "scan.nouns.setdefault(possible_controller_of(obj) or ref, noun)",
+        "scan.nouns.setdefault(ref, noun)",
+    ),
+    Mutation(
+        "injector down: a quota, or a policy, is an injector that is down",
+        "what_counts",
+        "        if today.error and today.error.reply in (Reply.QUOTA, Reply.POLICY):\n            continue\n",
+        "",
     ),
     Mutation(
         "lists: what needs another method has no rank",

@@ -1,0 +1,363 @@
+"""What an audit and a question count: each Pod that runs, and what a yes has not looked at."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
+from support import DRIFTED, NEW, TEXT, TOP
+
+OLD = "docker.io/istio/proxyv2:1.26.2"
+AUDIT = (DRIFTED, "--fail-on-drift")
+EXPECT = "--expect-image=*:1.27.*"
+SPEC = pod_spec(container("app"), container("istio-proxy", OLD))
+NEW_SPEC = pod_spec(container("app"), container("istio-proxy", NEW))
+TABLE = re.findall(
+    r"^  \| `(\w+)` \| (yes|no) \| ([a-z ]*)\| .* \|$",
+    (TOP / "docs" / "reference.md").read_text(),
+    re.MULTILINE,
+)
+
+pytestmark = pytest.mark.embedded("it needs moments and objects that a real cluster does not keep")
+
+
+def upgrade(cluster, image: str = NEW) -> None:
+    cluster.injector.container = container("istio-proxy", image)
+
+
+def last(ended) -> tuple[int, str]:
+    return ended.code, ended.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def web(cluster):
+    """A Deployment whose two Pods are up to date."""
+    upgrade(cluster)
+    cluster.create("shop", workload("Deployment", "web", replicas=2))
+    cluster.settle()
+    return cluster
+
+
+# Each code
+
+
+@pytest.fixture
+def only_rule(tool, monkeypatch):
+    """only_rule(code): no other rule applies, and this one to each workload; returns when it is asked."""
+
+    def make(code: str) -> int:
+        for name, row in tool.RULES.items():
+            reason = "because" if name == code else ""
+            monkeypatch.setitem(tool.RULES, name, row._replace(applies=lambda *_, it=reason: it))
+        return tool.RULES[code].known
+
+    return make
+
+
+@pytest.mark.parametrize(("code", "counts", "_"), TABLE)
+def test_an_audit_counts_what_the_reference_says(web, run, only_rule, code, counts, _):
+    """Old Pods that are left for a reason, whatever it is."""
+    upgrade(web, "docker.io/istio/proxyv2:1.28.0")
+    only_rule(code)
+    ended = run(web, *AUDIT)
+    if code == "up_to_date":  # by the rule, but these Pods differ
+        code, counts = "drifted", "yes"
+    assert ended.code == 1
+    if counts == "yes":
+        left = {"without_pods": 3}.get(code, 2)  # the workload counts, too
+        code = "losing_sidecar" if code == "lost_sidecar" else code  # those that have it yet
+        assert ended.summary["not_up_to_date"] == {code: left}
+    else:  # then no Pod was checked
+        assert ended.summary["failed"] == {"nothing_checked": 1}
+
+
+@pytest.mark.parametrize(("code", "_", "new_pods"), TABLE)
+def test_a_question_says_of_new_pods_what_the_reference_says(
+    web, run, only_rule, code, _, new_pods
+):
+    known = only_rule(code)
+    ended = run(web, EXPECT)
+    said = ended.summary["expected"]
+    is_checked = new_pods == "" and known == 3  # Known.ALL
+    is_no = not is_checked and new_pods != "not checked "
+    assert (ended.code, said["pods"], said["asked"] > said["would_differ"]) == (
+        is_no,
+        2,
+        is_checked,
+    )
+    assert sum(said["not_asked"].values()) == int(new_pods == "not checked ")
+    assert said["no_answer"] + said["would_differ"] == int(is_no)
+
+
+@pytest.mark.parametrize(("code", "_", "new_pods"), TABLE)
+def test_a_question_counts_pods_whatever_the_code(web, run, only_rule, code, _, new_pods):
+    only_rule(code)
+    ended = run(web, "--expect-image=*:1.28.*")
+    assert (ended.code, ended.summary["expected"]["others"]) == (1, {NEW: 2})
+
+
+# Pods that terminate
+
+
+def terminating(cluster, spec: dict, ago: float, grace: int = 30, *owner, namespace="shop") -> None:
+    """A Pod that was deleted so many seconds ago, and is still there."""
+    cluster.kubelet.gone_after = 3600
+    cluster.create(namespace, pod("last", spec, *owner))
+    cluster.settle()
+    end = datetime.now(timezone.utc) + timedelta(seconds=grace - ago)
+    fields = {"deletionTimestamp": end.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    fields |= {"deletionGracePeriodSeconds": grace, "finalizers": ["x/y"]}
+    with cluster.store.lock:
+        found = cluster.get("Pod", namespace, "last")
+        cluster.store.change("pods", found, metadata={**found["metadata"], **fields})
+
+
+@pytest.mark.parametrize(
+    ("ago", "grace", "code"),
+    [(660, 30, 1), (500, 30, 0), (660, 2_000_000_000, 1), (500, 0, 0), (660, 0, 1)],
+)
+def test_a_pod_that_was_deleted_long_ago_counts(web, run, ago, grace, code):
+    terminating(web, SPEC, ago, grace)
+    ended = run(web, *AUDIT)
+    assert (ended.code, ended.summary["not_up_to_date"]) == (
+        code,
+        {"terminating": 1} if code else {},
+    )
+    if code:
+        (left,) = ended.summary["leftovers"]
+        assert (left["name"], left["code"]) == ("last", "terminating")
+        text = (
+            "was deleted more than 10 minutes ago, and still exists; see its finalizers and node:"
+        )
+        assert f"  {text}\n    Pod shop/last\n" in run(web, *AUDIT, TEXT).stdout
+
+
+def test_one_of_a_job_does_not_count_and_one_of_another_kind_of_that_name_does(web, run):
+    terminating(web, SPEC, 660, 30, ("batch/v1", "Job", "backup"))
+    assert run(web, *AUDIT).code == 0
+    web.namespace("legacy", inject=True)
+    volcano = ("batch.volcano.sh/v1alpha1", "Job", "backup")
+    terminating(web, SPEC, 660, 30, volcano, namespace="legacy")
+    assert run(web, *AUDIT).summary["not_up_to_date"] == {"terminating": 1}
+
+
+@pytest.mark.parametrize("image", [NEW, OLD])
+def test_one_of_a_workload_is_compared_and_may_be_excluded(web, run, image):
+    (found, _) = web.pods("shop")
+    name = found["metadata"]["name"]
+    with web.store.lock:
+        found = web.get("Pod", "shop", name)
+        for row in found["spec"]["containers"]:
+            if row["name"] == "istio-proxy":
+                row["image"] = image
+        fields = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
+        metadata = {**found["metadata"], **fields, "finalizers": ["x/y"]}
+        web.store.change("pods", found, spec=found["spec"], metadata=metadata)
+    web.settle()
+    assert run(web, *AUDIT).code == int(image == OLD)
+    annotation = {"metadata": {"annotations": {"out": "yes"}}}
+    web.create("shop", workload("Deployment", "other"))
+    web.change("Deployment", "shop", "web", annotation)
+    web.settle()
+    assert run(web, *AUDIT, "--exclude-annotation=out=yes").code == 0
+    assert run(web, *AUDIT, "deployment/other").code == 0
+    assert run(web, DRIFTED).summary["leftovers"] == []  # only an audit counts it
+
+
+# Without the sidecar
+
+
+def lose(cluster, *names: str, kind: str = "Deployment", **more) -> None:
+    cluster.injector.state = "ignored"
+    for name in names:
+        cluster.create(
+            "plain", {**replicated(kind, name), **more} if more else workload(kind, name)
+        )
+    cluster.settle()
+    cluster.injector.state = "works"
+
+
+def test_what_has_no_sidecar_and_would_not_get_it_is_named_and_not_red(web, run):
+    web.namespace("plain")
+    lose(web, "a", "b")
+    ended = run(web, *AUDIT, "--include-missing")
+    assert (ended.code, ended.summary["not_injected"]) == (0, 2)
+    text = run(web, *AUDIT, "--include-missing", TEXT).stdout
+    said = "2 workloads without the sidecar would not get it"
+    assert f"\n{said}:\n  plain:\n    Deployment plain/a, plain/b\n" in text
+    code, sentence = last(run(web, EXPECT, TEXT))
+    assert (code, f"(1 workload checked; {said})." in sentence) == (0, True)
+    assert run(web, *AUDIT).summary["not_injected"] == 0  # it did not look
+    assert said not in run(web, DRIFTED, "--include-missing", TEXT).stdout
+
+
+def test_a_custom_resource_whose_pods_all_lack_it_is_named(web, run):
+    web.namespace("plain")
+    lose(web, "cs", kind="CloneSet", apiVersion="apps.kruise.io/v1alpha1")
+    ended = run(web, *AUDIT, "--include-missing", TEXT)
+    said = "1 custom resource without the sidecar, not checked"
+    assert (ended.code, f"\n{said}:\n  plain:\n    CloneSet plain/cs\n" in ended.stdout) == (
+        0,
+        True,
+    )
+    code, sentence = last(run(web, EXPECT, TEXT))
+    assert (code, "; not checked: 1 custom resource)." in sentence) == (0, True)
+
+
+def test_silence_is_a_no_also_if_a_gateway_states_the_container(cluster, run):
+    """Twelve Pods have lost the sidecar while the injector was down, and it still is."""
+    cluster.injector.state = "ignored"
+    for name in "abcd":
+        cluster.create("shop", workload("Deployment", name, replicas=3))
+    gateway = workload("Deployment", "gateway", pod_spec(container("istio-proxy", OLD)))
+    cluster.create("shop", gateway)
+    cluster.settle()
+    ended = run(cluster, *AUDIT, "--include-missing", TEXT)
+    assert last(ended) == (1, "Failed: the injector is down.")
+
+
+# An image with a digest
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"), [("*:1.27.*", 1), ("*:1.27.*@sha256:*", 0), ("*@sha256:0*", 0)]
+)
+def test_a_tag_before_a_digest_is_no_proof(cluster, run, pattern, code):
+    upgrade(cluster, f"{NEW}@sha256:{'0' * 64}")
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    ended = run(cluster, f"--expect-image={pattern}", TEXT)
+    hint = "; an image with a digest needs a pattern with @: *:1.27.*@sha256:*"
+    assert (ended.code, hint in ended.stdout) == (code, code == 1)
+
+
+# Twice
+
+
+@pytest.mark.parametrize("first", [OLD, NEW])
+@pytest.mark.parametrize("number", [1, 3])
+def test_while_two_replicas_answer_in_turns_nothing_is_a_yes(web, run, first, number):
+    for name in ("a", "b")[: number - 1]:
+        web.create("shop", workload("Deployment", name))
+    web.settle()
+    other = OLD if first == NEW else NEW
+    for question in ((EXPECT,), AUDIT):
+        web.injector.container = container("istio-proxy", first)
+        web.injector.upgraded = container("istio-proxy", other)
+        assert run(web, *question).code == 1
+
+
+def test_for_an_audit_and_a_question_each_is_asked_twice(web, run):
+    web.create("shop", workload("Deployment", "api"))
+    web.settle()
+    asked = []
+    for question in ((DRIFTED,), AUDIT, (EXPECT,)):
+        before = len(web.injector.seen)
+        assert run(web, *question).code == 0
+        asked.append(len(web.injector.seen) - before)
+    assert asked == [2, 4, 4]
+
+
+def env(value: str) -> dict:
+    return container("istio-proxy", NEW, env=[{"name": "CA", "value": value}])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_value_that_all_pods_share_is_not_made_anew(cluster, run, replicas):
+    """Answers of two replicas of the injector; only Pods tell that a value is different in each."""
+    cluster.injector.container = env("a")
+    cluster.create("shop", workload("Deployment", "web", replicas=replicas))
+    cluster.settle()
+    cluster.injector.container, cluster.injector.upgraded = env("b"), env("c")
+    assert run(cluster, DRIFTED).summary["verdicts"] == {"unknown": 1}
+    cluster.injector.upgraded = None
+    inject, values = cluster.injector.inject, itertools.count()
+
+    def with_another(found: dict) -> None:
+        cluster.injector.container = env(f"b{next(values)}")
+        inject(found)
+
+    cluster.injector.inject = with_another
+    cluster.create("shop", workload("Deployment", "other", replicas=2))
+    cluster.settle()
+    found = {r["name"]: r["verdict"] for r in run(cluster, DRIFTED).of("drift")}
+    # of one Pod, those of others tell; two that agree say more
+    assert found == {"other": "up_to_date", "web": "up_to_date" if replicas == 1 else "unknown"}
+
+
+# What was not asked
+
+
+def test_owners_without_pods_and_suspended_jobs_are_named(web, run):
+    web.create("shop", replicated("ReplicaSet", "zero", replicas=0))
+    web.create("shop", replicated("ReplicationController", "none", replicas=0))
+    web.create("shop", workload("StatefulSet", "off", replicas=0))
+    of_rollout = replicated("ReplicaSet", "canary-12ab", replicas=0)
+    owner = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Rollout",
+        "name": "canary",
+        "uid": "u-1",
+    }
+    of_rollout["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    web.create("shop", of_rollout)
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": NEW_SPEC}}}
+    job["spec"]["suspend"] = True
+    web.create("shop", {**job, "metadata": {"name": "later"}})
+    done = {"template": {"spec": NEW_SPEC}}
+    web.create("shop", {**job, "spec": done, "metadata": {"name": "done"}})
+    web.settle()
+    code, sentence = last(run(web, EXPECT, TEXT))
+    said = "(1 workload checked; not checked: 4 without Pods, 1 suspended Job)."
+    assert (code, sentence.partition("too ")[2]) == (0, said)
+
+
+def test_the_waiting_template_of_a_paused_deployment_is_named(web, run):
+    web.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    web.settle()
+    assert "not checked" not in run(web, EXPECT, TEXT).stdout
+    annotations = {"metadata": {"annotations": {"sidecar": "other"}}}
+    web.change("Deployment", "shop", "web", {"spec": {"template": annotations}})
+    web.settle()
+    code, sentence = last(run(web, EXPECT, TEXT))
+    assert (code, "not checked: 1 paused Deployment)." in sentence) == (0, True)
+
+
+def test_a_pod_of_a_workflow_that_comes_meanwhile_is_of_its_kind(web, start):
+    held = web.fault(method="POST", path="dryRun", release=threading.Event())
+    running = start(web, EXPECT)
+    assert held.reached.wait(30)
+    web.create("shop", pod("step", NEW_SPEC, ("argoproj.io/v1alpha1", "Workflow", "build")))
+    held.release.set()
+    ended = running.finish()
+    said = ended.summary["expected"]
+    assert (ended.code, said["not_asked"]) == (0, {"custom_resource": 1})
+
+
+def test_a_quota_is_named_and_is_no_injector_that_is_down(web, run):
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}}
+    web.create("shop", quota)
+    code, sentence = last(run(web, EXPECT, TEXT))
+    why = "the quota few of its namespace is exhausted: raise it"
+    assert code == 1
+    assert sentence.startswith(f"No: 1 workload gave no answer: {why}")
+    ended = run(web, *AUDIT)
+    assert (ended.summary["injector"], ended.summary["failed"]) == ("", {"not_up_to_date": 2})
+
+
+def test_of_a_webhook_that_fails_it_is_not_said_that_it_is_down(web, run):
+    web.injector.state = "fails"
+    ended = run(web, *AUDIT, TEXT)
+    assert last(ended)[1].startswith(
+        "Failed: 2 not up to date (2 unknown), no dry run had an answer"
+    )
+
+
+def test_a_question_has_no_plan(web, run):
+    upgrade(web, "docker.io/istio/proxyv2:1.28.0")
+    ended = run(web, EXPECT)
+    assert (ended.code, ended.summary["planned"], ended.planned) == (1, 0, [])
