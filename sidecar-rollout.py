@@ -89,6 +89,7 @@ Contents, in the order in which the data flows; nothing uses what stands below i
 from __future__ import annotations
 
 import argparse
+import base64
 import copy
 import difflib
 import email.utils
@@ -108,6 +109,7 @@ import re
 import shlex
 import shutil
 import signal
+import ssl
 import stat
 import statistics
 import string
@@ -121,7 +123,7 @@ import urllib.request
 import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -2849,6 +2851,16 @@ def in_parallel(
         yield from pool.imap_unordered(lambda item: (item, ask(item)), waiting)
 
 
+def server_flags(server: str, tls_server_name: str | None) -> list[str]:
+    """Return the flags of kubectl for a server.
+
+    With --server, kubectl forgets the tls-server-name of the context (k8s.io/client-go,
+    tools/clientcmd/client_config.go).
+    """
+    name = ["--tls-server-name", tls_server_name] if tls_server_name else []
+    return ["--server", server, *name]
+
+
 @dataclass(repr=False)
 class Connection:
     """How to reach a cluster, for the client's connections and for kubectl."""
@@ -2887,17 +2899,10 @@ class Connection:
     @property
     def server_flags(self) -> list[str]:
         """Return the flags of kubectl for the server of the first line, whatever its context means
-        by now.
-
-        With --server, kubectl forgets the tls-server-name of the context (k8s.io/client-go,
-        tools/clientcmd/client_config.go).
-        """
+        by now."""
         if not self.context:
             return []
-        flags = ["--server", self.configuration.host]
-        if self.configuration.tls_server_name:
-            flags += ["--tls-server-name", self.configuration.tls_server_name]
-        return flags
+        return server_flags(self.configuration.host, self.configuration.tls_server_name)
 
     def kubectl_command(self, ref: ObjectRef, *words: str) -> list[str]:
         """Return the words of a command about an object, for a person."""
@@ -2907,9 +2912,8 @@ class Connection:
     def authorization(self, deadline: float, rejected: str | None = None) -> str:
         """Return the header; read again if it was rejected, unless another thread has done so.
 
-        ApiError at the deadline: a credential plugin may hang. The client's own hook has no lock,
-        runs a credential plugin on every request if its tokens live for less than 5 minutes, and
-        never renews a token without an expiration time.
+        ApiError at the deadline: a credential plugin may hang. What has expired is rejected first:
+        not every token says when it does.
         """
         with self.lock:
             if self.moved:
@@ -2935,7 +2939,10 @@ class Connection:
         except AnotherClusterError as error:
             self.moved = str(error)
             raise ApiError(Reply.ANOTHER_CLUSTER, self.moved) from None
-        except Exception as error:  # of a plugin or file; its text may contain the token
+        except StartError as error:
+            text = f"cannot renew the credentials: {error.args[0]}"
+            raise ApiError(Reply.NO_RESPONSE, text) from None
+        except Exception as error:  # of a file; its text may contain the token
             message = f"cannot renew the credentials: {type(error).__name__}"
             raise ApiError(Reply.NO_RESPONSE, message) from None
         token = (token or "").strip()  # a token file ends with a line break
@@ -2943,6 +2950,34 @@ class Connection:
             text = "the token must be printable ASCII; check the credentials"
             raise ApiError(Reply.UNAUTHORIZED, text)
         return token
+
+
+def use_own_context(keywords: dict[str, Any], configuration: Any) -> None:
+    """Let all connections of a pool share a TLS context, into which certificates are loaded once.
+
+    As Go, and so kubectl, it trusts an authority that is an intermediate one (Python does from 3.13
+    on), and one without key identifiers (Python does not from 3.13 on). The argument `ssl_context`
+    is that of urllib3 1.26 and 2 (util/ssl_.py, ssl_wrap_socket): with it, each connection loads
+    into it what else it is given, so that is taken away.
+    """
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context()
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    authority, own = configuration.ssl_ca_cert, configuration.cert_file
+    if authority:
+        context.load_verify_locations(authority)
+    else:
+        context.load_default_certs()
+    if own:
+        context.load_cert_chain(own, configuration.key_file)
+    for name in ("ca_certs", "cert_file", "key_file", "ca_cert_data"):
+        keywords.pop(name, None)
+    keywords["ssl_context"] = context
 
 
 class Cluster:
@@ -2960,17 +2995,16 @@ class Cluster:
     def open_connections(self, count: int) -> None:
         """Keep up to so many connections; urllib3 warns and reconnects if there are more."""
         from kubernetes.client import ApiClient
-        from urllib3.util import ssl_
 
-        # Python 3.13 refuses authorities without key identifiers, which old clusters have; kubectl
-        # does not. A context of our own would be changed by several threads that connect.
-        ssl_.VERIFY_X509_STRICT = 0  # type: ignore[attr-defined, assignment]
         configuration = self.connection.configuration
         configuration.connection_pool_maxsize = count
         # The client's typed API classes take 945 ms to load, and 15 times as long to read.
         try:
             self.pool = ApiClient(configuration).rest_client.pool_manager
+            use_own_context(self.pool.connection_pool_kw, configuration)
             POOLS.append(self.pool)
+        except ssl.SSLError as error:
+            raise StartError(f"cannot use the certificates of the kubeconfig: {error}") from None
         except Exception as error:  # of the proxy's URL; there is no class of its own for it
             proxy = str(configuration.proxy)
             hint = "; run: pip install PySocks" if proxy.startswith("socks") else ""
@@ -3631,7 +3665,7 @@ def run_command(command: Sequence[str]) -> tuple[str, str]:
 
 def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connection:
     """Return how to reach the cluster that kubectl means. StartError if there is none."""
-    read = partial(read_kubeconfig, kubectl, kubeconfig, context)
+    read = partial(read_with_token, kubectl, kubeconfig, context)
     with ThreadPool(1) as pool:
         importing = pool.apply_async(__import__, ["kubernetes.config"])  # beside it: 40 of 1,600 ms
         try:
@@ -3649,19 +3683,17 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
             raise StartError(f"cannot use the Pod's service account: {error}") from None
         return connection
     cluster = cluster_of(config)
-    # The client shows a credential plugin's prompt only if standard output is a terminal.
-    with redirect_stdout(sys.stderr):
-        user = load_cluster_and_user(config, connection)
+    user = user_of(config)
+    load_cluster_and_user(config, connection)
     connection.context = config["current-context"]
     # By name, because the current context may change during the run.
-    flags = ("--kubeconfig", kubeconfig) if kubeconfig else ()
-    connection.kubectl_flags = (*flags, "--context", connection.context)
+    connection.kubectl_flags = context_flags(kubeconfig, config)
     if user.get("as"):
         who = f"context {connection.context} impersonates {user['as']}"
         raise StartError(f"{who}, which is not supported; use a context without `as`")
 
     def reload() -> None:
-        again = read_kubeconfig(kubectl, kubeconfig, connection.context)
+        again = read_with_token(kubectl, kubeconfig, connection.context)
         if cluster_of(again) != cluster:
             server = cluster_of(again).get("server")
             text = f"context {connection.context} now means {redact_text(str(server))}"
@@ -3669,19 +3701,39 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
         load_cluster_and_user(again, connection)
 
     connection.reload = reload
-    configuration = connection.configuration
-    if "exec" in user and not (configuration.api_key or configuration.cert_file):
-        plugin = f"credential plugin {user['exec']['command']} (context {connection.context})"
-        raise StartError(
-            f"{plugin} failed",
-            run_command([kubectl, *connection.kubectl_flags, "version"])[1],
-        )
     return connection
 
 
 def cluster_of(config: Json) -> Json:
     """Return the cluster of a kubeconfig with one context: server, proxy, authority."""
     return nested((config.get("clusters") or [{}])[0], "cluster")
+
+
+def user_of(config: Json) -> Json:
+    """Return the user of a kubeconfig with one context."""
+    return nested((config.get("users") or [{}])[0], "user")
+
+
+def context_flags(kubeconfig: str | None, config: Json) -> tuple[str, ...]:
+    """Return the flags of kubectl for the context of a kubeconfig, by its name."""
+    flags = ("--kubeconfig", kubeconfig) if kubeconfig else ()
+    return (*flags, "--context", config["current-context"])
+
+
+def read_with_token(kubectl: str, kubeconfig: str | None, context: str | None) -> Json:
+    """Return read_kubeconfig, where the user of an auth-provider has a token.
+
+    kubectl renews it, and keeps the new refresh token, as each can be used only once. The client
+    would use it, and lose the new one.
+    """
+    config = read_kubeconfig(kubectl, kubeconfig, context)
+    if "auth-provider" in user_of(config):
+        server = nested(cluster_of(config), "server"), cluster_of(config).get("tls-server-name")
+        check_kubectl(kubectl, [*context_flags(kubeconfig, config), *server_flags(*server)])
+        config = read_kubeconfig(kubectl, kubeconfig, config["current-context"])
+        provider = nested(user_of(config), "auth-provider.config")
+        config["users"][0]["user"] = {"token": provider.get("id-token", "")}
+    return config
 
 
 def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -> Json:
@@ -3734,14 +3786,71 @@ def find_plugins(config: Json, paths: str) -> None:
                 break
 
 
-def load_cluster_and_user(config: Json, connection: Connection) -> Json:
-    """Load server and credentials for the client, and return the user of the kubeconfig.
+def as_base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def run_plugin(config: Json) -> Json:
+    """Return the user of a kubeconfig with what its credential plugin returns.
+
+    StartError if that is nothing. What it says on standard error is shown at once: where to log in,
+    perhaps. The client shows it only on a terminal. As for kubectl, only a terminal is interactive
+    (k8s.io/client-go, plugin/pkg/client/auth/exec).
+    """
+    plugin, cluster = nested(user_of(config), "exec"), cluster_of(config)
+    name = f"credential plugin {plugin.get('command')} (context {config['current-context']})"
+    is_interactive = sys.stdin.isatty() and plugin.get("interactiveMode") != "Never"
+    spec: Json = {"interactive": is_interactive}
+    try:
+        if plugin.get("provideClusterInfo"):
+            spec["cluster"] = without_keys(cluster, "extensions")
+            for extension in cluster.get("extensions") or ():
+                if extension["name"] == "client.authentication.k8s.io/exec":
+                    spec["cluster"]["config"] = extension["extension"]
+        info = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
+        variables = {row["name"]: row["value"] for row in plugin.get("env") or ()}
+        with subprocess.Popen(
+            [plugin["command"], *(plugin.get("args") or ())],
+            stdin=None if is_interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if is_interactive else subprocess.PIPE,
+            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info)},
+            text=True,
+            errors="replace",
+        ) as child:
+            try:
+                for line in child.stderr or ():
+                    log.warning("%s: %s", name, message_text(line))
+                output, _ = child.communicate()
+            finally:
+                child.kill()  # if a signal came: it may wait for somebody who logs in
+        if child.returncode:
+            raise StartError(f"{name} failed with exit code {child.returncode}")
+        status = nested(json.loads(output), "status")
+        user = {"token": status["token"]} if status.get("token") else {}
+        if status.get("clientCertificateData"):
+            user["client-certificate-data"] = as_base64(status["clientCertificateData"])
+            user["client-key-data"] = as_base64(status["clientKeyData"])
+    except OSError as error:
+        text = f"{name} cannot run: {error.strerror}"
+        raise StartError(text, plugin.get("installHint", "")) from None
+    except (ValueError, LookupError, AttributeError, TypeError):
+        user = {}  # its output may have the token, and is not shown
+    if not user:
+        raise StartError(f"{name} returned no credentials")
+    return user
+
+
+def load_cluster_and_user(config: Json, connection: Connection) -> None:
+    """Load server and credentials for the client.
 
     The client writes certificates to files with mode 0600, and removes them when it ends.
     """
     from kubernetes.config import ConfigException, load_kube_config_from_dict
 
     configuration = connection.configuration
+    if "exec" in user_of(config):
+        config["users"][0]["user"] = run_plugin(config)
     try:
         load_kube_config_from_dict(config, client_configuration=configuration)
     except (ConfigException, OSError, ValueError) as error:
@@ -3755,16 +3864,19 @@ def load_cluster_and_user(config: Json, connection: Connection) -> Json:
     if "proxy-url" not in cluster_of(config):
         proxy = urllib.request.getproxies_environment().get(server.scheme)
         configuration.proxy = None if is_loopback else proxy
-    return nested((config.get("users") or [{}])[0], "user")
+    credentials = re.match("https?://([^/@]+)@", configuration.proxy or "")
+    if credentials:  # of a SOCKS proxy, the client takes them from the URL
+        words = urllib.parse.unquote(credentials[1])
+        configuration.proxy_headers = {"Proxy-Authorization": f"Basic {as_base64(words)}"}
 
 
-def check_kubectl(path: str, connection: Connection) -> None:
+def check_kubectl(path: str, flags: Iterable[str]) -> None:
     """Check that kubectl can wait for rollouts on the cluster, before anything is patched.
 
     StartError if it is none, is too old, or cannot reach the cluster, for example because of a
     proxy.
     """
-    command = [path, *connection.kubectl_flags, "version", "--output=json"]
+    command = [path, *flags, "version", "--output=json"]
     output, error = run_command(command)
     try:
         version = json.loads(output)["clientVersion"]
@@ -9632,7 +9744,7 @@ def main(argv: Sequence[str]) -> int:
         check_namespaces(cluster, options)
         options = replace(options, cutoff=find_cutoff(options, cluster.now()))
         if options.confirm:
-            check_kubectl(kubectl, connection)
+            check_kubectl(kubectl, connection.kubectl_flags)
 
         gate = Gate(options.gate, signals)
         report = Report(connection, options, progress, gate, argv)

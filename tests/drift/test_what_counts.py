@@ -8,6 +8,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from clusters.embedded import is_ready
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import DRIFTED, NEW, TEXT, TOP
 
@@ -49,11 +50,13 @@ def web(cluster):
 def only_rule(tool, monkeypatch):
     """only_rule(code): no other rule applies, and this one to each workload; returns when it is asked."""
 
+    rules = tool.RULES
+
     def make(code: str) -> int:
-        for name, row in tool.RULES.items():
+        for name, row in rules.items():
             reason = "because" if name == code else ""
-            monkeypatch.setitem(tool.RULES, name, row._replace(applies=lambda *_, it=reason: it))
-        return tool.RULES[code].known
+            monkeypatch.setitem(rules, name, row._replace(applies=lambda *_, it=reason: it))
+        return rules[code].known
 
     return make
 
@@ -147,6 +150,7 @@ def test_one_of_a_job_does_not_count_and_one_of_another_kind_of_that_name_does(w
 
 @pytest.mark.parametrize("image", [NEW, OLD])
 def test_one_of_a_workload_is_compared_and_may_be_excluded(web, run, image):
+    web.kubelet.gone_after = 3600
     (found, _) = web.pods("shop")
     name = found["metadata"]["name"]
     with web.store.lock:
@@ -157,12 +161,13 @@ def test_one_of_a_workload_is_compared_and_may_be_excluded(web, run, image):
         fields = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
         metadata = {**found["metadata"], **fields, "finalizers": ["x/y"]}
         web.store.change("pods", found, spec=found["spec"], metadata=metadata)
-    web.settle()
     assert run(web, *AUDIT).code == int(image == OLD)
     annotation = {"metadata": {"annotations": {"out": "yes"}}}
     web.create("shop", workload("Deployment", "other"))
     web.change("Deployment", "shop", "web", annotation)
-    web.settle()
+    web.wait_for(
+        lambda: all(map(is_ready, web.pods("shop", "other"))) and web.pods("shop", "other")
+    )
     assert run(web, *AUDIT, "--exclude-annotation=out=yes").code == 0
     assert run(web, *AUDIT, "deployment/other").code == 0
     assert run(web, DRIFTED).summary["leftovers"] == []  # only an audit counts it

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import http.server
+import json
 import re
+import threading
 import time
 import types
+import urllib.parse
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from clusters.embedded.manifests import workload
@@ -157,14 +164,127 @@ def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
     assert len(reloads) == 1
 
 
-def test_a_plugin_that_fails_in_mid_run_and_what_it_wrote_stays_unsaid(cluster, run, tmp_path):
-    """Its second run fails, with what may be a token on its standard output."""
+def test_a_login_in_mid_run_is_asked_for_at_once(cluster, run, tmp_path):
+    """What a plugin says on standard error is shown; what it prints, perhaps a token, is not."""
+    for name in "abc":
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    cluster.kubelet.ready_after = 1.0
+    cluster.server.tokens = Tokens(cluster.server.tokens, 2)
+    asks = (
+        "runs.seek(0)\nif runs.read().count('run') > 1: print('Enter ABCD-1234', file=sys.stderr)"
+    )
+    path = cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 2, asks))
+    ended = run(path, TEXT, CONFIRM)
+    assert ended.code == 0
+    plugin = f"credential plugin {tmp_path / 'plugin'} (context embedded)"
+    assert f" WARNING {plugin}: Enter ABCD-1234\n" in ended.stderr
+    assert "short-" not in ended.stdout + ended.stderr
+
+
+# kubectl renews what belongs to an auth-provider
+
+
+def a_token(seconds: float) -> str:
+    """A JSON Web Token, which nobody has signed, for so many seconds."""
+    parts = ({"alg": "RS256"}, {"sub": "ops", "exp": int(time.time() + seconds)})
+    texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
+    return ".".join(text.rstrip("=") for text in (*texts, "c2ln"))
+
+
+class Provider(http.server.BaseHTTPRequestHandler):
+    """An OpenID Connect provider whose refresh tokens can be used once."""
+
+    refresh_tokens: ClassVar[list[str]] = []
+    lifetime = 3600.0
+
+    def answer(self, status: int, body: dict) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        url = f"http://127.0.0.1:{self.server.server_port}"
+        self.answer(200, {"issuer": url, "token_endpoint": f"{url}/token"})
+
+    def do_POST(self) -> None:
+        words = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        if words["refresh_token"] != self.refresh_tokens[-1:]:
+            self.answer(400, {"error": "invalid_grant"})
+            return
+        token = a_token(self.lifetime)
+        self.server.cluster.server.tokens[token] = "admin"
+        self.refresh_tokens.append(f"once-{len(self.refresh_tokens)}")
+        refresh = self.refresh_tokens[-1]
+        self.answer(
+            200,
+            {
+                "access_token": "x",
+                "token_type": "bearer",
+                "id_token": token,
+                "refresh_token": refresh,
+            },
+        )
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def with_provider(cluster, tmp_path):
+    """A kubeconfig whose token has expired, and whose refresh token has not been used."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.settle()
-    cluster.server.tokens = Tokens(cluster.server.tokens, 60)
-    fails = "runs.seek(0)\nif runs.read().count('run') > 1: sys.exit(print('short-SECRET') or 'login: SECRET expired')"
-    path = cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 60, fails))
-    ended = run(path, "--log-level=debug")
-    assert (tmp_path / "plugin.runs").read_text().count("run") > 1
-    assert ended.planned == ["shop/web"]
-    assert "SECRET" not in ended.stdout + ended.stderr
+    Provider.refresh_tokens[:] = ["once-0"]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider) as provider:
+        provider.cluster = cluster
+        threading.Thread(target=provider.serve_forever, daemon=True).start()
+        config = {
+            "idp-issuer-url": f"http://127.0.0.1:{provider.server_port}",
+            "client-id": "kubectl",
+        }
+        config |= {"client-secret": "", "id-token": a_token(-60), "refresh-token": "once-0"}
+        path = tmp_path / "config"
+        user = {"auth-provider": {"name": "oidc", "config": config}}
+        path.write_text(json.dumps(cluster.kubeconfig_for(user)))
+        yield str(path)
+        provider.shutdown()
+
+
+def kept(path: str) -> str:
+    """The refresh token in a kubeconfig."""
+    return re.search(r"refresh-token[\"']?: [\"']?([\w-]+)", Path(path).read_text())[1]
+
+
+@pytest.mark.parametrize("options", [(), (CONFIRM,)])
+def test_kubectl_renews_a_token_and_keeps_what_comes_with_it(with_provider, run, options):
+    """A refresh token can be used once: a dry run that used it up would log a person out."""
+    for number in (1, 1):  # the second run has a token that is valid
+        ended = run(with_provider, *options)
+        assert (ended.code, ended.planned) == (0, ["shop/web"])
+        assert kept(with_provider) == Provider.refresh_tokens[-1] == f"once-{number}"
+
+
+def test_such_a_token_is_renewed_in_mid_run(with_provider, cluster, start, run):
+    run(with_provider)
+    cluster.kubelet.ready_after = 1.0
+    running = start(cluster, CONFIRM, f"--kubeconfig={with_provider}", "--log-level=debug")
+    running.wait_for_log("running kubectl")
+    path = Path(with_provider)
+    for token in [token for token in cluster.server.tokens if "." in token]:
+        del cluster.server.tokens[token]
+        path.write_text(path.read_text().replace(token, a_token(-60)))
+    ended = running.finish()
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert kept(with_provider) == "once-2"
+
+
+def test_a_login_that_is_over_ends_in_what_kubectl_says(with_provider, run):
+    Provider.refresh_tokens.append("used-elsewhere")
+    ended = run(with_provider, TEXT)
+    assert ended.code == 3
+    assert "error: kubectl cannot connect to the cluster; to reproduce: " in ended.stderr
+    assert "invalid_grant" in ended.stderr

@@ -123,11 +123,16 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     """Forwards CONNECT, as a proxy for TLS does."""
 
     connects: list[str]
+    wanted = ""  # of Proxy-Authorization
 
     def do_CONNECT(self) -> None:
         self.connects.append(self.path)
-        host, _, port = self.path.partition(":")
-        with socket.create_connection((host, int(port))) as there:
+        if self.wanted and self.headers.get("Proxy-Authorization") != self.wanted:
+            self.send_response(407)
+            self.end_headers()
+            return
+        _, _, port = self.path.partition(":")
+        with socket.create_connection(("127.0.0.1", int(port))) as there:
             self.send_response(200)
             self.end_headers()
             pairs = {self.connection: there, there: self.connection}
@@ -156,6 +161,29 @@ def test_a_proxy_of_the_kubeconfig(shop, run, tmp_path):
         proxy.shutdown()
     assert ended.planned == ["shop/web"]
     assert set(Proxy.connects) == {f"127.0.0.1:{shop.port}"}
+
+
+@pytest.mark.parametrize("where", ["proxy-url", "HTTPS_PROXY"])
+def test_a_proxy_with_a_user_and_a_password(shop, run, tmp_path, monkeypatch, where):
+    words = base64.b64encode("ops:p@ss/w\u00f6rd".encode()).decode()
+    monkeypatch.setattr(Proxy, "wanted", f"Basic {words}")
+    Proxy.connects = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        config, more = shop.kubeconfig_for(), {}
+        url = f"http://ops:p%40ss%2Fw%C3%B6rd@127.0.0.1:{proxy.server_port}"
+        if where == "proxy-url":
+            config["clusters"][0]["cluster"]["proxy-url"] = url
+        else:  # which is not asked for a loopback address
+            config["clusters"][0]["cluster"] |= {
+                "server": f"https://localhost.example:{shop.port}",
+                "tls-server-name": "127.0.0.1",
+            }
+            more = {"HTTPS_PROXY": url}
+        ended = run(write(tmp_path / "config", config), "--log-level=debug", **more)
+        proxy.shutdown()
+    said = ended.stdout + ended.stderr
+    assert (ended.planned, words in said, "%40ss" in said) == (["shop/web"], False, False)
 
 
 @pytest.mark.parametrize("field", [{}, {"as-groups": ["ops"]}, {"as-uid": "42"}])

@@ -57,6 +57,25 @@ def test_who_asks_for_more_than_half_a_minute_is_asked_again_after_it(
     assert pauses == [30]
 
 
+def test_a_credential_plugin_that_fails_in_mid_run_is_named(client, tool, cluster, tmp_path):
+    """What it printed may be a token."""
+    plugin = tmp_path / "plugin"
+    version = "client.authentication.k8s.io/v1"
+    status = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}}
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(status)}'\n")
+    plugin.chmod(0o755)
+    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+    client.connection = tool.connect(KUBECTL, cluster.write_kubeconfig("exec", user), None)
+    assert client.request("GET", "/version")
+    plugin.write_text("#!/bin/sh\necho SECRET-1234\nexit 3\n")
+    cluster.server.tokens = {}
+    with raises_api_error(tool) as told:
+        client.request("GET", "/api/v1/pods")
+    name = f"credential plugin {plugin} (context embedded)"
+    text = f"cannot renew the credentials: {name} failed with exit code 3"
+    assert (str(told.value), told.value.__cause__) == (text, None)
+
+
 def test_a_credential_plugin_that_hangs_blocks_nobody_for_good(client, tool):
     never = threading.Event()
     client.connection.read_token = lambda renew: never.wait(30) and ""

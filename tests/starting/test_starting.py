@@ -409,19 +409,41 @@ def of_plugin(cluster, command: str, **fields) -> str:
     return cluster.write_kubeconfig("exec", {"exec": plugin})
 
 
-def test_a_credential_plugin_that_fails_has_the_last_word(cluster, run, tmp_path):
-    """It may ask to log in. What it and kubectl say is passed through, below one line."""
-    plugin = script(tmp_path / "plugin", "echo before >&2; echo run: aws sso login >&2; exit 3")
+def test_what_a_credential_plugin_says_is_shown_before_the_error(cluster, run, tmp_path):
+    """It may ask to log in. A token that it prints is not shown."""
+    plugin = script(
+        tmp_path / "plugin",
+        "echo before >&2; echo token: SECRET-1234; echo run: aws sso login >&2; exit 3",
+    )
     ended = run(of_plugin(cluster, str(plugin)), TEXT)
-    said = f"before\nrun: aws sso login\nUnable to connect to the server: getting credentials: exec: executable {plugin} failed with exit code 3"
-    assert only_error(ended, said) == f"credential plugin {plugin} (context embedded) failed"
+    name = f"credential plugin {plugin} (context embedded)"
+    lines = [
+        line.partition("  ")[0][10:] + line.partition("  ")[2] for line in ended.stderr.splitlines()
+    ]
+    assert lines[:2] == [f"WARNING {name}: before", f"WARNING {name}: run: aws sso login"]
+    assert ended.stderr.splitlines()[2:] == [
+        f"error: {name} failed with exit code 3 (nothing was changed)"
+    ]
+    assert "SECRET" not in ended.stdout + ended.stderr
 
 
 def test_a_credential_plugin_that_is_not_installed(cluster, run):
     hint = "Install gke-gcloud-auth-plugin for use with kubectl"
     ended = run(of_plugin(cluster, "aws-nope", installHint=hint), TEXT)
-    assert only_error(ended, hint) == "credential plugin aws-nope (context embedded) failed"
-    assert "executable aws-nope not found" in ended.stderr
+    text = "credential plugin aws-nope (context embedded) cannot run: No such file or directory"
+    assert only_error(ended, hint) == text
+
+
+@pytest.mark.parametrize(
+    "output", ["", "no JSON", "[]", '{"status": {}}', '{"status": {"token": ""}}']
+)
+def test_a_credential_plugin_that_returns_nothing(cluster, run, tmp_path, output):
+    plugin = script(tmp_path / "plugin", f"echo '{output}'")
+    ended = run(of_plugin(cluster, str(plugin)), TEXT)
+    assert (
+        only_error(ended)
+        == f"credential plugin {plugin} (context embedded) returned no credentials"
+    )
 
 
 @pytest.mark.parametrize("first", ["embedded", ""])

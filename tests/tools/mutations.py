@@ -1596,6 +1596,42 @@ MUTATIONS = (
         "    return bool(restarted)\n",
     ),
     Mutation(
+        "starting: the password of a proxy is not sent",
+        "kubeconfig",
+        "        configuration.proxy_headers = {",
+        "        _ = {",
+    ),
+    Mutation(
+        "starting: an authority that is an intermediate one is refused",
+        "certificates",
+        "    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN\n",
+        "",
+    ),
+    Mutation(
+        "starting: each connection loads certificates into the context that all share",
+        "certificates",
+        "        keywords.pop(name, None)\n",
+        "        pass\n",
+    ),
+    Mutation(
+        "starting: the client renews the token of an auth-provider, and loses what comes with it",
+        "credentials",
+        "        check_kubectl(kubectl, [*context_flags",
+        "        list([*context_flags",
+    ),
+    Mutation(
+        "starting: where to log in is not shown",
+        "credentials starting",
+        '                    log.warning("%s: %s", name, message_text(line))\n',
+        "                    pass\n",
+    ),
+    Mutation(
+        "starting: a signal waits for a credential plugin",
+        "interrupting",
+        "                child.kill()  # if a signal came",
+        "                pass  # if a signal came",
+    ),
+    Mutation(
         "audit: what a finalizer holds does not count",
         "fail_on_drift",
         '@rule(Known.EXISTS, answer="not_asked")\ndef being_deleted',
