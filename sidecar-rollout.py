@@ -49,8 +49,8 @@ Examples:
   sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
       --only-started-before='2026-05-01 13:00'
 
-Options marked * can be repeated and accept shell wildcards. A switch without a
-value means true; =false is the opposite.
+Options marked * can be repeated; names and values may have shell wildcards. A
+switch without a value means true; =false is the opposite.
 
 Exit codes:
   0         nothing failed; what is left (rejected, unknown, skipped, not
@@ -2121,8 +2121,7 @@ def annotation_filter(text: str) -> AnnotationFilter:
 
 def expected_annotation(text: str) -> AnnotationFilter:
     """Return the key and the value's pattern of KEY=VALUE."""
-    if "=" not in text:
-        raise invalid(text, "KEY=VALUE, such as istio.io/rev=1-27-0")
+    matching(f"(?s){KEY}=.*", "KEY=VALUE, such as istio.io/rev=1-27-0")(text)
     return annotation_filter(text)
 
 
@@ -2354,7 +2353,7 @@ OPTIONS = {
         Option(
             "--only-started-before TIME",
             """Only Pods created before this time, for example 2026-05-01T13:00:00Z; UTC unless it
-            has a time zone (default: now)""",
+            has a time zone (default without --only-drifted: now)""",
             point_in_time,
             NO_CUTOFF,
             narrows=True,
@@ -2481,7 +2480,7 @@ OPTIONS = {
         ),
         Option(
             "--label-columns -L KEY",
-            "Show this label of each workload as a column of the plan",
+            "Show this label of each workload as a column of the plan (can be repeated)",
             label_key,
             repeatable=True,
         ),
@@ -2542,7 +2541,7 @@ def build_parser() -> ArgumentParser:
 
 def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     names = option.usage.split()
-    help = f"* {option.help}" if option.repeatable else option.help
+    help = f"* {option.help}" if option.repeatable and option.type is not label_key else option.help
     help += f" (requires {option.requires})" if option.requires else ""
     settings: Json = {"type": option.type, "default": option.default}
     if option.type is boolean:  # alone it is true
@@ -2622,6 +2621,9 @@ def find_contradiction(given: argparse.Namespace) -> str:
     if given.fail_on_drift and given.confirm:
         hint = "run the audit afterwards, as a command of its own"
         return f"--fail-on-drift cannot be used with --confirm; {hint}"
+    included = given.include_namespace
+    if included and all(matches(name, given.exclude_namespace) for name in included):
+        return "no namespaces selected: all are excluded by --exclude-namespace"
     for row in (given.plan or {}).values():
         if bool(row.sidecar_hash) != given.only_drifted:
             return "--plan was made with other options: give --only-drifted to both, or to neither"
@@ -5168,7 +5170,7 @@ def kind_not_selected(ref: ObjectRef, comparison: Comparison, options: Options) 
     if is_listed(ref):
         return f"not selected; {KINDS[ref.kind].how_to_select}"
     hint = "use --evict, or restart it with that controller's tools"
-    return f"managed by {ref.kind_and_group}, which has no rollouts; {hint}"
+    return f"managed by {ref.kind_and_group}, which `kubectl rollout` does not support; {hint}"
 
 
 @rule(Known.EXISTS, answer="no_answer")
@@ -5666,7 +5668,7 @@ def why_left_without_pods(found: Found) -> str:
     if not (restarted and is_short and controller_reference(obj)):
         return ""
     cause = why_not_healthy(found) or shortage_of(found.ref, obj)
-    return f"no Pods since its restart at {restarted[:10]}: {cause}"
+    return f"no Pods since its restart on {restarted[:10]}: {cause}"
 
 
 def why_not_healthy(found: Found) -> str:
@@ -6353,7 +6355,7 @@ def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str
         might_get_it = today.view and not any(matches(name, names) for name in stated)
         if any(matches(name, names) for name in running) or might_get_it:
             silent.append(decision)
-    verdicts = {decision.comparison.verdict for decision in silent}
+    verdicts = {decision.comparison.verdict for decision in silent} - {Verdict.NOT_INJECTED}
     if not silent or (len(silent) < 3 and verdicts != {Verdict.UNKNOWN}):
         return ""
     texts = Counter(short_reason(decision.comparison.message) or SILENT for decision in silent)
@@ -8547,34 +8549,58 @@ COLORED = re.compile(  # no name that has such a word
     r"(?![-\w/])"
 )
 MIN_NOTES = 16  # columns of a terminal
+BELOW = 6  # the indent of notes for which a row has no room
 MIN_WIDTH = 40
+WIDE = 100  # where the plan has room for all its columns
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
-    """Return the lines of a table whose columns are as wide as they need: no name is ever cut.
+    """Return the lines of a table; no name is ever cut, and the last column wraps.
 
-    With a width, that of a terminal, the last one wraps: below itself, or if there is no room,
-    below the others.
+    Columns are as wide as their longest cell. If a terminal of this width needs more lines then,
+    the longest cells of a column do not count: they move what follows to the right, or into a line
+    of its own, in their row alone. Of several ways, the straightest is taken that needs a line for
+    each row, or nearly.
     """
     whole = [list(map(printable, row)) for row in rows]
-    widths = [min(max(map(len, column)), 80) for column in zip(*whole, strict=True)]
-    last = widths.pop()
-    indent = sum(widths) + 2 * len(widths)
-    is_below = bool(width) and indent + min(last, MIN_NOTES) > width
-    if is_below:
-        indent = 6
-    lines = []
-    for *row, note in whole:
+    layouts = []
+    for share in (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5) if width else (1.0,):
+        starts = [0]
+        for column in list(zip(*whole, strict=True))[:-1]:
+            lengths = sorted(map(len, column))
+            widest = max(lengths[int(share * (len(lengths) - 1))], len(column[0]))
+            starts.append(starts[-1] + min(widest, 80) + 2)
+        layouts.append([line for row in whole for line in row_lines(row, starts, width)])
+    for enough in (len(rows), 1.1 * len(rows)):
+        for lines in layouts:
+            if len(lines) <= enough:
+                return lines
+    return min(layouts, key=len)
+
+
+def row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
+    """Return the lines of a row whose cells begin where their columns do, or after the last one."""
+    *cells, note = row
+    lines, line = [], ""
+    for start, cell in zip(starts, cells, strict=False):
+        place = max(start, len(line) + 2 if line else 0)
+        if width and line and place + len(cell) > width:
+            lines.append(line)
+            line, place = "", min(start, max(width - len(cell), 0))
+        line = line.ljust(place) + cell
+    place = max(min(starts[-1], width - len(note)) if width else starts[-1], len(line) + 2)
+    parts = [note] if note else []
+    if width and place + len(note) > width:
+        room = width - place
+        is_below = room < MIN_NOTES
+        parts = textwrap.wrap(note, width - BELOW if is_below else room)
+        if is_below:
+            lines.append(line)
+            line, place = "", BELOW
+    for part in parts:
+        lines.append(line.ljust(place) + part)
         line = ""
-        for cell, columns in zip(row, widths, strict=True):
-            line += cell.ljust(columns) + "  "
-        notes = textwrap.wrap(note, width - indent) if width else [note]
-        if notes and not is_below:
-            line += notes.pop(0)
-        lines.append(line.rstrip())
-        for part in notes:
-            lines.append(" " * indent + part)
-    return lines
+    return [found.rstrip() for found in (*lines, line) if found.strip()]
 
 
 def difference_lines(decision: Replacement) -> list[str]:
@@ -8748,7 +8774,11 @@ class Totals:
         another = f"another {join_words([thing for thing in given if given[thing]], 'or')}"
         if pods:
             text = f"{count_of(len(pods), 'Pod')} {has_or_have(len(pods))} {another}"
-            reasons.append(f"{text} ({reason_counts(Counter(map(short_found, pods)))})")
+            details = reason_counts(Counter(map(short_found, pods)))
+            states = Counter(words_of(pod.code) for pod in pods if is_passing(pod))
+            if states:
+                details += f", of these {reason_counts(states)}"
+            reasons.append(f"{text} ({details})")
             another = "another one"
         if differing:
             reasons.append(f"new Pods of {count_of(differing, 'workload')} would get {another}")
@@ -8823,9 +8853,14 @@ def lost_title(refs: Sequence[ObjectRef]) -> str:
     return f"New Pods of {names} have no sidecar. Repair the injector, and run:"
 
 
+def is_passing(pod: PodState) -> bool:
+    """Return whether a Pod that is not as expected goes by itself."""
+    return pod.code in ("terminating", "running_to_completion")
+
+
 def short_found(pod: PodState) -> str:
     """Return what a Pod has that is not as expected, or its code, if that says more."""
-    if pod.code != "unexpected":
+    if pod.code != "unexpected" and not is_passing(pod):
         return words_of(pod.code)
     return pod.found if "=" in pod.found else pod.found.rpartition("/")[2]
 
@@ -8834,6 +8869,13 @@ def noun_of(owner: ObjectRef) -> str:
     """Return what owns Pods, if it was not asked what new ones would be like."""
     nouns = {"": "bare Pod", "Node": "static Pod", "Job": "Job"}
     return nouns.get(owner.kind, "deleted workload" if has_template(owner) else CUSTOM)
+
+
+class Line(NamedTuple):
+    """A line of which the beginning is bold on a terminal."""
+
+    bold: str
+    rest: str = ""
 
 
 class Report:
@@ -8900,16 +8942,27 @@ class Report:
             return 0
         return max(shutil.get_terminal_size().columns, MIN_WIDTH)
 
-    def print(self, *lines: str) -> None:
+    def print(self, *lines: str | Line) -> None:
         if self.as_json:
             return
-        whole = list(map(printable, lines))
-        if self.width:
-            whole = [part for line in whole for part in wrapped(line, self.width)]
-        text = "\n".join(whole)
-        if self.width and not os.environ.get("NO_COLOR"):
-            text = COLORED.sub("\033[31m\\1\033[0m", text)
-        self.write(text)
+        is_colored = self.width and not os.environ.get("NO_COLOR")
+        whole = []
+        for line in lines:
+            bold, rest = line if isinstance(line, Line) else ("", line)
+            parts = [printable(bold + rest)]
+            if self.width:
+                parts = wrapped(parts[0], self.width)
+            for part in parts:
+                end = len(printable(bold)) if rest else len(bold and part)
+                first, last = part[:end], part[end:]
+                if is_colored:
+                    first, last = (
+                        COLORED.sub("\033[31m\\1\033[0m", text) for text in (first, last)
+                    )
+                if is_colored and first:
+                    first = "\033[1m" + first.replace("\033[0m", "\033[0;1m") + "\033[0m"
+                whole.append(first + last)
+        self.write("\n".join(whole))
 
     def print_command(self, words: Sequence[str]) -> None:
         """Print a command in one line, to be copied."""
@@ -8929,7 +8982,7 @@ class Report:
 
     def print_groups(self, title: str, skips: Iterable[Skip]) -> None:
         """Print, if there are any, the objects that have a reason, by reason."""
-        lines = [f"{title}:"]
+        lines: list[str | Line] = [Line(f"{title}:")]
 
         def order(skip: Skip) -> tuple[bool, int, bool, Skip]:
             is_first = skip.subject in self.plan.never_completed
@@ -8940,10 +8993,12 @@ class Report:
         limit = len(by_reason) if self.options.log_level == "debug" else self.MAX_REASONS
         for reason, group in itertools.islice(by_reason.items(), limit):
             names = self.names_of([skip.subject for skip in group])
-            if reason:
-                lines.append(f"  {reason}:")
-                names = f"  {names}"
-            lines.append(f"  {names}")
+            if not reason:
+                lines.append(f"  {names}")
+            elif len(printable(f"  {reason}: {names}")) <= self.width:
+                lines.append(Line(f"  {reason}:", f" {names}"))
+            else:
+                lines += [Line(f"  {reason}:"), f"    {names}"]
         others: Counter[str] = Counter()
         for group in itertools.islice(by_reason.values(), limit, None):
             others.update(skip.subject.namespace for skip in group)
@@ -9114,8 +9169,8 @@ class Report:
             shown = lines[:limit]
             if len(lines) > limit:
                 shown.append(f"and {len(lines) - limit} more")
-            texts.append(f"  {letter:<2} {count_of(len(group), 'workload')}  {shown[0]}")
-            for line in shown[1:]:
+            texts.append(f"  {letter:<2} {count_of(len(group), 'workload')}:")
+            for line in shown:
                 texts.append(f"     {line}")
             for workload in group:
                 for ref in (workload.ref, *workload.found.subjects):
@@ -9125,14 +9180,15 @@ class Report:
             ignored.update(map(shown_path, row.comparison.today.ignored))
         names = [f"{name} {section_text(section)}" for name, *section in sorted(ignored)]
         if texts:
-            self.print("Differences between running Pods and new ones:", *texts, "")
+            heading = "Differences between running Pods and new ones:"
+            self.print(Line(heading), *texts, "")
         if names:
             self.print(f"Ignored, because it is different in each new Pod: {join_words(names)}", "")
 
     def table(self, workloads: Sequence[Replacement]) -> list[str]:
         """Return the plan in the order given, a line for each workload."""
         refs = [workload.ref for workload in workloads]
-        sidecars = ["SIDECAR"]
+        sidecars = ["VERSION"]
         for workload in workloads:
             text = sidecar_text(sorted(workload.found.sidecars), self.with_names)
             sidecars.append(text or "<none>")
@@ -9141,17 +9197,16 @@ class Report:
             ["NAMESPACE", *(ref.namespace for ref in refs)],
             ["WORKLOAD", *(f"{self.kind_of(ref)}/{ref.name}" for ref in refs)],
             ["PODS", *(str(workload.pods_replaced) for workload in workloads)],
-            ["OLD", *(str(len(workload.old_pods)) for workload in workloads)],
-            sidecars,
         ]
+        if self.options.only_drifted:
+            columns.append(["OLD", *(str(len(workload.old_pods)) for workload in workloads)])
+        if not (self.letters and 0 < self.width < WIDE):  # DIFF tells it
+            columns.append(sidecars)
         if self.letters:
             columns.append(["DIFF", *(self.letters.get(ref, "") for ref in refs)])
         for key in self.options.label_columns:
             labels = [self.labels_of(ref).get(key, "<none>") for ref in refs]
             columns.append([key.rpartition("/")[2].upper(), *labels])
-        needed = sum(max(map(len, column)) + 2 for column in columns) + MIN_NOTES
-        if self.letters and 0 < self.width < needed:  # names are whole; DIFF tells the sidecar
-            columns.remove(sidecars)
         columns.append(["NOTES", *map(self.notes, workloads)])
         return format_table(list(zip(*columns, strict=True)), self.width)
 
@@ -9191,8 +9246,10 @@ class Report:
         if plan.left_count:
             count = f"{plan.selected_count} of {count} (--max-rollouts)"
         pods = count_of(sum(workload.pods_replaced for workload in selected), "Pod")
-        old = sum(len(workload.old_pods) for workload in selected)
-        texts = [f"To roll out: {count} with {pods}, {old} of them old."]
+        texts = [f"To roll out: {count} with {pods}."]
+        if self.options.only_drifted:
+            old = sum(len(workload.old_pods) for workload in selected)
+            texts = [f"To roll out: {count} with {pods}, {old} of them old."]
         if not plan.workloads:
             texts = [f"Nothing to roll out; scanned {count_of(plan.scan.pods, 'Pod')}."]
         elif not self.options.only_drifted:
@@ -9203,8 +9260,7 @@ class Report:
         if len(selected) > 1 and not self.options.confirm:
             seconds = 60 * len(selected) / workers_for(plan, self.options)
             texts.append(f"This takes about {human_duration(seconds)} if each takes 1 minute.")
-        if plan.workloads or not self.options.confirm:  # else this is the end
-            texts += self.skipped_text()
+        texts += self.skipped_text()
         if self.gate.text is not None:
             texts.append(f"Gate {self.gate.text}.")
         self.print(*texts)
@@ -9248,7 +9304,7 @@ class Report:
             ref = longest.planned.ref
             text += f": {ref.namespace}/{ref.name} {longest.line}"
         if held:
-            text += f"; {held}"
+            text = f"{text.rstrip()}; {held}"
         self.progress.show(text)
         if not self.progress.on_terminal and seconds_since(self.last_progress) >= 60:
             self.last_progress = time.monotonic()
@@ -9287,9 +9343,10 @@ class Report:
         text = join_texts(": ", described(result), result.message)
         if self.progress.on_terminal:  # the whole message stands in the summary
             text = shorten(text, max(120, shutil.get_terminal_size().columns - 30))
-        log.log(
-            LEVELS.get(outcome, logging.WARNING), "%s", text, extra={"workload": str(planned.ref)}
-        )
+        level = LEVELS.get(outcome, logging.WARNING)
+        if outcome is Outcome.SKIPPED and code_counts_as_applied(result.code):
+            level = logging.INFO
+        log.log(level, "%s", text, extra={"workload": str(planned.ref)})
 
     # The census
 
@@ -9461,13 +9518,13 @@ class Report:
         self.progress.show("")
         options, plan = self.options, self.plan
         seconds = seconds_since(self.began)
-        if options.confirm:
+        if options.confirm and plan.workloads:  # else the plan has said it all
             self.print("")
             if len(plan.workloads) > 1:  # else it stands above, or the result says the same
                 self.print_census()
             self.print_unsuccessful()
             self.print_counts(seconds)
-        elif not options.is_question:
+        elif not (options.confirm or options.is_question):
             self.print("", "This was a dry run; nothing was changed.")
         commands = list(self.commands())
         for title, words in commands:
@@ -9556,6 +9613,8 @@ class Report:
             if code == "not_up_to_date":
                 counts = self.totals.not_up_to_date()
                 details = reason_counts({words_of(left): counts[left] for left in counts})
+            if code == "pods_not_listed":
+                text = "1 list of Pods was not read"
             if code == "nothing_checked":
                 text, details = "no Pod was checked", "; ".join(self.totals.unmatched)
             if code == "injector_down":

@@ -332,7 +332,8 @@ def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
     if own.keep:
         # Its network is that of this process
         enter = f"nsenter --net=/proc/{os.getpid()}/ns/net env " if own.node else ""
-        print(f"{enter}export KUBECONFIG={cluster.kubeconfig}", flush=True)
+        print("The cluster runs until Ctrl-C; in a second terminal, run:")
+        print(f"  {enter}export KUBECONFIG={cluster.kubeconfig}", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):

@@ -44,7 +44,7 @@ OURS = r"begun by this command on \d{4}-\d\d-\d\d, "
 NEVER_COMPLETE = rf"{OURS}(never complete|in progress until \d\d:\d\d UTC): "
 N = r"\d+"
 LOOK_AT_INJECTOR = "check what injects it"
-NO_ROLLOUTS = "which has no rollouts; use --evict, or restart it with that controller's tools"
+NO_ROLLOUTS = "which `kubectl rollout` does not support; use --evict, or restart it with that controller's tools"
 USE_EVICT = "use --evict, which replaces unready Pods first, or repair the unready Pod"
 
 REASONS = {

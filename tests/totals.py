@@ -9,7 +9,7 @@ from collections.abc import Iterator
 ROW = r"^(\S+) +\S+(?: \(in template\))? +(\d+) +(\d+) +(\d+) +(\d+)(?: \((.*)\))?$"
 TO_ROLL_OUT = (
     r"To roll out: (\d+)(?: of (\d+))? workloads?(?: \(--max-rollouts\))?"
-    r" with (\d+) Pods?, (\d+) of them old"
+    r" with (\d+) Pods?(?:, (\d+) of them old)?"
 )
 DONE = r"^(\d+) workloads? in [^:]+: ([^;\n]*?)(?:; (\d+) left by --max-rollouts)?\.$"
 FAILED = r"^Failed: (.*)\.$"  # without names and details in parentheses
@@ -47,12 +47,14 @@ def wrong_numbers(text: str, records: list[dict], compares: bool) -> Iterator[st
     ended = not summary["dry_run"] and bool(of(records, "plan"))  # it is said once more
     if said != [left] * (bool(left) * (1 + ended)):
         yield f"text: not rolled out: {said}, records: {left}"
-    if not summary["dry_run"]:
+    if not summary["dry_run"] and plan:
         yield from wrong_results(text, records)
     failed = words_of(summary["failed"])
     plain = re.sub(r" \([^)]*\)", "", text)
     plain = plain.replace("no Pod was checked", "1 nothing checked")
     plain = plain.replace("the injector is down", "1 injector down")
+    plain = plain.replace("no dry run had an answer", "1 injector down")
+    plain = plain.replace("1 list of Pods was not read", "1 Pods not listed")
     if summary["exit_code"] == 1 and numbers(plain, FAILED) != failed:
         yield f"text: failed: {numbers(plain, FAILED)}, records: {failed}"
     counted = summary["not_up_to_date"]
@@ -91,16 +93,22 @@ def wrong_plan(text: str, plan: list[dict]) -> Iterator[str]:
     ]
     found = re.search(TO_ROLL_OUT, text)
     if found:
-        shown = [int(part or found[1]) for part in found.groups()]
+        *first, old = found.groups()
+        shown = [int(part or found[1]) for part in first] + [int(n) for n in [old] if n]
+        expected = expected[: len(shown)]
     if bool(plan) != bool(found) or (found and shown != expected):
         yield f"text: {found and shown} to roll out, records: {expected}"
+    has_old = re.search("^#.* OLD ", text, re.M)  # where something was compared
     for record in plan:
         kind, namespace, name = key(record)
+        counts = r"(\d+) +(\d+)" if has_old else r"(\d+)"
         rows = re.findall(
-            rf"^(\S+) +{namespace} +{kind.lower()}/{re.escape(name)} +(\d+) +(\d+) ", text, re.M
+            rf"^(\S+) +{namespace} +{kind.lower()}/{re.escape(name)} +{counts} ", text, re.M
         )
         place = str(record["position"]) if record["selected"] else "-"
-        wanted = [(place, str(record["pods"]["replaced"]), str(record["pods"]["old"]))]
+        wanted = [(place, str(record["pods"]["replaced"]))]
+        if has_old:
+            wanted = [(*wanted[0], str(record["pods"]["old"]))]
         wanted *= record["selected"]  # the others are a number
         if rows != wanted:
             yield f"text: rows {rows} of {name}, records: {wanted}"
@@ -133,13 +141,18 @@ def wrong_answer(text: str, summary: dict) -> Iterator[str]:
     verdict, sentence = said.groups()
     others = [pod for pod in summary["leftovers"] if pod["code"] != "unknown"]
     of_codes: Counter[str] = Counter()
+    passing: Counter[str] = Counter()
     for pod in others:
         what = pod["found"] if "=" in pod["found"] else pod["found"].rpartition("/")[2]
-        of_codes += Counter([what]) if pod["code"] == "unexpected" else words_of({pod["code"]: 1})
+        is_passing = pod["code"] in ("terminating", "running_to_completion")
+        passing += words_of({pod["code"]: 1}) if is_passing else Counter()
+        has_image = is_passing or pod["code"] == "unexpected"
+        of_codes += Counter([what]) if has_image else words_of({pod["code"]: 1})
     found = re.search(OTHERS, sentence)
-    shown = (int(found[1]), numbers(found[2], "(.*)")) if found else (0, Counter())
-    if shown != (len(others), of_codes):
-        yield f"text: {shown}, records: {of_codes}"
+    images, _, states = found[2].partition(", of these ") if found else ("", "", "")
+    shown = (int(found[1]) if found else 0, numbers(images, "(.*)"), numbers(states, "(.*)"))
+    if shown != (len(others), of_codes, passing):
+        yield f"text: {shown}, records: {of_codes}, {passing}"
     numbers_of = {
         "would_differ": r"new Pods of (\d+) workloads?",
         "no_answer": r"(\d+) workloads? gave no answer",

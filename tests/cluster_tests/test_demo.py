@@ -30,8 +30,7 @@ def test_without_options_it_is_the_dry_run_for_istio_proxy():
         "NAMESPACE",
         "WORKLOAD",
         "PODS",
-        "OLD",
-        "SIDECAR",
+        "VERSION",
         "NOTES",
     ]
     assert DRY_RUN in rows
@@ -72,7 +71,7 @@ def test_keep_leaves_the_cluster_up_for_kubectl():
     ) as process:
         lines = iter(process.stdout)
         kubeconfig = next(
-            found[1] for line in lines if (found := re.match(r"export KUBECONFIG=(.+)", line))
+            found[1] for line in lines if (found := re.match(r"  export KUBECONFIG=(.+)", line))
         )
         shown = subprocess.run(
             [KUBECTL, "--kubeconfig", kubeconfig, "get", "deploy", "-n", "shop"],

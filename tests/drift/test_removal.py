@@ -61,7 +61,7 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     assert dry.of("drift")[0]["differences"][0]["path"] == ["istio-proxy"]
     assert dry.of("drift")[0]["differences"][0]["expected"] is None
     text = run(every_kind, DRIFTED, TEXT).stdout
-    assert "  a  4 workloads  would be removed: istio-proxy 1.26.2\n" in text
+    assert "  a  4 workloads:\n     would be removed: istio-proxy 1.26.2\n" in text
     assert (
         "  drifted, but would lose the sidecar istio-proxy; check what injects it:\n"
         "    Deployment shop/native (a), shop/web (a)\n"

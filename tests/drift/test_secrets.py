@@ -207,7 +207,7 @@ def test_values_are_shown_on_request_alone(cluster, run):
         (drift,) = ended.of("drift")
         assert drift["differences"] == [{"path": path, "current": None, "expected": value}]
     text = run(cluster, DRIFTED, "--show-values", TEXT).stdout
-    assert "  a  1 workload  istio-proxy  env TARGET  <none> -> istiod.example\n" in text
+    assert "  a  1 workload:\n     istio-proxy  env TARGET  <none> -> istiod.example\n" in text
 
 
 # Messages of the cluster, of kubectl and of webhooks

@@ -21,9 +21,11 @@ def test_workloads_that_differ_in_the_same_way_have_the_same_letter(every_kind, 
     }
     shown = run(every_kind, DRIFTED, *BOTH, TEXT).stdout
     assert shown.partition("Differences between running Pods and new ones:\n")[2].startswith(
-        "  a  1 workload  istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n"
+        "  a  1 workload:\n"
+        "     istio-proxy  image  docker.io/istio/proxyv2:1.27.0 -> 1.28.0\n"
         "     istio-proxy  args changed\n"
-        "  b  4 workloads  istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.28.0\n"
+        "  b  4 workloads:\n"
+        "     istio-proxy  image  docker.io/istio/proxyv2:1.26.2 -> 1.28.0\n"
         "     istio-proxy  args changed\n"
         "\n#  NAMESPACE "
     )

@@ -53,4 +53,6 @@ def main(image: str, path: str, *words: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*sys.argv[1:]))
+    if len(sys.argv) < 4:
+        sys.exit("usage: pipeline.py IMAGE PLAN-FILE COMMAND...")
+    sys.exit(main(*sys.argv[1:]))

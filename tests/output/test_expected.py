@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 
 import pytest
@@ -110,12 +111,16 @@ WAYS = {
     "Job": (
         of_a_job,
         {"running_to_completion": 1},
-        "1 Pod has another image (1 running to completion)",
+        "1 Pod has another image (1 proxyv2:1.26.2, of these 1 running to completion)",
     ),
     "static Pod": (static, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
     "debug Pod": (debug, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
     "virtual machine": (machine, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
-    "terminating": (terminating, {"terminating": 1}, "1 Pod has another image (1 terminating)"),
+    "terminating": (
+        terminating,
+        {"terminating": 1},
+        "1 Pod has another image (1 proxyv2:1.26.2, of these 1 terminating)",
+    ),
 }
 
 
@@ -145,7 +150,7 @@ def test_the_answer_is_the_last_line_with_the_reasons_above(fleet, run):
     fleet.settle()
     ended = run(fleet, EXPECT, TEXT)
     text = (
-        "No: 5 Pods have another image (4 proxyv2:1.26.2, 1 running to completion); "
+        "No: 5 Pods have another image (5 proxyv2:1.26.2, of these 1 running to completion); "
         "new Pods of 1 workload would get another one."
     )
     assert ended.stdout.partition("\n\n")[2].splitlines() == [
@@ -314,7 +319,7 @@ def test_the_answer_fits_a_terminal(fleet, run, tool, monkeypatch):
     in_legacy(fleet)
     gateway(fleet)
     fleet.settle()
-    lines = run(fleet, EXPECT, TEXT).stdout.splitlines()
+    lines = re.sub(r"\033\[\d+m", "", run(fleet, EXPECT, TEXT).stdout).splitlines()
     assert lines[-2:] == [
         "No: 4 Pods have another image (4 proxyv2:1.26.2); new Pods of 1 workload would",
         "get another one.",

@@ -186,10 +186,10 @@ def test_the_total_is_of_what_is_selected(cluster, run):
     cluster.create("shop", workload("StatefulSet", "b", APP, replicas=2, **ON_DELETE))
     cluster.settle()
     options = ("--evict", "--include-statefulset", TEXT)
-    total = "To roll out: 2 workloads with 3 Pods, 3 of them old.\n"
+    total = "To roll out: 2 workloads with 3 Pods.\n"
     assert total in run(cluster, *options).stdout
     shown = run(cluster, *options, "--max-rollouts=1").stdout
-    total = "To roll out: 1 of 2 workloads (--max-rollouts) with 1 Pod, 1 of them old.\n"
+    total = "To roll out: 1 of 2 workloads (--max-rollouts) with 1 Pod.\n"
     assert total in shown
 
 

@@ -40,9 +40,9 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
     assert lines[:-1] == [
         f"Context embedded ({cluster.url}) as admin",
         "",
-        "#  NAMESPACE  WORKLOAD        PODS  OLD  SIDECAR  NOTES",
-        "1  shop       deployment/web  3     3    1.26.2   no Service",
-        "2  shop       deployment/api  1     1    1.26.2   no Service; downtime",
+        "#  NAMESPACE  WORKLOAD        PODS  VERSION  NOTES",
+        "1  shop       deployment/web  3     1.26.2   no Service",
+        "2  shop       deployment/api  1     1.26.2   no Service; downtime",
         "",
         "Not rolled out:",
         "  not selected; add --include-statefulset:",
@@ -55,7 +55,7 @@ def test_the_plan_is_a_table_with_the_skipped_and_the_totals_below(cluster, run)
         "SIDECAR      VERSION  PODS",
         "istio-proxy  1.26.2   8",
         "",
-        "To roll out: 2 workloads with 4 Pods, 4 of them old.",
+        "To roll out: 2 workloads with 4 Pods.",
         "Every workload with the sidecar is in the plan, as nothing was compared; use "
         "--only-drifted to compare first.",
         "This takes about 2m if each takes 1 minute.",

@@ -50,7 +50,7 @@ def test_json_and_the_table_mark_them(with_init_containers, run):
         in run(with_init_containers, ISTIO, TEXT).stdout
     )
     alone = run(with_init_containers, "--sidecar-container-name=istio-init", TEXT).stdout
-    assert "  2     2    1.26.2 (init)  " in alone
+    assert "  2     1.26.2 (init)  " in alone
 
 
 def test_one_that_is_not_named_is_no_drift(with_init_containers, run):

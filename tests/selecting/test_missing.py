@@ -56,7 +56,9 @@ def test_those_that_would_get_it_are_in_the_plan_and_the_others_are_not(late, ru
 def test_text_shows_them_like_drift(late, run):
     text = run(late, *MISSING, *BOTH, TEXT).stdout
     head, _, table = text.partition("#  ")
-    assert head.endswith("new ones:\n  a  3 workloads  would be added: istio-proxy 1.26.2\n\n")
+    assert head.endswith(
+        "new ones:\n  a  3 workloads:\n     would be added: istio-proxy 1.26.2\n\n"
+    )
     row = "late       deployment/web   3     3    <none>   "
     assert row in table
     assert "\nTo roll out: 3 workloads with 8 Pods, 8 of them old.\n" in text
@@ -128,7 +130,7 @@ def test_an_init_container_that_is_missing(late, run, name):
 
 def test_nobody_has_it_yet(late, run):
     ended = run(late, *MISSING, "-n=late", TEXT)
-    assert "\n  a  3 workloads  would be added: istio-proxy 1.26.2\n" in ended.stdout
+    assert "\n  a  3 workloads:\n     would be added: istio-proxy 1.26.2\n" in ended.stdout
     assert "WARNING" not in ended.stderr
     ended = run(late, *MISSING, "-n=plain", TEXT)
     assert f"{NO_PODS_WITH}istio-proxy (1 checked)" in ended.stderr

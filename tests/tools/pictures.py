@@ -23,7 +23,7 @@ from rich.text import Text
 TOP = Path(__file__).parents[2]
 WIDTH = 110
 PICTURES = {
-    "dry-run": ["--only-drifted"],
+    "dry-run": ["--only-drifted", "--include-namespace=shop", "--include-namespace=data"],
     "result": ["--only-drifted", "--confirm=true", "--break-injector-after=2"],
 }
 # What is another one each time, and what is shown
