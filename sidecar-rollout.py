@@ -231,10 +231,10 @@ KINDS = {
     "ReplicationController": Kind(CORE, "replicationcontrollers"),
 }
 WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)  # that are listed
-WITHOUT_PODS, CUSTOM = "without Pods", "custom resource"
+WITHOUT_PODS, CUSTOM, BELOW = "without Pods", "custom resource", "below a partition"
 CREATES_LATER = (  # kind, group, plural, and what it is called in the answer to a question
     ("CronJob", "batch", "cronjobs", "CronJob"),
-    ("Job", "batch", "jobs", "suspended Job"),
+    ("Job", "batch", "jobs", "Job"),
     ("ReplicaSet", "apps", "replicasets", WITHOUT_PODS),  # or a Rollout of Argo, for example
     ("ReplicationController", "", "replicationcontrollers", WITHOUT_PODS),
 )
@@ -1661,9 +1661,11 @@ def image_changed_at(pod: Json) -> str:
     Of a client that owns several images, or created the Pod, the time may be that of another write:
     a container that runs with the image of the spec was restarted.
     """
+    has_creator = False
     for entry in nested(pod, "metadata.managedFields"):
         written = entry.get("time", "")
         is_creator = "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")  # it cannot change
+        has_creator |= is_creator
         older = {}  # the images of containers that run since before, as the runtime names them
         for status in container_statuses(pod):
             started = nested(status, "state.running").get("startedAt", "")
@@ -1676,7 +1678,28 @@ def image_changed_at(pod: Json) -> str:
         for name in changed & older.keys():
             if is_certain or older[name] != images_of(pod)[name]:
                 return str(written)
+    if not has_creator:  # somebody has removed what tells
+        for status in container_statuses(pod):
+            image = images_of(pod).get(status["name"], "")
+            is_running = nested(status, "state.running")
+            if is_running and is_another_tag(status.get("image", ""), image):
+                return str(pod["metadata"]["creationTimestamp"])
     return ""
+
+
+def is_another_tag(one: str, other: str) -> bool:
+    """Return whether two images are of the same name, and have other tags.
+
+    >>> is_another_tag("docker.io/istio/proxyv2:1.26.2", "istio/proxyv2:1.27.0")
+    True
+    >>> is_another_tag("docker.io/istio/proxyv2:1.27.0", "istio/proxyv2:1.27.0")
+    False
+    >>> is_another_tag("sha256:0123", "istio/proxyv2:1.27.0")  # as some runtimes name it
+    False
+    """
+    name, _, tag = one.partition("@")[0].rpartition("/")[2].partition(":")
+    theirs, _, wanted = other.partition("@")[0].rpartition("/")[2].partition(":")
+    return name == theirs and tag != wanted
 
 
 def changed_at(config: Json) -> datetime:
@@ -4068,7 +4091,8 @@ def note_held_pod(scan: Scan, pod: LivePod, workload: ObjectRef, options: Option
     """Note a Pod that terminates, but may run for long, if an audit counts it."""
     if pod.sidecars and is_named(workload, options) and not is_job(workload):
         text = "was deleted more than 10 minutes ago, and still exists; see its finalizers and node"
-        held = pod._replace(unexpected=("terminating", text))
+        code = "not_restarted" if pod.unexpected[1] else "terminating"
+        held = pod._replace(unexpected=(code, text))
         scan.odd_pods.append(PodState(held, workload, code="terminating"))
 
 
@@ -4605,15 +4629,35 @@ def compare_all(
         for found in reversed(answers)
         if compared[found.ref].differences or (twice and answers[found].view)
     ]
-    anew = functools.cache(lambda: frozenset().union(*map(values_made_anew, everything)))
+
+    @functools.cache
+    def witnesses() -> dict[Path, set[str]]:
+        """Return in which namespaces values are made anew, by path."""
+        namespaces = defaultdict(set)
+        for found in everything:
+            for path in values_made_anew(found):
+                namespaces[path].add(found.ref.namespace)
+        return namespaces
+
+    def compare_again(found: Found, second: Today) -> None:
+        """What one other namespace has in its Pods is no proof."""
+
+        def made_anew() -> Ignored:
+            seen = witnesses().items()
+            return frozenset(path for path, ns in seen if len(ns) > 1 or found.ref.namespace in ns)
+
+        today = compared[found.ref].today
+        compared[found.ref] = compare(found, today, options, second, made_anew)
 
     def ask_once_more(found: Found) -> Today:
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
         return dry_runs.ask(found, number=1)
 
     losing = [found for found in answers if lacks_sidecar(found, answers[found])]
+    seconds: dict[Found, Today] = {}
     for number, (found, second) in enumerate(in_parallel(differing, ask_once_more), 1):
-        compared[found.ref] = compare(found, compared[found.ref].today, options, second, anew)
+        compare_again(found, second)
+        seconds[found] = second
         if found not in losing and lacks_sidecar(found, second):
             losing.append(found)
         progress.show(f"{verb} again: {number} of {len(differing)} workloads")
@@ -4624,7 +4668,10 @@ def compare_all(
         last_changes |= dict(in_parallel(configs - last_changes.keys(), cluster.config_change))
         for found, (third, fourth) in later.items():
             today = with_changes(third, last_changes)
-            compared[found.ref] = compare(found, today, options, fourth, anew)
+            compared[found.ref] = compare(found, today, options)
+            for other in (fourth, answers[found], seconds.get(found, fourth)):
+                if other is fourth or not lacks_sidecar(found, other):  # what it had, it still has
+                    compare_again(found, other)
         if later:
             text = "the injector did not answer %d of %d dry runs at once"
             log.warning(text, len(later), len(everything))
@@ -4666,9 +4713,8 @@ def ask_one_by_one(dry_runs: DryRuns, losing: Iterable[Found]) -> dict[Found, tu
 def values_made_anew(found: Found) -> Ignored:
     """Return the paths at which two Pods of a workload have different values, or other names."""
     views = [unpacked(view) for view in sorted({pod.view for pod in found.pods if pod.sidecars})]
-    if len(views) < 2:
-        return frozenset()
-    return ignored_paths(*views[:2])[0]
+    pairs = itertools.combinations(views[:4], 2)  # one may be from before the value
+    return frozenset().union(*(ignored_paths(*pair)[0] for pair in pairs))
 
 
 def known_today(
@@ -5147,7 +5193,7 @@ def running_to_completion(ref: ObjectRef) -> str:
 @rule(answer="not_asked")
 def restart_policy(found: Found) -> str:
     """Its restartPolicy is not Always, as that of virtual machines and notebooks."""
-    if any(pod.may_end for pod in found.pods):
+    if not has_rollout(found.ref) and any(pod.may_end for pod in found.pods):
         return "restartPolicy is not Always; replace it with the tools of its controller"
     return ""
 
@@ -5263,7 +5309,7 @@ def unknown(comparison: Comparison) -> str:
     error = comparison.today.error
     quota = re.search("exceeded quota: ([a-z0-9.-]+)", comparison.message)
     if error and error.reply is Reply.QUOTA and quota:
-        text = f"not compared: the quota {quota[1]} of its namespace is exhausted: raise it"
+        text = f"not compared: the quota {quota[1]} of its namespace is exhausted; raise it"
         return f"{text}, or run `kubectl rollout restart` where a rollout frees room first"
     return f"not compared: {short_reason(comparison.message)}"
 
@@ -5274,9 +5320,11 @@ def would_differ(draft: Replacement, options: Options) -> str:
     today = draft.comparison.today
     if not (options.is_question and today.view):
         return ""
-    lost = sorted(named_texts(lost_by(draft, today.containers, options), options.sidecars))
+    having = {sidecar.name for sidecar in draft.found.sidecars if not sidecar.init}
+    lost = named_texts(lost_by(draft, today.containers, options), options.sidecars)
+    lost |= having - plain_names(today.containers)
     if lost:
-        return f"new Pods would not have {join_words(lost)}"
+        return f"new Pods would not have {join_words(sorted(lost))}"
     return today.unexpected and f"new Pods would have {today.unexpected}"
 
 
@@ -6032,8 +6080,10 @@ def note_without_pods(cluster: Cluster, scan: Scan, options: Options) -> None:
             ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), group)
             if not is_included(ref.namespace, options):
                 continue
-            if kind != "Job" or nested(obj, "spec.suspend"):
+            if kind != "Job":
                 scan.nouns.setdefault(possible_controller_of(obj) or ref, noun)
+            elif not {("Complete", "True"), ("Failed", "True")} & conditions_of(obj).keys():
+                scan.nouns[ref] = f"suspended {noun}" if nested(obj, "spec.suspend") else noun
 
 
 def reduce_and_pack(obj: Json) -> bytes:
@@ -6062,8 +6112,12 @@ def controllers_of(
             continue
         if not is_selected_by(unpacked_object(objects.get(found.ref, b"")), found.sample):
             unknown.append(owner)
-    asked = in_parallel(unknown, partial(cluster.metadata_of, or_forbidden=True))
-    return {owner: possible_controller_of(obj) or owner for owner, obj in asked}
+    controllers = {}
+    for owner, obj in in_parallel(unknown, partial(cluster.metadata_of, or_forbidden=True)):
+        controller = possible_controller_of(obj)
+        # A Job owns Pods alone. Whoever writes that it owns a ReplicaSet hides its Pods from audits
+        controllers[owner] = controller if controller and not is_job(controller) else owner
+    return controllers
 
 
 def is_selected_by(deployment: Json, sample: bytes) -> bool:
@@ -8549,7 +8603,7 @@ COLORED = re.compile(  # no name that has such a word
     r"(?![-\w/])"
 )
 MIN_NOTES = 16  # columns of a terminal
-BELOW = 6  # the indent of notes for which a row has no room
+NOTES_INDENT = 6  # of notes for which a row has no room
 MIN_WIDTH = 40
 WIDE = 100  # where the plan has room for all its columns
 
@@ -8593,10 +8647,10 @@ def row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str
     if width and place + len(note) > width:
         room = width - place
         is_below = room < MIN_NOTES
-        parts = textwrap.wrap(note, width - BELOW if is_below else room)
+        parts = textwrap.wrap(note, width - NOTES_INDENT if is_below else room)
         if is_below:
             lines.append(line)
-            line, place = "", BELOW
+            line, place = "", NOTES_INDENT
     for part in parts:
         lines.append(line.ljust(place) + part)
         line = ""
@@ -8748,9 +8802,12 @@ class Totals:
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
             elif is_paused(row.found.obj) and counted.updated < counted.current:
                 counts["paused Deployment"] += 1  # its Pods' template was checked, not the next one
+            elif not has_template(row.ref):  # the same
+                counts[CUSTOM] += 1
+            counts[BELOW] += sum(is_below_partition(row.found.obj, p.name) for p in row.found.pods)
         came = {row.owner for row in self.pod_states if row.pod.sidecars}  # while it asked
         counts.update(noun_of(ref) for ref in came - asked if not has_template(ref))
-        return counts
+        return +counts
 
     @property
     def not_injected(self) -> list[ObjectRef]:
@@ -8780,17 +8837,24 @@ class Totals:
                 details += f", of these {reason_counts(states)}"
             reasons.append(f"{text} ({details})")
             another = "another one"
+        others = [row for row in self.plan.decisions if answer_of(row) == "would_differ"]
+        lacking = [row for row in others if not row.comparison.today.unexpected]
+        if lacking:
+            another = "none" if len(lacking) == differing else f"{another} or none"
         if differing:
             reasons.append(f"new Pods of {count_of(differing, 'workload')} would get {another}")
         found = [pod.found for pod in pods]
-        found += [row.comparison.today.unexpected for row in self.plan.decisions]
-        without_digests = [image.partition("@")[0] for image in found if "@" in image]
-        if any(is_expected(image, options.expect_image) for image in without_digests):
-            reasons[-1] += "; an image with a digest needs a pattern with @: *:1.27.*@sha256:*"
+        found += [row.comparison.today.unexpected for row in others]
+        for image in sorted(found):
+            if "@" in image and is_expected(image.partition("@")[0], options.expect_image):
+                reasons[-1] += (
+                    f"; an image with a digest needs a pattern with its digest, such as {image}"
+                )
+                break
         if no_answer:
             text = f"{count_of(no_answer, 'workload')} gave no answer"
             silent = [row for row in self.plan.decisions if answer_of(row) == "no_answer"]
-            why = {row.reason.removeprefix("not compared: ") for row in silent}
+            why = {row.reason.removeprefix("not compared: ").partition("; ")[0] for row in silent}
             if len(why) == 1 and not created:
                 text += f": {why.pop()}"
             reasons.append(text)
@@ -9130,7 +9194,8 @@ class Report:
         texts = [f"{count_of(asked, 'workload')} checked", self.without_sidecar_text()]
         others = []
         for noun, count in self.totals.not_asked.items():
-            others.append(f"{count} {noun}" if noun == WITHOUT_PODS else count_of(count, noun))
+            is_noun = noun not in (WITHOUT_PODS, BELOW)
+            others.append(count_of(count, noun) if is_noun else f"{count} {noun}")
         if others:
             texts.append(f"not checked: {', '.join(others)}")
         new = "; new ones would, too" if asked else ""

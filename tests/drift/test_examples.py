@@ -16,6 +16,7 @@ RULES = (
     "lost_of",
     "is_held",
     "is_expected",
+    "is_another_tag",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 
@@ -76,6 +77,8 @@ def test_what_others_have_updated_counts_as_updated(cluster, start, run):
     ended = running.finish()
     (result,) = ended.of("result")
     assert (result["outcome"], result["message"]) == ("skipped", "already up to date")
+    levels = [json.loads(line)["level"] for line in ended.stderr.splitlines() if "already" in line]
+    assert levels == ["INFO"]  # nothing is to be done
     assert ended.summary["pods"] == counts(0, 0, 0)  # it was not begun
 
 
