@@ -107,7 +107,7 @@ REASONS = {
     "unknown": "(not compared|cannot be read): .+",
     "up_to_date": "needs no rollout( anymore)?",
     "without_controller": "not managed by a controller; delete and recreate it manually",
-    "without_pods": rf"({NEVER_COMPLETE}no Pods: |no Pods since its restart at ).+",
+    "without_pods": rf"({NEVER_COMPLETE}no Pods: |no Pods since its restart on ).+",
     "would_differ": "new Pods would (not )?have .+",
     "min_ready_seconds": (
         rf"its Pods count as available after {N}s \(minReadySeconds\), which is longer than --timeout; raise it"

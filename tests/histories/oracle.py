@@ -18,7 +18,7 @@ from .cases import SECRETS, SETUPS, App
 from .play import GATE_VALID_FOR, NO_ROLLOUT, Entry, Run, Scene, World, forms, is_write, owner_app
 
 FAILURES = ("lost_sidecar", "failed", "timed_out", "incomplete", "still_drifted")
-NOT_AUDITED = ("not_named", "excluded", "not_included", "being_deleted", "running_to_completion")
+NOT_AUDITED = ("not_named", "excluded", "not_included", "running_to_completion")
 # Codes of a row of --plan that needs no rollout
 APPLIED = ("up_to_date", "nothing_to_replace", "excluded", "not_included", "not_selected")
 LIMITS = (

@@ -772,7 +772,7 @@ class World:
                 super().record(record, ref, **fields)
 
             def print(self, *lines):
-                run.text += world.restore("\n".join(lines) + "\n")
+                run.text += world.restore("\n".join(map("".join, lines)) + "\n")
                 super().print(*lines)
 
             def finish(self, result):

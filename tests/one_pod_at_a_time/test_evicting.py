@@ -123,14 +123,14 @@ def test_the_text_shows_what_is_evicted(cluster, run):
     cluster.create("shop", replicated("ReplicaSet", "orphan", APP))
     cluster.settle()
     text = run(cluster, *EVICT, "--log-format=text").stdout
-    assert "To roll out: 1 workload with 1 Pod, 1 of them old.\n" in text
+    assert "To roll out: 1 workload with 1 Pod.\n" in text
     cluster.create("shop", workload("Deployment", "web", APP))
     cluster.settle()
     lines = run(cluster, *EVICT, "--log-format=text").stdout.splitlines()
     rows = {line.split()[2]: line for line in lines if "  shop  " in line}
     assert rows["replicaset/orphan"].endswith("no Service; evict; downtime")
     assert sum("; evict;" in line for line in lines) == 1
-    assert "To roll out: 2 workloads with 2 Pods, 2 of them old." in lines
+    assert "To roll out: 2 workloads with 2 Pods." in lines
 
 
 def test_a_rollout_with_two_replica_sets_is_not_compared_but_evicted(cluster, run):

@@ -26,7 +26,7 @@ def test_a_canary_is_the_first_of_the_plan(deployments_a_to_f, run, limit, count
 
 def test_a_dry_run_tells_how_far_a_canary_goes(deployments_a_to_f, run):
     text = run(deployments_a_to_f, TEXT, "--max-rollouts=25%").stdout
-    total = "To roll out: 2 of 6 workloads (--max-rollouts) with 2 Pods, 2 of them old."
+    total = "To roll out: 2 of 6 workloads (--max-rollouts) with 2 Pods."
     assert f"\n{total}\nEvery workload with the sidecar is in the plan, as" in text
     rows = [line.split()[2] for line in text.splitlines()[3:5]]
     assert rows == ["deployment/a", "deployment/b"]

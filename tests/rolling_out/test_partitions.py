@@ -137,7 +137,7 @@ def test_a_pod_below_the_partition_that_is_up_to_date_is_no_failure(partitioned,
 
 def test_the_pods_of_a_partitioned_rollout_add_up(partitioned, run):
     shown = run(partitioned, TEXT, CONFIRM, "--include-statefulset").stdout
-    assert "\nTo roll out: 2 workloads with 3 Pods, 3 of them old.\n" in shown
+    assert "\nTo roll out: 2 workloads with 3 Pods.\n" in shown
     assert f"\nPods: 3 of 3{UPDATED_AND_READY}.\n" in shown
 
 
