@@ -88,6 +88,12 @@ Contents, in the order in which the data flows; nothing uses what stands below i
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__":  # a module in the folder of a download is not part of this program
+    sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.realpath(__file__))]
+
 import argparse
 import base64
 import copy
@@ -102,7 +108,6 @@ import itertools
 import json
 import logging
 import math
-import os
 import queue
 import random
 import re
@@ -114,7 +119,6 @@ import stat
 import statistics
 import string
 import subprocess
-import sys
 import textwrap
 import threading
 import time

@@ -57,7 +57,7 @@ def test_image_registry_and_arguments_are_set_in_one_place(kubectl, tmp_path):
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     path = tmp_path / "deploy" / "kustomization.yaml"
     text = path.read_text().replace("newName: registry.example/", "newName: registry.test/")
-    text = text.replace("newTag: 1.", "newTag: 9.").replace("=istio-proxy", "=linkerd-proxy")
+    text = text.replace("sha256:000", "sha256:999").replace("=istio-proxy", "=linkerd-proxy")
     added = re.sub("(?m)^      # (- op|  path|  value)", r"      \1", text)
     path.write_text(added)
     built = kubectl("kustomize", str(path.parent))
@@ -66,7 +66,7 @@ def test_image_registry_and_arguments_are_set_in_one_place(kubectl, tmp_path):
     assert len(jobs) == 2
     for job in jobs:
         (found,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-        assert found["image"].startswith("registry.test/sidecar-rollout:9.")
+        assert found["image"].startswith("registry.test/sidecar-rollout@sha256:999")
         assert found["args"][0] == "--sidecar-container-name=linkerd-proxy"
         assert found["args"][-1] == "--exclude-namespace=vault"
 
@@ -84,6 +84,25 @@ def test_the_rollouts_end_before_the_jobs_deadline():
     assert spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] > needed
     for found in (job, job["spec"]["jobTemplate"]["spec"]["template"]):
         assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "sidecar-rollout"
+
+
+def test_the_policy_has_the_namespaces_that_the_cron_job_leaves_out():
+    (policy,) = [
+        d for d in documents("policy.yaml") if d["metadata"]["name"] == "sidecar-rollout-namespaces"
+    ][:1]
+    (validation,) = policy["spec"]["validations"]
+    (found,) = re.findall(r"\^\((.*)\)\$", validation["expression"])
+    words = [w for w in arguments("cronjob.yaml") if w.startswith("--exclude-namespace=")]
+    assert found.split("|") == [w.partition("=")[2].replace("*", ".*") for w in words]
+
+
+def test_a_pod_may_connect_to_an_api_server_and_to_dns_alone():
+    (policy,) = documents("networkpolicy.yaml")
+    spec = policy["spec"]
+    assert (spec["podSelector"], spec["policyTypes"]) == ({}, ["Ingress", "Egress"])
+    assert "ingress" not in spec  # nothing
+    ports = {(p["protocol"], p["port"]) for rule in spec["egress"] for p in rule["ports"]}
+    assert ports == {("TCP", 443), ("TCP", 6443), ("UDP", 53), ("TCP", 53)}
 
 
 def test_a_pod_that_is_deleted_ends_its_log_with_the_summary(cluster, start):
@@ -126,6 +145,7 @@ def test_the_cron_jobs_pods_pass_pod_security_restricted(name):
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert set().union(*(volume.keys() for volume in pod["volumes"])) == {"name", "emptyDir"}
+    assert all(volume["emptyDir"].keys() == {"sizeLimit"} for volume in pod["volumes"])
     (container,) = pod["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -85,11 +86,14 @@ def test_the_files_of_a_release(version, tmp_path):
     assert set(files) == {
         *("sidecar-rollout.py", "sidecar-rollout.yaml", plugin, f"{plugin}.tar.gz")
     }
-    assert files["sidecar-rollout.py"] == SCRIPT.read_bytes()
+    # `uv run` of a release takes the packages of that day
+    limit = rb'#\n# \[tool\.uv\]\n# exclude-newer = "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"\n(?=# ///\n)'
+    as_it_is, count = re.subn(limit, b"", files["sidecar-rollout.py"])
+    assert (as_it_is, count) == (SCRIPT.read_bytes(), 1)
     first, _, rest = files[plugin].partition(b"\n")
     assert (first, rest) == (
         b"#!/usr/bin/env -S uv run --script",
-        SCRIPT.read_bytes().partition(b"\n")[2],
+        files["sidecar-rollout.py"].partition(b"\n")[2],
     )
     with tarfile.open(folder / f"{plugin}.tar.gz") as archive:
         assert archive.getnames() == [plugin, "LICENSE"]
@@ -137,3 +141,53 @@ def test_ci_runs_on_every_python_from_the_oldest_that_is_required():
     assert 'requires-python = ">=3.10"' in SCRIPT.read_text()
     assert "python_version = 3.10" in (TOP / ".mypy.ini").read_text()
     assert 'target-version = "py310"' in (TOP / "ruff.toml").read_text()
+
+
+def test_a_module_beside_the_script_is_not_run(tmp_path):
+    """Whoever can write into the folder of downloads would run what they like."""
+    script = tmp_path / "sidecar-rollout.py"
+    script.write_bytes(SCRIPT.read_bytes())
+    for name in ("argparse", "kubernetes", "urllib3", "ssl"):
+        (tmp_path / f"{name}.py").write_text("print('taken')\n")
+    config = tmp_path / "config"
+    config.write_text(json.dumps(NO_CLUSTER))
+    words = [sys.executable, str(script), "--sidecar-container-name=x", f"--kubectl={KUBECTL}"]
+    ended = subprocess.run(
+        [*words, f"--kubeconfig={config}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, "taken" in ended.stdout + ended.stderr) == (3, False)
+    assert "cannot connect to the API server" in ended.stderr
+
+
+NO_CLUSTER = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "x",
+    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    "clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "x", "user": {"token": "x"}}],
+}
+
+
+def test_a_release_says_how_to_verify_it():
+    words = [str(TOP / ".ci" / "verify"), "owner/sidecar-rollout"]
+    image = f"registry.example/owner/sidecar-rollout@sha256:{'0' * 64}"
+    ended = subprocess.run([*words, image], capture_output=True, text=True)
+    commands = re.findall(r"(?m)^gh attestation verify (\S+) --repo (\S+)$", ended.stdout)
+    repository = "owner/sidecar-rollout"
+    assert commands == [("sidecar-rollout.py", repository), (f"oci://{image}", repository)]
+    assert subprocess.run([*words, image.partition("@")[0]], capture_output=True).returncode == 1
+
+
+def test_where_the_files_are_made_nothing_else_runs():
+    """No package of the tests can change them."""
+    workflow = yaml.safe_load((TOP / ".github" / "workflows" / "release.yaml").read_text())
+    jobs = workflow["jobs"]
+    runs = [step["run"] for step in jobs["files"]["steps"] if "run" in step]
+    assert runs == ['.ci/release "$GITHUB_REF_NAME" "$GITHUB_REPOSITORY" dist']
+    (test,) = [name for name, job in jobs.items() if ".ci/run" in str(job)]
+    assert jobs[test]["permissions"] == {"contents": "read"}
+    assert all(test != name and "upload" not in str(jobs[test]) for name in jobs if name != test)
+    assert jobs["publish"]["needs"] == ["files", "image"]
+    attested = [name for name, job in jobs.items() if "attest-build-provenance" in str(job)]
+    assert attested == ["files", "image"]

@@ -224,6 +224,23 @@ def test_a_token_of_another_namespace_is_not_meant(guarded, kubectl):
     assert done.returncode == 0
 
 
+def test_nothing_is_restarted_in_the_namespaces_that_the_cron_job_leaves_out(
+    kubectl, token, applied
+):
+    """Whoever has its token cannot restart the cluster's own workloads either."""
+    own = token("sidecar-rollout")
+    deployment = workload("Deployment", "victim")
+    restart = {"spec": {"template": {"metadata": {"annotations": {"x.rollout.timestamp": "now"}}}}}
+    place = ("--namespace", "kube-system")
+    assert kubectl("apply", "-f", "-", *place, stdin=json.dumps(deployment)).returncode == 0
+    try:
+        tried = kubectl(*PATCH, json.dumps(restart), "deployment/victim", *place, token=own)
+        said = "sidecar-rollout may not restart anything in this namespace"
+        assert (tried.returncode, said in tried.stderr) == (1, True), tried.stderr
+    finally:
+        kubectl("delete", "deployment/victim", *place, "--wait=false")
+
+
 def test_without_the_policies_the_attacks_succeed(guarded, kubectl, token):
     """So it is the policies that deny them."""
     kubectl("delete", "-f", "deploy/policy.yaml")
@@ -292,5 +309,7 @@ def test_evictions_and_changes_in_place_work(guarded, kubectl, token, run):
 
 def test_the_policies_name_what_the_manifests_have():
     names = {d["metadata"]["name"] for d in documents("policy.yaml")}
-    assert names == {"sidecar-rollout-pods", "sidecar-rollout-workloads", "sidecar-rollout-images"}
+    assert names == {
+        f"sidecar-rollout-{what}" for what in ("pods", "workloads", "images", "namespaces")
+    }
     assert arguments("cronjob.yaml")[0] == "--sidecar-container-name=istio-proxy"
