@@ -157,3 +157,12 @@ def test_an_opted_out_namespace_is_read_again_before_each_patch(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "skipped"}
     assert ended.of("result")[0]["message"] == "its namespace matches --exclude-annotation"
+
+
+def test_the_claim_of_a_stateful_sets_pod_has_its_name(tool):
+    """Each Pod has a claim of its own, from the same template."""
+    sidecar = container("istio-proxy", IMAGE, volumeMounts=[{"name": "disk", "mountPath": "/d"}])
+    names = ("disk-db-0", "disk-db-107")
+    volumes = [[{"name": "disk", "persistentVolumeClaim": {"claimName": name}}] for name in names]
+    one, other = (view(tool, sidecar, volumes=each) for each in volumes)
+    assert found(tool, one, other) == []

@@ -136,6 +136,14 @@ def test_when_configuration_changed_is_read_from_its_metadata(cluster, tool, kin
         ([{"manager": "helm", "time": "2026-11-21T16:35:52Z", "fieldsV1": {"f:type": {}}}], 48),
         ([{"manager": "helm", "time": "2026-11-21T16:35:52Z"}], 48),
         ([], 48),
+        # The latest counts, wherever it stands
+        (
+            [
+                {"manager": "helm", "time": "2026-11-21T16:35:52Z", "fieldsV1": {"f:data": {}}},
+                {"manager": "flux", "time": "2026-11-21T16:35:50Z", "fieldsV1": {"f:data": {}}},
+            ],
+            52,
+        ),
     ],
 )
 def test_what_says_nothing_leaves_the_time_of_creation(tool, managed, changed):
@@ -208,6 +216,20 @@ def test_an_annotation_or_a_label_is_no_change(shop, run, verb):
 def test_what_is_said_of_a_change(shop, run, patch, said):
     kubectl(shop, "patch", "configmap", "settings", "--type=merge", "-p", json.dumps(patch))
     assert drift(run(shop, *CONFIG)) == said
+
+
+def test_what_may_not_be_read_may_have_changed(shop, run):
+    """An audit does not pass on it."""
+    body = {
+        "kind": "Status",
+        "message": 'configmaps "settings" is forbidden: User "x"',
+        "code": 403,
+    }
+    shop.fault(method="GET", path="/configmaps/settings", status=403, times=9, body=body)
+    ended = run(shop, *CONFIG, "--fail-on-drift")
+    (record,) = ended.of("drift")
+    assert (ended.code, record["verdict"]) == (1, "unknown")
+    assert record["message"].startswith("cannot read ConfigMap shop/settings: 403 ")
 
 
 def test_configuration_counts_only_on_request(every_kind, run):

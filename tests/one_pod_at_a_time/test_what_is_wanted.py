@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clusters.embedded.manifests import replicated, workload
+from clusters.embedded.manifests import pod, replicated, workload
 from support import (
     CONFIRM,
     DRIFTED,
@@ -165,3 +165,24 @@ def test_a_changed_pod_that_somebody_deletes_proves_nothing(cluster, run):
     assert {name[0] for name in changed} == {"a"}
     others = dict.fromkeys(("shop/b", "shop/c", "shop/d"), "not_started")
     assert (ended.code, ended.outcomes) == (1, {"shop/a": "timed_out", **others})
+
+
+@pytest.mark.embedded("a custom resource that creates Pods")
+def test_a_pod_of_a_custom_resource_that_has_failed_is_none_of_its_pods(cluster, run):
+    """Its controller keeps it, as evidence: nothing replaces it."""
+    found = {**replicated("CloneSet", "cs", replicas=2), "apiVersion": "apps.kruise.io/v1alpha1"}
+    cluster.create("shop", found)
+    cluster.settle()
+    (example, _) = cluster.pods("shop")
+    failed = pod("cs-failed", example["spec"])
+    failed["metadata"] |= {
+        "labels": example["metadata"]["labels"],
+        "ownerReferences": example["metadata"]["ownerReferences"],
+    }
+    cluster.create("shop", failed)
+    with cluster.store.lock:
+        made = cluster.get("Pod", "shop", "cs-failed")
+        ended = {"phase": "Failed", "reason": "Evicted", "conditions": []}
+        cluster.store.change("pods", made, status={**made["status"], **ended})
+    ended = run(cluster, CONFIRM, "--evict", "--timeout=10s")
+    assert ended.outcomes == {"shop/cs": "succeeded"}

@@ -677,6 +677,16 @@ def test_a_deployment_without_the_sidecar_that_is_created_meanwhile_is_no_matter
     assert running.finish().code == 0
 
 
+def test_each_of_several_annotations_is_expected(fleet, run):
+    found = pod("a", NEW_SPEC)
+    found["metadata"]["annotations"] = {"team": "a", "rev": "1"}
+    fleet.create("legacy", found)
+    fleet.settle()
+    keys = ("--expect-annotation=team=a", "--expect-annotation=rev=2", "--expect-annotation=rev=3")
+    ended = run(fleet, *keys, "-n=legacy", TEXT)
+    assert answer(ended) == (1, "No: 1 Pod has another annotation (1 rev=1).")
+
+
 def test_an_image_and_an_annotation_are_both_expected(fleet, run):
     for name in "ab":
         found = pod(name, NEW_SPEC)

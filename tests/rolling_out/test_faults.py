@@ -287,3 +287,18 @@ def test_standard_output_that_is_full(cluster, layout):
     assert ended.returncode == 1
     assert "rollout succeeded" in ended.stderr
     assert "cannot write to standard output: No space left on device" in ended.stderr
+
+
+def test_a_moment_of_forbidden_reads_during_a_run_is_no_failure(cluster, start):
+    """An API server that has just started forbids what is allowed, until it has read its rules."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, "--timeout=30s")
+    assert held.reached.wait(20)
+    body = {"kind": "Status", "message": 'pods is forbidden: User "x" cannot list', "code": 403}
+    agent = {"user_agent": "sidecar-rollout"}
+    moment = cluster.fault(method="GET", path="/pods", status=403, times=2, body=body, **agent)
+    held.release.set()
+    ended = running.finish()
+    assert (ended.outcomes, moment.times) == ({"shop/web": "succeeded"}, 0)

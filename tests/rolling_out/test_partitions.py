@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from clusters.embedded import EmbeddedCluster
 from clusters.embedded.manifests import workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, counts, cutoff, messages, partition
 from texts import UPDATED_AND_READY
@@ -27,8 +26,6 @@ def test_a_partition_leaves_old_pods_and_the_result_says_how_many(cluster, run):
 
 @pytest.mark.parametrize(("number", "old"), [(0, 3), (1, 2), (2, 1), (99, 0)])
 def test_a_partition_counts_from_the_first_ordinal(cluster, run, number, old):
-    if isinstance(cluster, EmbeddedCluster):
-        pytest.skip("the embedded cluster numbers Pods from 0")
     fields = {"ordinals": {"start": 5}, **partition(number)}
     cluster.create("shop", workload("StatefulSet", "db", replicas=3, **fields))
     cluster.settle()

@@ -164,3 +164,11 @@ def test_the_estimate_is_by_the_number_of_workers(cluster, run):
     dry_run = run(cluster, TEXT, "--parallel-rollouts=5").stdout
     assert "\nThis takes about 1m if each takes 1 minute.\n" in dry_run
     assert "\nThis takes about 5m if each takes 1 minute.\n" in run(cluster, TEXT).stdout
+
+
+def test_the_plan_has_all_services_of_a_workload(cluster, run):
+    behind(cluster, "web", "one", "two")
+    behind(cluster, "api", "two")
+    shared(cluster, "one", "two")
+    found = {record["name"]: record["services"] for record in run(cluster).of("plan")}
+    assert found == {"api": ["two"], "web": ["one", "two"]}

@@ -71,6 +71,14 @@ def test_a_container_that_restarts_is_a_failure(shop, start):
     assert ended.code == 1
 
 
+def test_a_termination_message_is_shown_without_its_password(shop, start):
+    running = soaking(shop, start, "--max-failures=1")
+    name = a_pod(shop, "a")
+    shop.kubelet.crash("shop", name, "app", message="cannot reach postgres://app:hunter22@db/app")
+    said = message_of(running.finish(), "a")
+    assert 'app restarted: OOMKilled: "cannot reach postgres://app:<redacted>@db/app"' in said
+
+
 def test_the_summary_has_the_command_to_look_at_it(shop, start):
     running = soaking(shop, start, "--max-failures=1", TEXT)
     shop.kubelet.crash("shop", a_pod(shop, "a"), "app", reason="Error", code=3)

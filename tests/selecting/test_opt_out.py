@@ -87,6 +87,23 @@ def test_who_opts_out_after_the_plan_was_made_is_skipped(deployments_a_to_f, sta
     assert patched(deployments_a_to_f) == ["a"]
 
 
+@pytest.mark.embedded("namespaces of tests are not changed there")
+def test_a_namespace_that_opts_out_after_the_plan_was_made_is_skipped(cluster, start):
+    cluster.namespace("legacy", inject=True)
+    for namespace in ("legacy", "shop"):
+        cluster.create(namespace, workload("Deployment", "web"))
+    cluster.settle()
+    held = cluster.fault(method="PATCH", path="/legacy/deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, f"--exclude-{KEY}=never")
+    assert held.reached.wait(20)
+    with cluster.store.lock:
+        found = cluster.store.get("namespaces", "", "shop")
+        metadata = {**found["metadata"], "annotations": {"example.com/restart": "never"}}
+        cluster.store.change("namespaces", found, metadata=metadata)
+    held.release.set()
+    assert running.finish().outcomes == {"legacy/web": "succeeded", "shop/web": "skipped"}
+
+
 def test_a_namespace_that_is_gone_by_then_has_not_opted_out(cluster, start):
     cluster.namespace("preview", inject=True)
     for namespace in ("shop", "preview"):

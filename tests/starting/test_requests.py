@@ -173,3 +173,23 @@ def test_a_password_in_a_servers_url_is_not_shown(tool):
     connection = tool.Connection(configuration, context="x")
     assert str(connection) == "Context x (https://user:<redacted>@api.example)"
     assert connection.via == "https://user:<redacted>@api.example"
+
+
+def test_a_look_has_one_try(client, cluster, tool):
+    """It is one of many: a worker that looks does not wait for an API server that is away."""
+    client.patience = 20
+    away = cluster.fault(path="/version", status=503, times=9)
+    with raises_api_error(tool) as told:
+        client.at_a_glance().request("GET", "/version")
+    assert (told.value.reply.name, away.times) == ("GATEWAY", 8)
+
+
+def test_the_image_of_another_pod_of_the_same_name_is_not_changed(client, cluster, tool):
+    cluster.create("shop", workload("StatefulSet", "db"))
+    cluster.settle()
+    (found,) = cluster.pods("shop")
+    before = {**found, "metadata": {**found["metadata"], "uid": "of-an-earlier-one"}}
+    with raises_api_error(tool) as told:
+        client.change_images(before, {"istio-proxy": "istio/proxyv2:2"})
+    assert told.value.reply.name == "INVALID"  # the UID cannot be changed
+    assert cluster.pods("shop") == [found]

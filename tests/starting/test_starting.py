@@ -390,6 +390,18 @@ def test_in_the_cluster_there_is_no_kubeconfig(cluster, tool, tmp_path, monkeypa
     assert tool.Cluster(found).find("/api/v1/pods")["kind"] == "PodList"
 
 
+def test_a_kubeconfig_that_is_broken_does_not_lead_to_the_pods_own_cluster(
+    run, tmp_path, monkeypatch
+):
+    """It means another cluster."""
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("{broken")
+    said = only_error(
+        run(None, TEXT, HOME=str(tmp_path), KUBERNETES_SERVICE_HOST="10.0.0.1"), "config"
+    )
+    assert said.startswith("kubectl cannot find a cluster in the kubeconfig; ")
+
+
 def test_in_the_cluster_without_a_service_account(run, tmp_path):
     said = only_error(run(None, TEXT, HOME=str(tmp_path), KUBERNETES_SERVICE_HOST="10.0.0.1"))
     assert said.startswith("cannot use the Pod's service account: ")

@@ -712,12 +712,13 @@ class Controllers:
         seconds = spec.get("minReadySeconds", 0)
         in_order = spec["podManagementPolicy"] == "OrderedReady"
         pods = {p["metadata"]["name"]: p for p in self.store.children(metadata["uid"], "pods")}
-        names = [f"{metadata['name']}-{ordinal}" for ordinal in range(spec["replicas"])]
-        for ordinal, name in enumerate(names):
+        start = spec.get("ordinals", {}).get("start", 0)  # the partition counts from it, too
+        names = [f"{metadata['name']}-{start + number}" for number in range(spec["replicas"])]
+        for number, name in enumerate(names):
             pod = pods.get(name)
             if pod is None:
-                revision = current if ordinal < partition else update
-                self._create_stateful_pod(stateful_set, ordinal, revision)
+                revision = current if number < partition else update
+                self._create_stateful_pod(stateful_set, start + number, revision)
             if in_order and not (pod and is_ready(pod) and is_available(seconds, pod)):
                 return
         for name in sorted(set(pods) - set(names), reverse=True):

@@ -231,7 +231,13 @@ class Kubelet:
         self.later(self.crashes_every, crash)
 
     def crash(
-        self, namespace: str, name: str, container: str, reason: str = "OOMKilled", code: int = 137
+        self,
+        namespace: str,
+        name: str,
+        container: str,
+        reason: str = "OOMKilled",
+        code: int = 137,
+        message: str = "",
     ) -> None:
         """A container ends and the kubelet starts it again at once."""
         with self.store.lock:
@@ -242,7 +248,11 @@ class Kubelet:
             for found in status["containerStatuses"] + status.get("initContainerStatuses", []):
                 if found["name"] == container:
                     ended = completed(now(), found["containerID"])
-                    ended |= {"reason": reason, "exitCode": code}
+                    ended |= {
+                        "reason": reason,
+                        "exitCode": code,
+                        **({"message": message} if message else {}),
+                    }
                     found |= {"lastState": {"terminated": ended}}
                     found["restartCount"] += 1
                     found["containerID"] += f"-{found['restartCount']}"
