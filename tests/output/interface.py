@@ -38,7 +38,7 @@ def options_and_exit_codes() -> tuple[dict[str, str], list[int]]:
     found = {}
     for line in re.findall(r"(?m)^  (TYPE/NAME|--?[a-zA-Z-]+.*?)(?:  .*)?$", text):
         value = "".join(re.findall(r" ([A-Z][^ ,]*)$", line))  # Python 3.13 shows it only once
-        found |= dict.fromkeys(re.findall(r"TYPE/NAME|(?<!\S)--?[a-zA-Z-]+", line), value)
+        found |= dict.fromkeys(re.findall(r"^TYPE/NAME|(?<!\S)--?[a-zA-Z-]+", line), value)
     return found, sorted(map(int, re.findall(r"(?m)^  \d(?=  )|\b\d{3}\b", codes)))
 
 

@@ -25,8 +25,9 @@ def names_of(value: object, path: str = "") -> Iterator[str]:
 
 def test_each_name_stays_and_new_ones_are_listed():
     listed, found = (set(names_of(one)) for one in (json.loads(LISTED.read_text()), interface()))
-    assert not listed - found, "scripts rely on these names until 2.0"
-    assert not found - listed, f"to promise these names, run {WRITE}"
+    gone, new = "\n".join(sorted(listed - found)), "\n".join(sorted(found - listed))
+    assert gone == "", f"scripts rely on these names until 2.0:\n{gone}"
+    assert new == "", f"to promise these names, run {WRITE}:\n{new}"
 
 
 def test_values_are_those_of_the_script(tool):

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
+import functools
 import queue
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -757,6 +760,11 @@ class Change(ast.NodeTransformer):
         return super().generic_visit(node)
 
 
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def mutated(text: str, mutation: Mutation) -> str:
     """Return the script with a mutation. ValueError if it does not fit the script.
 
@@ -765,8 +773,7 @@ def mutated(text: str, mutation: Mutation) -> str:
     `sets` a name to another value, `forgets` a key of a mapping, or gives an `argument`, also of its
     decorator, another value.
     """
-    tree = ast.parse(text)
-    function = function_of(tree, mutation.function)
+    function = copy.deepcopy(function_of(parsed(text), mutation.function))
     if mutation.kind == "returns":
         function.body = ast.parse(f"return {mutation.about}").body
     else:
@@ -776,21 +783,23 @@ def mutated(text: str, mutation: Mutation) -> str:
             raise ValueError(
                 f"{mutation.function} has no place for: {mutation.kind} {mutation.about}"
             )
-    return ast.unparse(ast.fix_missing_locations(tree))
+    first = min(node.lineno for node in (function, *function.decorator_list))
+    changed = ast.unparse(ast.fix_missing_locations(function))
+    lines = text.splitlines()
+    lines[first - 1 : function.end_lineno] = [textwrap.indent(changed, " " * function.col_offset)]
+    return "\n".join(lines) + "\n"
 
 
 def problems(chosen: Sequence[Mutation], text: str) -> Iterator[str]:
     """Yield why mutations cannot be tried."""
-    unchanged = ast.unparse(ast.parse(text))
     for mutation in chosen:
         for name in mutation.tests.split():
             if not [*TOP.glob(f"tests/*/test_{name}.py")]:
                 yield f"{mutation.harm}: there is no test_{name}.py"
         try:
             changed = mutated(text, mutation)
-            if changed == unchanged:
+            if ast.dump(ast.parse(changed)) == ast.dump(parsed(text)):
                 yield f"{mutation.harm}: it changes nothing"
-            compile(changed, SCRIPT, "exec")
         except ValueError as error:
             yield f"{mutation.harm}: {error}"
 
