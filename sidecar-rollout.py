@@ -4633,25 +4633,12 @@ def compare_all(
         for found in reversed(answers)
         if compared[found.ref].differences or (twice and answers[found].view)
     ]
-
-    @functools.cache
-    def witnesses() -> dict[Path, set[str]]:
-        """Return in which namespaces values are made anew, by path."""
-        namespaces = defaultdict(set)
-        for found in everything:
-            for path in values_made_anew(found):
-                namespaces[path].add(found.ref.namespace)
-        return namespaces
+    made_anew = values_in(everything)
 
     def compare_again(found: Found, second: Today) -> None:
-        """What one other namespace has in its Pods is no proof."""
-
-        def made_anew() -> Ignored:
-            seen = witnesses().items()
-            return frozenset(path for path, ns in seen if len(ns) > 1 or found.ref.namespace in ns)
-
+        anew = partial(made_anew, found.ref.namespace)
         today = compared[found.ref].today
-        compared[found.ref] = compare(found, today, options, second, made_anew)
+        compared[found.ref] = compare(found, today, options, second, anew)
 
     def ask_once_more(found: Found) -> Today:
         time.sleep(max(answered_at[found] + ANSWERS_APART - time.monotonic(), 0))
@@ -4719,6 +4706,25 @@ def values_made_anew(found: Found) -> Ignored:
     views = [unpacked(view) for view in sorted({pod.view for pod in found.pods if pod.sidecars})]
     pairs = itertools.combinations(views[:4], 2)  # one may be from before the value
     return frozenset().union(*(ignored_paths(*pair)[0] for pair in pairs))
+
+
+def values_in(everything: Sequence[Found]) -> Callable[[str], Ignored]:
+    """Return a function of a namespace, which returns the paths of what is made anew for each Pod
+    by its own Pods, or by those of two others: one tenant may have written its own."""
+
+    @functools.cache
+    def namespaces_of() -> dict[Path, set[str]]:
+        namespaces = defaultdict(set)
+        for found in everything:
+            for path in values_made_anew(found):
+                namespaces[path].add(found.ref.namespace)
+        return namespaces
+
+    def of(namespace: str) -> Ignored:
+        seen = namespaces_of().items()
+        return frozenset(path for path, names in seen if len(names) > 1 or namespace in names)
+
+    return of
 
 
 def known_today(

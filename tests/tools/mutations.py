@@ -257,7 +257,7 @@ MUTATIONS = (
     Mutation(
         "Values of one other tenant make old Pods look up to date",
         "what_counts",
-        "compare_all",
+        "values_in",
         "always",
         "namespace",
     ),
@@ -455,7 +455,7 @@ MUTATIONS = (
     ),
     Mutation(
         "The image of another Pod of the same name is changed",
-        "image_changes in_place",
+        "requests",
         "Cluster.change_images",
         "forgets",
         "uid",
@@ -532,7 +532,7 @@ MUTATIONS = (
     ),
     Mutation(
         "A look waits a minute for an API server that is away",
-        "looks",
+        "requests",
         "Cluster.at_a_glance",
         "omits",
         "patience",
@@ -568,7 +568,7 @@ MUTATIONS = (
     ),
     Mutation(
         "A claim of each Pod is a difference of its own",
-        "names_of_pods differences",
+        "comparison_edge_cases",
         "normal_volume",
         "returns",
         'without_keys(volume, "name")',
