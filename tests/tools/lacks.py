@@ -29,14 +29,14 @@ WORDS = {"not_asked": "not checked ", "no_answer": "a no ", "would_differ": "a n
 def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("tool", TOP / "sidecar-rollout.py")
     assert spec and spec.loader
-    tool = importlib.util.module_from_spec(spec)
-    sys.modules["tool"] = tool
-    spec.loader.exec_module(tool)
-    return tool
+    script = importlib.util.module_from_spec(spec)
+    sys.modules["tool"] = script
+    spec.loader.exec_module(script)
+    return script
 
 
-def of_rules(tool: ModuleType, reference: str, listed: dict) -> Iterator[str]:
-    for code, rule in tool.RULES.items():
+def of_rules(script: ModuleType, reference: str, listed: dict) -> Iterator[str]:
+    for code, rule in script.RULES.items():
         audit = "yes" if rule.counts_in_audit else "no"
         row = f"  | `{code}` | {audit} | {WORDS[rule.answer]}| {rule.applies.__doc__} |"
         if row not in reference.splitlines():
@@ -49,8 +49,8 @@ def of_rules(tool: ModuleType, reference: str, listed: dict) -> Iterator[str]:
             yield f"rule {code}: NOT_AUDITED of tests/histories/oracle.py"
 
 
-def of_options(tool: ModuleType, found: dict, listed: dict) -> Iterator[str]:
-    for option in tool.ALL_OPTIONS:
+def of_options(script: ModuleType, found: dict, listed: dict) -> Iterator[str]:
+    for option in script.ALL_OPTIONS:
         name = option.usage.split()[0]
         if name == "workloads":
             name = "TYPE/NAME"
@@ -70,12 +70,12 @@ def of_fields(found: dict, listed: dict) -> Iterator[str]:
 
 
 def main() -> int:
-    tool, found = load(), interface()
+    script, found = load(), interface()
     listed = json.loads((TOP / "tests" / "output" / "interface.json").read_text())
     reference = (TOP / "docs" / "reference.md").read_text()
     lacking = [
-        *of_rules(tool, reference, listed),
-        *of_options(tool, found, listed),
+        *of_rules(script, reference, listed),
+        *of_options(script, found, listed),
         *of_fields(found, listed),
     ]
     print("\n".join(dict.fromkeys(lacking)) or "nothing is lacking")

@@ -574,13 +574,6 @@ MUTATIONS = (
         'without_keys(volume, "name")',
     ),
     Mutation(
-        "A Pod that has failed holds an eviction until its timeout",
-        "what_is_wanted evicting_replacements",
-        "Cluster.pods_of",
-        "never",
-        "has_ended",
-    ),
-    Mutation(
         "A Pod that is not restarted counts as changed in place",
         "image_changes in_place",
         "is_restarted",
