@@ -91,7 +91,7 @@ from __future__ import annotations
 import os
 import sys
 
-if __name__ == "__main__":  # a module in the folder of a download is not part of this program
+if __name__ == "__main__":  # a module in the folder of a download is not imported from here on
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.realpath(__file__))]
 
 import argparse
@@ -119,6 +119,7 @@ import stat
 import statistics
 import string
 import subprocess
+import tempfile
 import textwrap
 import threading
 import time
@@ -916,7 +917,8 @@ def is_held(pod: Json, now: datetime) -> bool:
     False
     """
     end = nested(pod, "metadata.deletionTimestamp")
-    grace = timedelta(seconds=nested(pod, "metadata.deletionGracePeriodSeconds") or 0)
+    seconds = nested(pod, "metadata.deletionGracePeriodSeconds") or 0
+    grace = timedelta(seconds=min(seconds, 10**10))  # anybody may ask for more than a date can have
     return bool(end) and parse_time(end) - grace < now - HELD_AFTER
 
 
@@ -1701,9 +1703,11 @@ def is_another_tag(one: str, other: str) -> bool:
     >>> is_another_tag("sha256:0123", "istio/proxyv2:1.27.0")  # as some runtimes name it
     False
     """
-    name, _, tag = one.partition("@")[0].rpartition("/")[2].partition(":")
-    theirs, _, wanted = other.partition("@")[0].rpartition("/")[2].partition(":")
-    return name == theirs and tag != wanted
+    if "@" in one + other:  # a digest, which says more than the tag
+        return False
+    name, _, tag = one.rpartition("/")[2].partition(":")
+    theirs, _, wanted = other.rpartition("/")[2].partition(":")
+    return name == theirs and (tag or "latest") != (wanted or "latest")
 
 
 def changed_at(config: Json) -> datetime:
@@ -2902,6 +2906,7 @@ class Connection:
     # The Authorization header, kept for half a minute
     token: str = ""
     valid_until: float = 0.0
+    plugin: subprocess.Popen[str] | None = None  # the latest one of its user
     moved: str = ""  # why nothing else is asked or written: the context means another cluster
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -2954,6 +2959,8 @@ class Connection:
                     try:
                         self.token = reading.get(max(deadline - time.monotonic(), 0.1))
                     except TimeoutError:
+                        if self.plugin:
+                            self.plugin.kill()
                         text = "cannot renew the credentials: the credential plugin does not answer"
                         raise ApiError(Reply.NO_RESPONSE, text) from None
                 self.valid_until = time.monotonic() + 30
@@ -2981,13 +2988,12 @@ class Connection:
         return token
 
 
-def use_own_context(keywords: dict[str, Any], configuration: Any) -> None:
-    """Let all connections of a pool share a TLS context, into which certificates are loaded once.
+def tls_context(configuration: Any) -> ssl.SSLContext:
+    """Return the context that all connections share; certificates are loaded once. SSLError.
 
     As Go, and so kubectl, it trusts an authority that is an intermediate one (Python does from 3.13
     on), and one without key identifiers (Python does not from 3.13 on). The argument `ssl_context`
-    is that of urllib3 1.26 and 2 (util/ssl_.py, ssl_wrap_socket): with it, each connection loads
-    into it what else it is given, so that is taken away.
+    is that of urllib3 1.26 and 2 (util/ssl_.py, ssl_wrap_socket).
     """
     from urllib3.util.ssl_ import create_urllib3_context
 
@@ -3004,9 +3010,7 @@ def use_own_context(keywords: dict[str, Any], configuration: Any) -> None:
         context.load_default_certs()
     if own:
         context.load_cert_chain(own, configuration.key_file)
-    for name in ("ca_certs", "cert_file", "key_file", "ca_cert_data"):
-        keywords.pop(name, None)
-    keywords["ssl_context"] = context
+    return context
 
 
 class Cluster:
@@ -3029,11 +3033,16 @@ class Cluster:
         configuration.connection_pool_maxsize = count
         # The client's typed API classes take 945 ms to load, and 15 times as long to read.
         try:
-            self.pool = ApiClient(configuration).rest_client.pool_manager
-            use_own_context(self.pool.connection_pool_kw, configuration)
-            POOLS.append(self.pool)
+            context = configuration.proxy_ssl_context = tls_context(configuration)
         except ssl.SSLError as error:
-            raise StartError(f"cannot use the certificates of the kubeconfig: {error}") from None
+            raise StartError(f"cannot use the certificates of the cluster: {error}") from None
+        try:
+            self.pool = ApiClient(configuration).rest_client.pool_manager
+            keywords = self.pool.connection_pool_kw
+            for name in ("ca_certs", "cert_file", "key_file", "ca_cert_data"):
+                keywords.pop(name, None)  # else each connection loads them into the context again
+            keywords["ssl_context"] = context
+            POOLS.append(self.pool)
         except Exception as error:  # of the proxy's URL; there is no class of its own for it
             proxy = str(configuration.proxy)
             hint = "; run: pip install PySocks" if proxy.startswith("socks") else ""
@@ -3760,8 +3769,9 @@ def read_with_token(kubectl: str, kubeconfig: str | None, context: str | None) -
         server = nested(cluster_of(config), "server"), cluster_of(config).get("tls-server-name")
         check_kubectl(kubectl, [*context_flags(kubeconfig, config), *server_flags(*server)])
         config = read_kubeconfig(kubectl, kubeconfig, config["current-context"])
-        provider = nested(user_of(config), "auth-provider.config")
-        config["users"][0]["user"] = {"token": provider.get("id-token", "")}
+        user = user_of(config)
+        token = nested(user, "auth-provider.config").get("id-token", "")
+        config["users"][0]["user"] = {**without_keys(user, "auth-provider"), "token": token}
     return config
 
 
@@ -3819,7 +3829,7 @@ def as_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def run_plugin(config: Json) -> Json:
+def run_plugin(config: Json, connection: Connection) -> Json:
     """Return the user of a kubeconfig with what its credential plugin returns.
 
     StartError if that is nothing. What it says on standard error is shown at once: where to log in,
@@ -3838,24 +3848,29 @@ def run_plugin(config: Json) -> Json:
                     spec["cluster"]["config"] = extension["extension"]
         info = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
         variables = {row["name"]: row["value"] for row in plugin.get("env") or ()}
-        with subprocess.Popen(
-            [plugin["command"], *(plugin.get("args") or ())],
-            stdin=None if is_interactive else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if is_interactive else subprocess.PIPE,
-            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info)},
-            text=True,
-            errors="replace",
-        ) as child:
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as output,
+            subprocess.Popen(
+                [plugin["command"], *(plugin.get("args") or ())],
+                stdin=None if is_interactive else subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if is_interactive else subprocess.PIPE,
+                env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info)},
+                text=True,
+                errors="replace",
+            ) as child,
+        ):
+            connection.plugin = child
             try:
                 for line in child.stderr or ():
                     log.warning("%s: %s", name, message_text(line))
-                output, _ = child.communicate()
+                child.wait()
             finally:
                 child.kill()  # if a signal came: it may wait for somebody who logs in
-        if child.returncode:
-            raise StartError(f"{name} failed with exit code {child.returncode}")
-        status = nested(json.loads(output), "status")
+            if child.returncode:
+                raise StartError(f"{name} failed with exit code {child.returncode}")
+            output.seek(0)
+            status = nested(json.load(output), "status")
         user = {"token": status["token"]} if status.get("token") else {}
         if status.get("clientCertificateData"):
             user["client-certificate-data"] = as_base64(status["clientCertificateData"])
@@ -3879,7 +3894,7 @@ def load_cluster_and_user(config: Json, connection: Connection) -> None:
 
     configuration = connection.configuration
     if "exec" in user_of(config):
-        config["users"][0]["user"] = run_plugin(config)
+        config["users"][0]["user"] = run_plugin(config, connection)
     try:
         load_kube_config_from_dict(config, client_configuration=configuration)
     except (ConfigException, OSError, ValueError) as error:
@@ -3892,10 +3907,13 @@ def load_cluster_and_user(config: Json, connection: Connection) -> None:
     is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
     if "proxy-url" not in cluster_of(config):
         proxy = urllib.request.getproxies_environment().get(server.scheme)
+        if proxy and "://" not in proxy:  # as Go's net/http reads it
+            proxy = f"http://{proxy}"
         configuration.proxy = None if is_loopback else proxy
-    credentials = re.match("https?://([^/@]+)@", configuration.proxy or "")
+    credentials = re.match("(?i)https?://([^/@]+)@", configuration.proxy or "")
     if credentials:  # of a SOCKS proxy, the client takes them from the URL
-        words = urllib.parse.unquote(credentials[1])
+        user, _, password = credentials[1].partition(":")
+        words = f"{urllib.parse.unquote(user)}:{urllib.parse.unquote(password)}"
         configuration.proxy_headers = {"Proxy-Authorization": f"Basic {as_base64(words)}"}
 
 
@@ -4049,11 +4067,10 @@ def read_pods(
         scan.namespaces.add(namespace)
         try:
             scan.containers.update(container_names(pod))
-            is_ignored = is_ending(pod) and not options.is_question
-            counts_anyway = options.fail_on_drift and is_held(pod, began)
-            if has_ended(pod) or (is_ignored and not counts_anyway):
+            if has_ended(pod) or not is_included(namespace, options):
                 continue
-            if not is_included(namespace, options):
+            is_ignored = is_ending(pod) and not options.is_question
+            if is_ignored and not (options.fail_on_drift and is_held(pod, began)):
                 continue
             live = live_pod(pod, options)
             owner = controller_of(pod) or ObjectRef("", namespace, live.name)
@@ -4743,7 +4760,7 @@ def known_today(
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
     ignored, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view), running)
     are_several = sum(bool(pod.sidecars) for pod in found.pods) > 1
-    for path in ignored - (values_made_anew(found) if are_several else made_anew()):
+    for path in sorted(ignored - (values_made_anew(found) if are_several else made_anew())):
         where = path[:-1] if path[-1] == SHARED_NAMES else path
         if any(value_at(view, where) is not None for view in running):
             doubtful.append(path)
@@ -4758,7 +4775,7 @@ def known_today(
         why = "it has a few possible values, or the injector is being upgraded"
         error = ApiError(Reply.UNUSABLE, f"{text}: {why}", Asked.DRY_RUN)
         return replace(first, error=error)
-    return replace(first, ignored=ignored, unexpected=unexpected)
+    return replace(first, ignored=first.ignored | ignored, unexpected=unexpected)
 
 
 def changes_since(planned: Replacement, today: Today) -> Sequence[Difference]:
@@ -5319,7 +5336,7 @@ def unknown(comparison: Comparison) -> str:
     error = comparison.today.error
     quota = re.search("exceeded quota: ([a-z0-9.-]+)", comparison.message)
     if error and error.reply is Reply.QUOTA and quota:
-        text = f"not compared: the quota {quota[1]} of its namespace is exhausted; raise it"
+        text = f"not compared: the quota {quota[1]} of the namespace is exhausted; raise it"
         return f"{text}, or run `kubectl rollout restart` where a rollout frees room first"
     return f"not compared: {short_reason(comparison.message)}"
 
@@ -6398,7 +6415,7 @@ def why_silent(asked: Iterable[Decision], names: Names, options: Options) -> str
 
     An injector with failurePolicy Ignore that is down answers nothing: each dry run succeeds, and
     has no sidecar. Each workload alone looks as if its sidecar were to be removed; only all of them
-    together tell. Three situations are to be told apart from that:
+    together tell. Four situations are to be told apart from that:
     1. One or two teams may have turned injection off by themselves: it takes three silent
        workloads, unless none had any answer.
     2. A container that the Pod template states, with its image, was injected by nobody: it proves
@@ -8856,7 +8873,8 @@ class Totals:
         found = [pod.found for pod in pods]
         found += [row.comparison.today.unexpected for row in others]
         for image in sorted(found):
-            if "@" in image and is_expected(image.partition("@")[0], options.expect_image):
+            name, at, _ = image.partition("@")
+            if at and "=" not in name and is_expected(name, options.expect_image):
                 reasons[-1] += (
                     f"; an image with a digest needs a pattern with its digest, such as {image}"
                 )

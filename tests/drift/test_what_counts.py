@@ -353,7 +353,7 @@ def test_a_quota_is_named_and_is_no_injector_that_is_down(web, run):
     quota = {"kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}}
     web.create("shop", quota)
     code, sentence = last(run(web, EXPECT, TEXT))
-    why = "the quota few of its namespace is exhausted."
+    why = "the quota few of the namespace is exhausted."
     assert code == 1
     assert sentence == f"No: 1 workload gave no answer: {why}"
     ended = run(web, *AUDIT)

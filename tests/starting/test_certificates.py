@@ -127,5 +127,5 @@ def test_a_certificate_that_is_none_is_one_line(old_cluster, run, tmp_path):
         path = tmp_path / "config"
         path.write_text(json.dumps(config))
         ended = run(str(path), "--log-format=text")
-    said = "error: cannot use the certificates of the kubeconfig: "
+    said = "error: cannot use the certificates of the cluster: "
     assert (ended.code, ended.stderr.count("\n"), ended.stderr.startswith(said)) == (3, 1, True)

@@ -62,6 +62,17 @@ class Tokens(dict):
         return "admin" if time.monotonic() - first < self.seconds else None
 
 
+def test_a_plugin_may_print_more_than_a_pipe_holds(cluster, run, tmp_path):
+    version = "client.authentication.k8s.io/v1"
+    found = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}}
+    (tmp_path / "output").write_text(json.dumps({**found, "more": "x" * 200_000}))
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho before >&2\ncat {tmp_path}/output\necho after >&2\n")
+    plugin.chmod(0o755)
+    user = {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}
+    assert run(cluster.write_kubeconfig("large", {"exec": user})).code == 0
+
+
 def test_a_plugin_of_short_lived_tokens_is_not_run_for_each_request(cluster, run, tmp_path):
     """The client takes a token that ends within 5 minutes for ended."""
     for number in range(10):
@@ -280,6 +291,16 @@ def test_such_a_token_is_renewed_in_mid_run(with_provider, cluster, start, run):
     ended = running.finish()
     assert ended.outcomes == {"shop/web": "succeeded"}
     assert kept(with_provider) == "once-2"
+
+
+def test_such_a_context_that_impersonates_is_refused_as_any(with_provider, run):
+    path = Path(with_provider)
+    config = json.loads(path.read_text())
+    config["users"][0]["user"]["as"] = "jane"
+    path.write_text(json.dumps(config))
+    ended = run(with_provider, TEXT)
+    assert ended.code == 3
+    assert "impersonates jane, which is not supported" in ended.stderr
 
 
 def test_a_login_that_is_over_ends_in_what_kubectl_says(with_provider, run):

@@ -163,7 +163,7 @@ def test_a_proxy_of_the_kubeconfig(shop, run, tmp_path):
     assert set(Proxy.connects) == {f"127.0.0.1:{shop.port}"}
 
 
-@pytest.mark.parametrize("where", ["proxy-url", "HTTPS_PROXY"])
+@pytest.mark.parametrize("where", ["proxy-url", "HTTPS_PROXY", "without a scheme"])
 def test_a_proxy_with_a_user_and_a_password(shop, run, tmp_path, monkeypatch, where):
     words = base64.b64encode("ops:p@ss/w\u00f6rd".encode()).decode()
     monkeypatch.setattr(Proxy, "wanted", f"Basic {words}")
@@ -179,7 +179,7 @@ def test_a_proxy_with_a_user_and_a_password(shop, run, tmp_path, monkeypatch, wh
                 "server": f"https://localhost.example:{shop.port}",
                 "tls-server-name": "127.0.0.1",
             }
-            more = {"HTTPS_PROXY": url}
+            more = {"HTTPS_PROXY": url.removeprefix("http://" * (where != "HTTPS_PROXY"))}
         ended = run(write(tmp_path / "config", config), "--log-level=debug", **more)
         proxy.shutdown()
     said = ended.stdout + ended.stderr

@@ -57,6 +57,22 @@ def test_who_asks_for_more_than_half_a_minute_is_asked_again_after_it(
     assert pauses == [30]
 
 
+def test_a_credential_plugin_that_hangs_in_mid_run_is_ended(client, tool, cluster, tmp_path):
+    """Else each request would start another one, which waits for a login, too."""
+    plugin = tmp_path / "plugin"
+    version = "client.authentication.k8s.io/v1"
+    status = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}}
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(status)}'\n")
+    plugin.chmod(0o755)
+    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+    client.connection = tool.connect(KUBECTL, cluster.write_kubeconfig("exec", user), None)
+    plugin.write_text("#!/bin/sh\nexec sleep 60\n")
+    cluster.server.tokens = {}
+    with raises_api_error(tool, match="the credential plugin does not answer"):
+        client.request("GET", "/version")
+    assert client.connection.plugin.wait(10) == -9
+
+
 def test_a_credential_plugin_that_fails_in_mid_run_is_named(client, tool, cluster, tmp_path):
     """What it printed may be a token."""
     plugin = tmp_path / "plugin"

@@ -323,7 +323,7 @@ MUTATIONS = (
         "what_counts examples",
         "is_held",
         "sets",
-        "grace=timedelta()",
+        "seconds=0",
     ),
     Mutation(
         "A workload that is being deleted for weeks is in no audit",
@@ -633,7 +633,7 @@ MUTATIONS = (
     Mutation(
         "An intermediate authority is refused, and no run begins",
         "certificates",
-        "use_own_context",
+        "tls_context",
         "omits",
         "VERIFY_X509_PARTIAL_CHAIN",
     ),
