@@ -8632,6 +8632,7 @@ COLORED = re.compile(  # no name that has such a word
 MIN_NOTES = 16  # columns of a terminal
 NOTES_INDENT = 6  # of notes for which a row has no room
 MIN_WIDTH = 40
+SHORT = 15  # rows of a table that are read at a glance
 WIDE = 100  # where the plan has room for all its columns
 
 
@@ -8641,7 +8642,7 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     Columns are as wide as their longest cell. If a terminal of this width needs more lines then,
     the longest cells of a column do not count: they move what follows to the right, or into a line
     of its own, in their row alone. Of several ways, the straightest is taken that needs a line for
-    each row, or nearly.
+    each row, or nearly; in a short table, one more is no matter.
     """
     whole = [list(map(printable, row)) for row in rows]
     layouts = []
@@ -8652,11 +8653,9 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
             widest = max(lengths[int(share * (len(lengths) - 1))], len(column[0]))
             starts.append(starts[-1] + min(widest, 80) + 2)
         layouts.append([line for row in whole for line in row_lines(row, starts, width)])
-    for enough in (len(rows), 1.1 * len(rows)):
-        for lines in layouts:
-            if len(lines) <= enough:
-                return lines
-    return min(layouts, key=len)
+    fewest = min(map(len, layouts))
+    enough = fewest if fewest == len(rows) else max(fewest, 1.1 * len(rows))
+    return next(lines for lines in layouts if len(lines) <= enough + (len(rows) < SHORT))
 
 
 def row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
