@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 
 import pytest
@@ -25,13 +27,21 @@ def kubectl(cluster):
 
 
 @pytest.fixture
-def shop(cluster, kubectl):
-    """A Deployment and a StatefulSet with an old sidecar; a new one takes 8 seconds to be ready."""
+def shop(cluster, kubectl, tmp_path):
+    """A Deployment and a StatefulSet with an old sidecar; a new one takes 8 seconds to be ready.
+
+    The image was loaded into the node by its tag: it has no digest of a registry.
+    """
+    folder = shutil.copytree(DEPLOY, tmp_path / "deploy")
+    path = folder / "kustomization.yaml"
+    text, count = re.subn(r"(?m)^    digest: .*$", "    newTag: 1.0.0", path.read_text())
+    assert count == 1
+    path.write_text(text)
     inject(cluster, "1.26.2", **ready_probe())
     create(cluster, "web")
     create(cluster, "db", kind="StatefulSet")
     inject(cluster, "1.27.0-ready8", **ready_probe())
-    kubectl("apply", "-k", str(DEPLOY))
+    kubectl("apply", "-k", str(folder))
     yield cluster
     kubectl("delete", "namespace", "sidecar-rollout")
 
