@@ -66,7 +66,7 @@ def test_a_quota_that_is_exhausted_leaves_workloads_alone(cluster, start, option
     (result,) = ended.of("result")
     assert (result["outcome"], result["code"]) == ("skipped", "unknown")
     assert result["message"].startswith(
-        "not compared: the quota small of its namespace is exhausted"
+        "not compared: the quota small of the namespace is exhausted"
     )
     assert patched(cluster) == []
 
