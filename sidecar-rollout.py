@@ -237,12 +237,12 @@ KINDS = {
 }
 WORKLOADS = tuple(name for name, kind in KINDS.items() if kind.how_to_select)  # that are listed
 WITHOUT_PODS, CUSTOM, BELOW = "without Pods", "custom resource", "below a partition"
-CREATES_LATER = (  # kind, group, plural, and what it is called in the answer to a question
-    ("CronJob", "batch", "cronjobs", "CronJob"),
-    ("Job", "batch", "jobs", "Job"),
-    ("ReplicaSet", "apps", "replicasets", WITHOUT_PODS),  # or a Rollout of Argo, for example
-    ("ReplicationController", "", "replicationcontrollers", WITHOUT_PODS),
-)
+CREATES_LATER = {  # what a question counts besides workloads, as no Pod may lead to it
+    "CronJob": Kind("/apis/batch/v1", "cronjobs"),
+    "Job": Kind("/apis/batch/v1", "jobs"),
+    "ReplicaSet": KINDS["ReplicaSet"],  # of a Rollout of Argo, for example
+    "ReplicationController": KINDS["ReplicationController"],
+}
 
 
 class Sidecar(NamedTuple):
@@ -2989,7 +2989,7 @@ class Connection:
 
 
 def tls_context(configuration: Any) -> ssl.SSLContext:
-    """Return the context that all connections share; certificates are loaded once. SSLError.
+    """Return the context that all connections share; certificates are loaded once. OSError.
 
     As Go, and so kubectl, it trusts an authority that is an intermediate one (Python does from 3.13
     on), and one without key identifiers (Python does not from 3.13 on). The argument `ssl_context`
@@ -3034,7 +3034,7 @@ class Cluster:
         # The client's typed API classes take 945 ms to load, and 15 times as long to read.
         try:
             context = configuration.proxy_ssl_context = tls_context(configuration)
-        except ssl.SSLError as error:
+        except OSError as error:
             raise StartError(f"cannot use the certificates of the cluster: {error}") from None
         try:
             self.pool = ApiClient(configuration).rest_client.pool_manager
@@ -3956,8 +3956,7 @@ def needed_permissions(options: Options) -> list[str]:
     if options.only_drifted:
         needed.append("create pods")
     if options.is_question:
-        for _, group, plural, _ in CREATES_LATER:
-            needed.append(f"list {plural}.{group}" if group else f"list {plural}")
+        needed += [f"list {row.resource}" for row in CREATES_LATER.values()]
     if options.confirm and options.in_place:
         needed.append("patch pods")
     if options.confirm and options.evict:
@@ -6062,7 +6061,7 @@ def read_lists(
     complete: no Pod with the sidecar leads to them.
 
     With --only-drifted, also those of other kinds, as far as that is permitted. For a question,
-    what has no Pods now is counted: ReplicaSets or what controls them, CronJobs, suspended Jobs.
+    what may have no Pods now is counted: ReplicaSets or what controls them, CronJobs, Jobs.
     """
     objects = {}
     without_any = {}
@@ -6100,17 +6099,19 @@ def read_lists(
 def note_without_pods(cluster: Cluster, scan: Scan, options: Options) -> None:
     """Note what creates Pods later, besides workloads: no Pod leads to it."""
     namespaces = namespaces_to_list(options)
-    for kind, group, plural, noun in CREATES_LATER:
-        path = f"/apis/{group}/v1" if group else CORE
+    for kind, row in CREATES_LATER.items():
         accept = JSON_TYPE if kind == "Job" else LIST_OF_METADATA
-        for obj in cluster.items(path, plural, namespaces, or_forbidden=True, accept=accept):
-            ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), group)
+        lists = cluster.items(row.api, row.plural, namespaces, or_forbidden=True, accept=accept)
+        for obj in lists:
+            ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
             if not is_included(ref.namespace, options):
                 continue
-            if kind != "Job":
-                scan.nouns.setdefault(possible_controller_of(obj) or ref, noun)
+            if kind in KINDS:
+                scan.nouns.setdefault(possible_controller_of(obj) or ref, WITHOUT_PODS)
+            elif kind == "CronJob":
+                scan.nouns[ref] = kind
             elif not {("Complete", "True"), ("Failed", "True")} & conditions_of(obj).keys():
-                scan.nouns[ref] = f"suspended {noun}" if nested(obj, "spec.suspend") else noun
+                scan.nouns[ref] = f"suspended {kind}" if nested(obj, "spec.suspend") else kind
 
 
 def reduce_and_pack(obj: Json) -> bytes:
@@ -8845,11 +8846,11 @@ class Totals:
     def expected(self) -> Json:
         """Return the answer to --expect-image and --expect-annotation, as JSON has it."""
         options = self.options
-        answers = Counter(map(answer_of, self.plan.decisions))
-        differing = answers["would_differ"]
+        by_answer = group_by(self.plan.decisions, answer_of)
+        differing, silent = by_answer["would_differ"], by_answer["no_answer"]
         created = {pod.workload for pod in self.leftovers if pod.code == "unknown"}  # since
         pods = [pod for pod in self.leftovers if pod.code != "unknown"]
-        no_answer = answers["no_answer"] + len(created)
+        no_answer = len(silent) + len(created)
         reasons = list(self.unmatched)
         if not (reasons or self.checked):
             reasons.append(f"no Pod has a container named {join_words(options.sidecars, 'or')}")
@@ -8863,15 +8864,13 @@ class Totals:
                 details += f", of these {reason_counts(states)}"
             reasons.append(f"{text} ({details})")
             another = "another one"
-        others = [row for row in self.plan.decisions if answer_of(row) == "would_differ"]
-        lacking = [row for row in others if not row.comparison.today.unexpected]
-        if lacking:
-            another = "none" if len(lacking) == differing else f"{another} or none"
+        found_in_new = [row.comparison.today.unexpected for row in differing]  # empty: none
+        if not all(found_in_new):
+            another = f"{another} or none" if any(found_in_new) else "none"
         if differing:
-            reasons.append(f"new Pods of {count_of(differing, 'workload')} would get {another}")
-        found = [pod.found for pod in pods]
-        found += [row.comparison.today.unexpected for row in others]
-        for image in sorted(found):
+            count = count_of(len(differing), "workload")
+            reasons.append(f"new Pods of {count} would get {another}")
+        for image in sorted([*found_in_new, *(pod.found for pod in pods)]):
             name, at, _ = image.partition("@")
             if at and "=" not in name and is_expected(name, options.expect_image):
                 reasons[-1] += (
@@ -8880,7 +8879,6 @@ class Totals:
                 break
         if no_answer:
             text = f"{count_of(no_answer, 'workload')} gave no answer"
-            silent = [row for row in self.plan.decisions if answer_of(row) == "no_answer"]
             why = {row.reason.removeprefix("not compared: ").partition("; ")[0] for row in silent}
             if len(why) == 1 and not created:
                 text += f": {why.pop()}"
@@ -8891,8 +8889,8 @@ class Totals:
             "pods": self.checked,
             "others": Counter(pod.found for pod in pods),
             "terminating": sum(pod.code == "terminating" for pod in pods),
-            "asked": answers[""] + differing,
-            "would_differ": differing,
+            "asked": len(by_answer[""]) + len(differing),
+            "would_differ": len(differing),
             "no_answer": no_answer,
             "not_asked": {snake_case(noun): count for noun, count in self.not_asked.items()},
             "reasons": reasons,
@@ -9043,8 +9041,8 @@ class Report:
             parts = [printable(bold + rest)]
             if self.width:
                 parts = wrapped(parts[0], self.width)
-            for part in parts:
-                end = len(printable(bold)) if rest else len(bold and part)
+            for part in parts:  # a line that is bold as a whole may be broken
+                end = len(printable(bold)) if rest or not bold else len(part)
                 first, last = part[:end], part[end:]
                 if is_colored:
                     first, last = (

@@ -57,37 +57,43 @@ def test_who_asks_for_more_than_half_a_minute_is_asked_again_after_it(
     assert pauses == [30]
 
 
-def test_a_credential_plugin_that_hangs_in_mid_run_is_ended(client, tool, cluster, tmp_path):
+@pytest.fixture
+def with_plugin(client, cluster, tool, tmp_path):
+    """with_plugin(text): a client whose token is rejected, and whose credential plugin is this script by now."""
+
+    def make(text: str) -> Path:
+        plugin = tmp_path / "plugin"
+        version = "client.authentication.k8s.io/v1"
+        found = {
+            "apiVersion": version,
+            "kind": "ExecCredential",
+            "status": {"token": "admin-token"},
+        }
+        plugin.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
+        plugin.chmod(0o755)
+        user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+        client.connection = tool.connect(KUBECTL, cluster.write_kubeconfig("exec", user), None)
+        assert client.request("GET", "/version")
+        plugin.write_text(f"#!/bin/sh\n{text}\n")
+        cluster.server.tokens = {}
+        return plugin
+
+    return make
+
+
+def test_a_credential_plugin_that_hangs_in_mid_run_is_ended(client, tool, with_plugin):
     """Else each request would start another one, which waits for a login, too."""
-    plugin = tmp_path / "plugin"
-    version = "client.authentication.k8s.io/v1"
-    status = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}}
-    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(status)}'\n")
-    plugin.chmod(0o755)
-    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
-    client.connection = tool.connect(KUBECTL, cluster.write_kubeconfig("exec", user), None)
-    plugin.write_text("#!/bin/sh\nexec sleep 60\n")
-    cluster.server.tokens = {}
+    with_plugin("exec sleep 60")
     with raises_api_error(tool, match="the credential plugin does not answer"):
-        client.request("GET", "/version")
+        client.request("GET", "/api/v1/pods")
     assert client.connection.plugin.wait(10) == -9
 
 
-def test_a_credential_plugin_that_fails_in_mid_run_is_named(client, tool, cluster, tmp_path):
+def test_a_credential_plugin_that_fails_in_mid_run_is_named(client, tool, with_plugin):
     """What it printed may be a token."""
-    plugin = tmp_path / "plugin"
-    version = "client.authentication.k8s.io/v1"
-    status = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "admin-token"}}
-    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(status)}'\n")
-    plugin.chmod(0o755)
-    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
-    client.connection = tool.connect(KUBECTL, cluster.write_kubeconfig("exec", user), None)
-    assert client.request("GET", "/version")
-    plugin.write_text("#!/bin/sh\necho SECRET-1234\nexit 3\n")
-    cluster.server.tokens = {}
+    name = f"credential plugin {with_plugin('echo SECRET-1234; exit 3')} (context embedded)"
     with raises_api_error(tool) as told:
         client.request("GET", "/api/v1/pods")
-    name = f"credential plugin {plugin} (context embedded)"
     text = f"cannot renew the credentials: {name} failed with exit code 3"
     assert (str(told.value), told.value.__cause__) == (text, None)
 
