@@ -3659,7 +3659,9 @@ def items_of(text: str) -> Iterator[Json]:
         message = f"truncated response: list ends after {position} characters"
         raise ApiError(Reply.UNUSABLE, message) from None
     envelope = decode_object(text[:start] + text[position:])  # without ITEMS, the whole text
-    items = envelope.get("items")
+    items = envelope.get("items", {})
+    if items is None:  # an empty list of metadata alone
+        items = []
     if not isinstance(items, list) or not isinstance(envelope.get("metadata"), dict):
         raise ApiError(Reply.UNUSABLE, f"unexpected response: not a list: {text[:80]!r}")
     yield from items  # empty, unless it was written with spaces
