@@ -242,6 +242,7 @@ CREATES_LATER = {  # what a question counts besides workloads, as no Pod may lea
     "Job": Kind("/apis/batch/v1", "jobs"),
     "ReplicaSet": KINDS["ReplicaSet"],  # of a Rollout of Argo, for example
     "ReplicationController": KINDS["ReplicationController"],
+    "ControllerRevision": Kind(APPS, "controllerrevisions"),  # of a CloneSet, for example
 }
 
 
@@ -6063,7 +6064,8 @@ def read_lists(
     complete: no Pod with the sidecar leads to them.
 
     With --only-drifted, also those of other kinds, as far as that is permitted. For a question,
-    what may have no Pods now is counted: ReplicaSets or what controls them, CronJobs, Jobs.
+    what may have no Pods now is counted: ReplicaSets, ControllerRevisions or what controls them,
+    CronJobs, Jobs.
     """
     objects = {}
     without_any = {}
@@ -6108,12 +6110,14 @@ def note_without_pods(cluster: Cluster, scan: Scan, options: Options) -> None:
             ref = ObjectRef(kind, obj["metadata"]["namespace"], name_of(obj), row.group)
             if not is_included(ref.namespace, options):
                 continue
-            if kind in KINDS:
-                scan.nouns.setdefault(possible_controller_of(obj) or ref, WITHOUT_PODS)
-            elif kind == "CronJob":
+            controller = possible_controller_of(obj)
+            if kind == "CronJob":
                 scan.nouns[ref] = kind
-            elif not {("Complete", "True"), ("Failed", "True")} & conditions_of(obj).keys():
-                scan.nouns[ref] = f"suspended {kind}" if nested(obj, "spec.suspend") else kind
+            elif kind == "Job":
+                if not {("Complete", "True"), ("Failed", "True")} & conditions_of(obj).keys():
+                    scan.nouns[ref] = f"suspended {kind}" if nested(obj, "spec.suspend") else kind
+            elif controller or kind in KINDS:
+                scan.nouns.setdefault(controller or ref, WITHOUT_PODS)
 
 
 def reduce_and_pack(obj: Json) -> bytes:

@@ -311,6 +311,13 @@ def test_owners_without_pods_and_suspended_jobs_are_named(web, run):
     }
     of_rollout["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     web.create("shop", of_rollout)
+    of_clone_set = {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1}
+    owner = {**owner, "apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet"}
+    of_clone_set["metadata"] = {"ownerReferences": [{**owner, "controller": True}]}
+    of_clone_set["metadata"]["name"] = "canary-1"
+    web.create("shop", of_clone_set)
+    orphan = {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1}
+    web.create("shop", {**orphan, "metadata": {"name": "orphan"}})
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": NEW_SPEC}}}
     job["spec"]["suspend"] = True
     web.create("shop", {**job, "metadata": {"name": "later"}})
@@ -323,7 +330,7 @@ def test_owners_without_pods_and_suspended_jobs_are_named(web, run):
         web.store.change("jobs", found, status=done)
     web.settle()
     code, sentence = last(run(web, EXPECT, TEXT))
-    said = "(1 workload checked; not checked: 4 without Pods, 1 Job, 1 suspended Job)."
+    said = "(1 workload checked; not checked: 5 without Pods, 1 Job, 1 suspended Job)."
     assert (code, sentence.partition("too ")[2]) == (0, said)
 
 

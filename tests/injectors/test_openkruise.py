@@ -8,7 +8,7 @@ import pytest
 from clusters.control_plane.api import ApiError
 from clusters.control_plane.remote import Shared
 from clusters.embedded.manifests import workload
-from clusters.injectors import OpenKruise
+from clusters.injectors import OpenKruise, apply
 from support import BOTH, CONFIRM, DRIFTED, lines, verdicts
 from workloads_of_every_kind import stay_up_to_date
 
@@ -102,3 +102,28 @@ def test_a_container_of_a_sidecar_set_is_not_changed_in_place(
     restarted = run(real_cluster, *OPTIONS, CONFIRM)
     assert restarted.outcomes == {"shop/web": "succeeded"}
     assert all(map(has(NEW), real_cluster.pods("shop")))
+
+
+def test_a_clone_set_that_is_scaled_to_0_is_named_by_a_question(
+    kruise, inject, real_cluster, until, run
+):
+    """No Pod leads to it, but it keeps its revisions as those of a StatefulSet are kept."""
+    kruise.start()
+    inject(proxy(NEW))
+    real_cluster.namespace("shop")
+    until(has(NEW))
+    real_cluster.create("shop", workload("Deployment", "web", replicas=2))
+    real_cluster.settle()
+    question = (f"--expect-image={NEW}", "--sidecar-container-name=proxy")
+    said = run(real_cluster, *question).summary["expected"]
+    assert (said["yes"], said["asked"], said["not_asked"]) == (True, 1, {})
+    spec = workload("Deployment", "idle", replicas=0)["spec"]
+    found = {"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet"}
+    namespace = real_cluster.names.real("shop")
+    found["metadata"] = {"name": "idle", "namespace": namespace}
+    spec = {name: spec[name] for name in ("replicas", "selector", "template")}
+    apply(kruise.api, {**found, "spec": spec})
+    path = f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions"
+    real_cluster.wait_for(lambda: kruise.api.ask("GET", path)["items"], 20)
+    said = run(real_cluster, *question).summary["expected"]
+    assert (said["yes"], said["asked"], said["not_asked"]) == (True, 1, {"without_pods": 1})

@@ -219,7 +219,8 @@ def test_everything_else_is_forbidden(cluster):
     assert allowed(cluster, rules_of(*ROLLOUT)) == rollout
     drift = rollout | {"create pods", "get replicationcontrollers"}
     assert allowed(cluster, rules_of(*DRIFT)) == drift
-    ask = {f"list {r}" for r in ("cronjobs", "jobs", "replicasets", "replicationcontrollers")}
+    owners = ("replicasets", "replicationcontrollers", "controllerrevisions")
+    ask = {f"list {r}" for r in ("cronjobs", "jobs", *owners)}
     assert allowed(cluster, rules_of("sidecar-rollout-question")) == ask
     team = allowed(cluster, rules_of("sidecar-rollout-team", kind="Role"))
     assert team == drift | ask

@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 RUN = 'while :; do "$@" </dev/null; sleep 0.5; done & read -r _; kill -9 0'  # 0: its session
 APPLY = {"kind": "application/apply-patch+yaml", "fieldManager": "tests", "force": "true"}
 GROUPS = {
+    "CloneSet": "/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/clonesets",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "MutatingWebhookConfiguration": (
