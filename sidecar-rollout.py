@@ -134,7 +134,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import IO, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 VERSION = "1.0.0"
 SCRIPT = "sidecar-rollout.py"
@@ -2907,6 +2907,7 @@ class Connection:
     # The Authorization header, kept for half a minute
     token: str = ""
     valid_until: float = 0.0
+    patience: float = PATIENCE
     plugin: subprocess.Popen[str] | None = None  # the latest one of its user
     moved: str = ""  # why nothing else is asked or written: the context means another cluster
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -2944,11 +2945,12 @@ class Connection:
         target = [ref.argument, "--namespace", ref.namespace]
         return ["kubectl", *words, *target, *self.kubectl_flags]
 
-    def authorization(self, deadline: float, rejected: str | None = None) -> str:
+    def authorization(self, rejected: str | None = None) -> str:
         """Return the header; read again if it was rejected, unless another thread has done so.
 
-        ApiError at the deadline: a credential plugin may hang. What has expired is rejected first:
-        not every token says when it does.
+        ApiError if that takes longer than `patience`, whatever the request has: a credential plugin
+        may hang, or wait for somebody who logs in. What has expired is rejected first: not every
+        token says when it does.
         """
         with self.lock:
             if self.moved:
@@ -2958,7 +2960,7 @@ class Connection:
                 with ThreadPool(1) as pool:
                     reading = pool.apply_async(self.read_token, [is_rejected])
                     try:
-                        self.token = reading.get(max(deadline - time.monotonic(), 0.1))
+                        self.token = reading.get(self.patience)
                     except TimeoutError:
                         if self.plugin:
                             self.plugin.kill()
@@ -3117,7 +3119,9 @@ class Cluster:
         retries = 0 if asked is Asked.WRITE else self.retries
         rejected = None
         for attempt in itertools.count():
-            token = self.connection.authorization(deadline, rejected)
+            began = time.monotonic()
+            token = self.connection.authorization(rejected)
+            deadline += time.monotonic() - began
             headers = self.headers(token, accept, content_type)
             answer = self.send(method, path, body, query, headers, deadline, asked, largest)
             if isinstance(answer, bytes):
@@ -3832,6 +3836,14 @@ def as_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def parts_of(pipe: IO[str] | None) -> Iterator[str]:
+    """Yield what comes out of a pipe, as soon as it does: a question need not end its line."""
+    data = b"\n"
+    while pipe and data:
+        data = os.read(pipe.fileno(), 4096)
+        yield from filter(str.strip, data.decode("utf-8", "replace").splitlines())
+
+
 def run_plugin(config: Json, connection: Connection) -> Json:
     """Return the user of a kubeconfig with what its credential plugin returns.
 
@@ -3865,8 +3877,8 @@ def run_plugin(config: Json, connection: Connection) -> Json:
         ):
             connection.plugin = child
             try:
-                for line in child.stderr or ():
-                    log.warning("%s: %s", name, message_text(line))
+                for text in parts_of(child.stderr):
+                    log.warning("%s: %s", name, message_text(text))
                 child.wait()
             finally:
                 child.kill()  # if a signal came: it may wait for somebody who logs in

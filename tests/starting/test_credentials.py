@@ -138,15 +138,11 @@ def test_credentials_that_cannot_be_renewed_are_requested_again(tool):
 
     connection = tool.Connection(Configuration())
     with raises_api_error(tool) as told:
-        connection.authorization(time.monotonic() + 20)
+        connection.authorization()
     assert told.value.reply.name == "NO_RESPONSE"
     assert str(told.value) == "cannot renew the credentials: OSError"
     assert told.value.__suppress_context__
-    assert (
-        connection.authorization(time.monotonic() + 20)
-        == connection.authorization(time.monotonic() + 20)
-        == "Bearer good"
-    )
+    assert connection.authorization() == connection.authorization() == "Bearer good"
 
 
 def test_a_token_is_kept_for_half_a_minute(tool, monkeypatch):
@@ -155,11 +151,11 @@ def test_a_token_is_kept_for_half_a_minute(tool, monkeypatch):
     tokens = iter(["one", "two"])
     configuration = types.SimpleNamespace(get_api_key_with_prefix=lambda *_, **__: next(tokens))
     connection = tool.Connection(configuration)
-    assert connection.authorization(now[0] + 20) == "one"
+    assert connection.authorization() == "one"
     now[0] += 29
-    assert connection.authorization(now[0] + 20) == "one"
+    assert connection.authorization() == "one"
     now[0] += 2
-    assert connection.authorization(now[0] + 20) == "two"
+    assert connection.authorization() == "two"
 
 
 def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
@@ -168,11 +164,25 @@ def test_a_token_that_was_rejected_is_read_again_once_for_all_threads(tool):
         get_api_key_with_prefix=lambda *_, **__: f"t{len(reloads)}"
     )
     connection = tool.Connection(configuration, reload=lambda: reloads.append(1))
-    first = connection.authorization(time.monotonic() + 20)
-    assert [connection.authorization(time.monotonic() + 20, rejected=first) for _ in range(5)] == [
-        "t1"
-    ] * 5
+    first = connection.authorization()
+    assert [connection.authorization(rejected=first) for _ in range(5)] == ["t1"] * 5
     assert len(reloads) == 1
+
+
+def test_a_question_of_a_plugin_that_ends_no_line_is_shown_at_once(cluster, start, tmp_path):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.server.tokens = Tokens(cluster.server.tokens, 60)
+    done = tmp_path / "done"
+    asks = (
+        "import os, time\nprint('Enter ABCD-1234: ', end='', file=sys.stderr, flush=True)\n"
+        f"while not os.path.exists({str(done)!r}): time.sleep(0.05)"
+    )
+    path = cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 60, asks))
+    running = start(cluster, TEXT, f"--kubeconfig={path}")
+    running.wait_for_log("Enter ABCD-1234:")
+    done.touch()
+    assert running.finish().code == 0
 
 
 def test_a_login_in_mid_run_is_asked_for_at_once(cluster, run, tmp_path):

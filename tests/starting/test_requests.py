@@ -21,7 +21,7 @@ def client(tool, cluster):
     connection = tool.connect(KUBECTL, cluster.kubeconfig, None)
     found = tool.Cluster(connection)
     found.check_connection()
-    found.patience = 0.5
+    found.patience = connection.patience = 0.5
     return found
 
 
@@ -73,6 +73,7 @@ def with_plugin(client, cluster, tool, tmp_path):
         plugin.chmod(0o755)
         user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
         client.connection = tool.connect(KUBECTL, cluster.write_kubeconfig("exec", user), None)
+        client.connection.patience = 0.5
         assert client.request("GET", "/version")
         plugin.write_text(f"#!/bin/sh\n{text}\n")
         cluster.server.tokens = {}
@@ -87,6 +88,18 @@ def test_a_credential_plugin_that_hangs_in_mid_run_is_ended(client, tool, with_p
     with raises_api_error(tool, match="the credential plugin does not answer"):
         client.request("GET", "/api/v1/pods")
     assert client.connection.plugin.wait(10) == -9
+
+
+def test_somebody_who_logs_in_has_longer_than_a_look(client, cluster, tool, with_plugin):
+    """Else each look would end the plugin, and the next one would ask with another code."""
+    plugin = with_plugin("echo x")
+    text = plugin.read_text().replace("echo x", f"sleep 1; cat {plugin}.token")
+    token = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    Path(f"{plugin}.token").write_text(json.dumps(token | {"status": {"token": "new"}}))
+    plugin.write_text(text)
+    cluster.server.tokens = {"new": "admin"}
+    client.connection.patience = 20
+    assert b"gitVersion" in client.at_a_glance(0.3).request("GET", "/version")
 
 
 def test_a_credential_plugin_that_fails_in_mid_run_is_named(client, tool, with_plugin):
