@@ -47,7 +47,7 @@ Examples:
 
   # Restart only workloads with Pods from before a time; rerun this to resume
   sidecar-rollout.py --sidecar-container-name=istio-proxy --confirm=true \\
-      --only-started-before='2026-05-01 13:00'
+      --only-started-before=2026-05-01T13:00:00Z
 
 Options marked * can be repeated; names and values may have shell wildcards. A
 switch without a value means true; =false is the opposite.
@@ -1853,7 +1853,7 @@ class Replacement(Decision):
     pods_replaced: int = 0  # with those that a restart replaces although they are up to date
     state: State = State.SERVING
     problem: str = ""  # why it is unhealthy
-    downtime: bool = False  # whether all its Pods may be away at once
+    downtime: bool = False  # whether all its Pods may be unavailable at once
     min_ready: int = 0  # see ready_seconds
 
 
@@ -2409,7 +2409,7 @@ OPTIONS = {
         ),
         Option(
             "--skip-downtime",
-            "Skip workloads whose rollout is downtime, as the plan says",
+            "Skip workloads that the plan marks `downtime`",
             narrows=True,
         ),
     ),
@@ -2457,7 +2457,7 @@ OPTIONS = {
         ),
         Option(
             "--expect-annotation KEY=VALUE",
-            "The same of an annotation of these Pods, such as istio.io/rev=1-27-0",
+            "Exit with 0 only if they have this annotation, such as istio.io/rev=1-27-0",
             expected_annotation,
             repeatable=True,
         ),
@@ -2597,7 +2597,7 @@ def parse_args(argv: Sequence[str]) -> Options:
         if word.lower() in types and re.fullmatch("[^-/][^/]*", following):
             parser.error(str(invalid(word, f"TYPE/NAME; did you mean {word}/{following}?")))
         if word in switches and re.fullmatch(BOOLEAN, following):
-            parser.error(f"{word} takes a value after '=' alone: use {word}={following}")
+            parser.error(f"{word} takes a value only after '=': use {word}={following}")
     words = [f"{word}=true" if word in switches else word for word in argv]
     given = parser.parse_intermixed_args(words)
     if given.all_namespaces:
@@ -5048,7 +5048,7 @@ def code_counts_as_applied(code: str) -> bool:
     return code in RULES and RULES[code].counts_as_applied
 
 
-CHECK_INJECTOR = "check what injects it"
+CHECK_INJECTOR = "check the injector"
 # Codes with which a plan skips a workload, and a worker fails: it was possible by the plan.
 IMPOSSIBLE = ("rejected", "losing_sidecar")
 # Codes of Pods besides those of rules and outcomes; the last two are rules', too
@@ -5241,7 +5241,7 @@ def restart_policy(found: Found) -> str:
 
 @rule(answer="not_asked")
 def without_controller(ref: ObjectRef) -> str:
-    """A Pod without a controller, which nobody would create again."""
+    """A Pod without a controller: nothing would recreate it."""
     if not ref.kind:
         return "not managed by a controller; delete and recreate it manually"
     return ""
@@ -5476,7 +5476,7 @@ def up_to_date(draft: Replacement, planned: Replacement | None, options: Options
 
 @rule(place=7)
 def min_ready_seconds(draft: Replacement, options: Options) -> str:
-    """Its Pods count as available later than `--timeout` allows."""
+    """Its `minReadySeconds` is longer than `--timeout`."""
     if draft.min_ready <= options.timeout:
         return ""
     text = f"its Pods count as available after {draft.min_ready}s (minReadySeconds)"
@@ -5619,9 +5619,9 @@ def another_method(draft: Replacement, options: Options) -> str:
 
 @rule(before_each_pod=False, place=10)
 def has_downtime(draft: Replacement, options: Options) -> str:
-    """All its Pods may be away at once, with `--skip-downtime`."""
+    """All its Pods may be unavailable at once, with `--skip-downtime`."""
     if options.skip_downtime and draft.downtime:
-        return "its rollout is downtime: all its Pods may be away at once"
+        return "its rollout is downtime: all its Pods may be unavailable at once"
     return ""
 
 
@@ -5720,10 +5720,10 @@ def why_never_completed(found: Found, options: Options) -> str:
         cause = f"no Pods: {cause}"
     if not cause or not (updated or is_never_complete(obj)):
         return ""
-    state = "never complete"
+    text = f"begun by this command on {began[:10]}"
     if is_in_progress(found, options):
-        state = f"in progress until {until[11:16]} UTC"
-    return f"begun by this command on {began[:10]}, {state}: {cause}"
+        return f"{text}, in progress until {until[11:16]} UTC: {cause}"
+    return f"{text}, never complete: {cause}; repair it, or run `kubectl rollout restart`"
 
 
 def is_in_progress(found: Found, options: Options) -> bool:
@@ -5970,7 +5970,7 @@ def is_degraded(found: Found) -> bool:
 
 
 def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
-    """Return whether all Pods of a workload may be away at once while they are replaced.
+    """Return whether all Pods of a workload may be unavailable at once while they are replaced.
 
     A Deployment stops as many old Pods as maxUnavailable allows before new ones are ready, whatever
     its maxSurge. Percentages are rounded down, of maxSurge and of a DaemonSet up; if both are 0,
@@ -6496,7 +6496,7 @@ def skipped_rows(
             is_selected = False
         is_scaled_down = scan.in_plan.get(ref) == 0
         if code != "not_named" or is_scaled_down:
-            yield Skip(ref, "needs no rollout anymore", "up_to_date")
+            yield Skip(ref, "no longer needs a rollout", "up_to_date")
         elif not is_selected or (options.selector and ref in scan.in_plan):
             yield Skip(ref, "your options do not select it", "not_selected")
         elif ref in scan.in_plan or not is_listed(ref):
@@ -6584,7 +6584,8 @@ def stated_names(options: Options, plan: Plan) -> Iterator[StatedName]:
     excluded = () if namespaces_to_list(options) else options.exclude_namespace
     matching = " that match the selector" if options.selector else ""
     for pattern in (*options.include_namespace, *filter(is_pattern, excluded)):
-        text = f"no Pods{matching} in namespace {pattern}"
+        where = "namespaces that match" if is_pattern(pattern) else "namespace"
+        text = f"no Pods{matching} in {where} {pattern}"
         is_selected = pattern in options.include_namespace
         yield StatedName(pattern, scan.namespaces, text, False, scan.namespaces, is_selected)
 
@@ -6941,7 +6942,7 @@ class Work:
             text = f"new Pods of {self.ref} would not have the sidecar"
             cause = self.cause_of(text, "no_sidecar")
         if decision.code in IMPOSSIBLE:
-            raise EndedError(Outcome.FAILED, f"not begun: {decision.reason}", cause)
+            raise EndedError(Outcome.FAILED, decision.reason, cause)
         if decision.code == "another_sidecar":
             cause = self.cause_of_change(changes_since(self.planned, self.today))
         if decision.reason:
@@ -8651,7 +8652,6 @@ COLORED = re.compile(  # no name that has such a word
 MIN_NOTES = 16  # columns of a terminal
 NOTES_INDENT = 6  # of notes for which a row has no room
 MIN_WIDTH = 40
-SHORT = 15  # rows of a table that are read at a glance
 WIDE = 100  # where the plan has room for all its columns
 
 
@@ -8661,7 +8661,7 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     Columns are as wide as their longest cell. If a terminal of this width needs more lines then,
     the longest cells of a column do not count: they move what follows to the right, or into a line
     of its own, in their row alone. Of several ways, the straightest is taken that needs a line for
-    each row, or nearly; in a short table, one more is no matter.
+    each row, or nearly; one more is no matter.
     """
     whole = [list(map(printable, row)) for row in rows]
     layouts = []
@@ -8674,7 +8674,7 @@ def format_table(rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
         layouts.append([line for row in whole for line in row_lines(row, starts, width)])
     fewest = min(map(len, layouts))
     enough = fewest if fewest == len(rows) else max(fewest, 1.1 * len(rows))
-    return next(lines for lines in layouts if len(lines) <= enough + (len(rows) < SHORT))
+    return next(lines for lines in layouts if len(lines) <= enough + 1)
 
 
 def row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
@@ -8687,7 +8687,10 @@ def row_lines(row: Sequence[str], starts: Sequence[int], width: int) -> list[str
             lines.append(line)
             line, place = "", min(start, max(width - len(cell), 0))
         line = line.ljust(place) + cell
-    place = max(min(starts[-1], width - len(note)) if width else starts[-1], len(line) + 2)
+    after = len(line) + 2
+    place = max(starts[-1], after)
+    if width and place + len(note) > width >= after + len(note):
+        place = width - len(note)
     parts = [note] if note else []
     if width and place + len(note) > width:
         room = width - place
@@ -8878,9 +8881,8 @@ class Totals:
             text = f"{count_of(len(pods), 'Pod')} {has_or_have(len(pods))} {another}"
             details = reason_counts(Counter(map(short_found, pods)))
             states = Counter(words_of(pod.code) for pod in pods if is_passing(pod))
-            if states:
-                details += f", of these {reason_counts(states)}"
-            reasons.append(f"{text} ({details})")
+            passing = f", including {reason_counts(states)}" if states else ""
+            reasons.append(f"{text} ({details}){passing}")
             another = "another one"
         found_in_new = [row.comparison.today.unexpected for row in differing]  # empty: none
         if not all(found_in_new):
@@ -9642,6 +9644,9 @@ class Report:
             self.print(self.answer())
         elif exit_code == 1:
             self.print(f"Failed: {', '.join(self.failure_texts())}.")
+        elif options.fail_on_drift and not exit_code:
+            texts = f"{count_of(self.totals.checked, 'Pod')} checked", self.without_sidecar_text()
+            self.print(f"Passed: all Pods that count are up to date ({join_texts('; ', *texts)}).")
         self.record(
             "summary",
             version=VERSION,

@@ -339,8 +339,9 @@ def show(cluster: Cluster, own: argparse.Namespace, options: list[str]) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
     elif on_terminal and not any(word.startswith("--confirm") for word in options):
-        hint = "append --confirm=true to this command, or --keep to run what it has printed"
-        print(f"tests/demo.py: the cluster is gone; to apply, {hint}", file=sys.stderr)
+        hint = "repeat this one with --confirm=true, or with --keep"
+        text = "the cluster is gone, so that command cannot run"
+        print(f"tests/demo.py: {text}; {hint}", file=sys.stderr)
     return code
 
 

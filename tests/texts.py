@@ -13,8 +13,8 @@ NO_NEW_ROLLOUTS = "no new rollouts will start"
 INTERRUPT_AGAIN = "interrupt again to stop waiting"
 RECHECK = "will recheck at the end"
 RECHECKED = "complete when rechecked; before: "
-WITHOUT_SIDECAR = "not begun: new Pods would not have the sidecar"
-NOT_CREATED = "not begun: new Pods cannot be created: "
+WITHOUT_SIDECAR = "new Pods would not have the sidecar"
+NOT_CREATED = "new Pods cannot be created: "
 WAITS_FOR_READY = "waiting for a Pod to be ready: "
 WAITS_FOR_POD = "waiting for 1 Pod to be created"
 REPAIR_IMAGE = "; repair the injector and run this command again, or run `kubectl delete pod/"
@@ -43,7 +43,7 @@ NEW_HAVE_NONE = " have no sidecar"
 OURS = r"begun by this command on \d{4}-\d\d-\d\d, "
 NEVER_COMPLETE = rf"{OURS}(never complete|in progress until \d\d:\d\d UTC): "
 N = r"\d+"
-LOOK_AT_INJECTOR = "check what injects it"
+LOOK_AT_INJECTOR = "check the injector"
 NO_ROLLOUTS = "which `kubectl rollout` does not support; use --evict, or restart it with that controller's tools"
 USE_EVICT = "use --evict, which replaces unready Pods first, or repair the unready Pod"
 
@@ -63,7 +63,7 @@ REASONS = {
     ),
     "excluded": "(its namespace )?matches --exclude-annotation",
     "gone": "(its controller )?no longer exists, or there is no permission to read it",
-    "has_downtime": "its rollout is downtime: all its Pods may be away at once",
+    "has_downtime": "its rollout is downtime: all its Pods may be unavailable at once",
     "incomplete_rollout": (
         rf"its rollout is not complete: (its latest spec has not been observed"
         rf"|{N} of {N} Pods? updated(: .+)?)"

@@ -14,7 +14,7 @@ TO_ROLL_OUT = (
 DONE = r"^(\d+) workloads? in [^:]+: ([^;\n]*?)(?:; (\d+) left by --max-rollouts)?\.$"
 FAILED = r"^Failed: (.*)\.$"  # without names and details in parentheses
 ANSWER = r"^(Yes|No): (.*)\.$"  # to --expect-image and --expect-annotation
-OTHERS = r"(\d+) Pods? (?:runs?|has|have) another [^(]*\((.*?)\)"
+OTHERS = r"(\d+) Pods? (?:runs?|has|have) another [^(]*\((.*?)\)(?:, including ([^;.]*))?"
 DETAILS = r"^Failed: .*not up to date \(([^)]*)\)"
 WORDS = {  # what people read of a code, if it is not the code itself
     "pods_not_listed": "Pods not listed",
@@ -149,7 +149,7 @@ def wrong_answer(text: str, summary: dict) -> Iterator[str]:
         has_image = is_passing or pod["code"] == "unexpected"
         of_codes += Counter([what]) if has_image else words_of({pod["code"]: 1})
     found = re.search(OTHERS, sentence)
-    images, _, states = found[2].partition(", of these ") if found else ("", "", "")
+    images, states = (found[2], found[3] or "") if found else ("", "")
     shown = (int(found[1]) if found else 0, numbers(images, "(.*)"), numbers(states, "(.*)"))
     if shown != (len(others), of_codes, passing):
         yield f"text: {shown}, records: {of_codes}, {passing}"

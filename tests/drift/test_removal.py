@@ -34,11 +34,11 @@ def two(cluster, run):
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
-        ("mesh-debug", "", "would lose the sidecar mesh-debug; check what injects it"),
+        ("mesh-debug", "", "would lose the sidecar mesh-debug; check the injector"),
         (
             "mesh-old",
             "mesh-new",
-            "would lose the sidecar mesh-old and get mesh-new; check what injects it",
+            "would lose the sidecar mesh-old and get mesh-new; check the injector",
         ),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_sidecar_that_would_be_removed_is_only_rolled_out_when_that_is_wanted(
     text = run(every_kind, DRIFTED, TEXT).stdout
     assert "  a  4 workloads:\n     would be removed: istio-proxy 1.26.2\n" in text
     assert (
-        "  drifted, but would lose the sidecar istio-proxy; check what injects it:\n"
+        "  drifted, but would lose the sidecar istio-proxy; check the injector:\n"
         "    Deployment shop/native (a), shop/web (a)\n"
     ) in text
     assert "\nNot rolled out: 4 workloads.\n" in text

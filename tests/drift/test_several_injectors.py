@@ -58,7 +58,7 @@ def test_one_that_goes_away_is_lost(agents, run, monkeypatch):
         "shop/b": "not_started",
         "shop/c": "not_started",
     }
-    text = "2 of 2 new Pods without sidecar otel-agent; check what injects it"
+    text = "2 of 2 new Pods without sidecar otel-agent; check the injector"
     assert messages(ended)["a"] == text
     assert (ended.code, patched(agents), ended.summary["pods"]["lost"]) == (1, ["a"], 2)
     again = run(agents, DRIFTED, "--fail-on-drift", AGENTS, TEXT)
@@ -72,7 +72,7 @@ def test_one_that_is_away_by_the_second_look_is_not_lost_by_a_patch(agents, run)
     assert (ended.planned, patched(agents)) == ([], [])
     assert set(verdicts(ended).values()) == {"drifted"}
     without = run(agents, CONFIRM, AGENTS)
-    text = f"{WITHOUT_SIDECAR} otel-agent; check what injects it"
+    text = f"{WITHOUT_SIDECAR} otel-agent; check the injector"
     assert messages(without)["a"].startswith(text)
     allowed = run(agents, DRIFTED, CONFIRM, AGENTS, "--allow-removal")
     assert set(allowed.outcomes.values()) == {"succeeded"}

@@ -258,7 +258,7 @@ def test_while_istiod_is_down_nothing_is_restarted(istio, shop, until, run, poli
         assert ended.summary["error"].startswith("no dry run returned istio-proxy (0 of 2): ")
     if policy == "Ignore":
         summary = run(shop, DRIFTED, "--log-format=text").stdout
-        assert "would lose the sidecar istio-proxy; check what injects it" in summary
+        assert "would lose the sidecar istio-proxy; check the injector" in summary
     assert all(map(has(OLD), shop.pods("shop", "web")))
 
 

@@ -69,7 +69,7 @@ def test_a_replacement_without_the_sidecar_stops_the_run(cluster, run):
     first, second = ended.of("result")
     assert (first["outcome"], second["outcome"]) == ("lost_sidecar", "not_started")
     assert re.sub(r"a-\w+", "X", first["message"]) == (
-        "Pod X was evicted; 1 of 2 new Pods without sidecar istio-proxy; check what injects it "
+        "Pod X was evicted; 1 of 2 new Pods without sidecar istio-proxy; check the injector "
         "(1 of 3 Pods replaced)"
     )
     assert len(evictions(cluster)) == 2

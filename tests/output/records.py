@@ -29,7 +29,7 @@ RECORDS = {
         "method": "`restart`, `evict` or `in_place`",
         "state": "`no_service`, `serving` or `unhealthy`",
         "unhealthy_reason": "empty: it is healthy",
-        "downtime": "whether all its Pods may be away at once",
+        "downtime": "whether all its Pods may be unavailable at once",
         "services": "of which a Pod is an endpoint; null: may not be read",
         "controlled_by": "its owner, such as a Prometheus",
         "differences": "as in `drift`",

@@ -111,7 +111,7 @@ WAYS = {
     "Job": (
         of_a_job,
         {"running_to_completion": 1},
-        "1 Pod has another image (1 proxyv2:1.26.2, of these 1 running to completion)",
+        "1 Pod has another image (1 proxyv2:1.26.2), including 1 running to completion",
     ),
     "static Pod": (static, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
     "debug Pod": (debug, {"unexpected": 1}, "1 Pod has another image (1 proxyv2:1.26.2)"),
@@ -119,7 +119,7 @@ WAYS = {
     "terminating": (
         terminating,
         {"terminating": 1},
-        "1 Pod has another image (1 proxyv2:1.26.2, of these 1 terminating)",
+        "1 Pod has another image (1 proxyv2:1.26.2), including 1 terminating",
     ),
 }
 
@@ -150,7 +150,7 @@ def test_the_answer_is_the_last_line_with_the_reasons_above(fleet, run):
     fleet.settle()
     ended = run(fleet, EXPECT, TEXT)
     text = (
-        "No: 5 Pods have another image (5 proxyv2:1.26.2, of these 1 running to completion); "
+        "No: 5 Pods have another image (5 proxyv2:1.26.2), including 1 running to completion; "
         "new Pods of 1 workload would get another one."
     )
     assert ended.stdout.partition("\n\n")[2].splitlines() == [
@@ -347,7 +347,7 @@ def test_the_namespaces_that_were_read_stand_in_the_answer(fleet, run):
     text = "Yes: all 2 Pods with istio-proxy in namespace shop have *:1.27.*; new ones would, too"
     assert answer(ended) == (0, f"{text} (1 workload checked).")
     ended = run(fleet, EXPECT, "-n=shop", "-n=pay*", TEXT)
-    assert answer(ended) == (1, "No: no Pods in namespace pay*.")
+    assert answer(ended) == (1, "No: no Pods in namespaces that match pay*.")
 
 
 def test_each_named_container_must_match(fleet, run):

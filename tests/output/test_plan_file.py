@@ -81,7 +81,7 @@ def test_the_same_command_resumes(fleet, run, tmp_path):
     }
     rest = run(fleet, *JSON, CONFIRM, option)
     assert rest.summary["outcomes"] == {"succeeded": 2}
-    assert reasons(rest)["web"] == ("up_to_date", "needs no rollout anymore")
+    assert reasons(rest)["web"] == ("up_to_date", "no longer needs a rollout")
 
 
 def test_an_earlier_cutoff_may_be_given(fleet, run, tmp_path):

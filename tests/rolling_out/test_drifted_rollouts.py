@@ -53,9 +53,7 @@ def test_pods_that_come_without_the_sidecar_have_lost_it(dying_injector, run):
     assert ended.code == 1
     assert ended.outcomes == {"shop/web": "not_started", "shop/native": "lost_sidecar"}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
-    assert (
-        messages["native"] == "2 of 2 new Pods without sidecar istio-proxy; check what injects it"
-    )
+    assert messages["native"] == "2 of 2 new Pods without sidecar istio-proxy; check the injector"
 
 
 def test_pods_that_come_without_the_sidecar_have_lost_it_where_nothing_is_compared(
@@ -65,9 +63,7 @@ def test_pods_that_come_without_the_sidecar_have_lost_it_where_nothing_is_compar
     assert ended.code == 1
     assert ended.outcomes == {"shop/web": "not_started", "shop/native": "lost_sidecar"}
     messages = {r["name"]: r["message"] for r in ended.of("result")}
-    assert (
-        messages["native"] == "2 of 2 new Pods without sidecar istio-proxy; check what injects it"
-    )
+    assert messages["native"] == "2 of 2 new Pods without sidecar istio-proxy; check the injector"
     assert ended.summary["pods"] == counts(0, 0, 0, lost=2)
 
 

@@ -34,7 +34,7 @@ def test_a_new_pod_without_the_sidecar_stops_the_run(drifted_fleet, run, options
     assert ended.outcomes == {"shop/a": "succeeded", "shop/b": "lost_sidecar"} | later
     assert patched(drifted_fleet) == ["a", "b"]
     assert ended.code == 1
-    healthy = "check what injects it"
+    healthy = "check the injector"
     assert messages(ended)["b"] == f"1 of 2 new Pods without sidecar istio-proxy; {healthy}"
     reason = f"new Pods of Deployment shop/b{NEW_HAVE_NONE} istio-proxy"
     assert {messages(ended)[name] for name in "cdefg"} == {reason}
@@ -171,7 +171,7 @@ def test_a_rollout_of_another_sidecar_that_loses_this_one_is_a_failure(cluster, 
     cluster.injector.container = cluster.injector.also.pop("containers")[0]
     vault = "--sidecar-container-name=vault-agent"
     said = run(cluster, DRIFTED, vault).summary["injector"]
-    assert said == "no dry run returned istio-proxy, which 2 Pods have; check what injects it"
+    assert said == "no dry run returned istio-proxy, which 2 Pods have; check the injector"
     lost = run(cluster, CONFIRM, vault)
     assert (lost.code, lost.outcomes) == (1, {"shop/web": "lost_sidecar"})
     assert messages(lost)["web"].startswith("2 of 2 new Pods without sidecar istio-proxy;")

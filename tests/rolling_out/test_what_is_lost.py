@@ -353,7 +353,7 @@ def test_another_injectors_container_ends_the_run_with_the_first_pod(cluster, ru
     drifted(cluster, *"abc", replicas=2)
     cluster.injector.also = {}
     dry = run(cluster, DRIFTED, TEXT)
-    said = "no dry run returned vault-agent, which 6 Pods have; check what injects it"
+    said = "no dry run returned vault-agent, which 6 Pods have; check the injector"
     assert f"\nWarning: {said}\n" in dry.stdout
     ended = run(cluster, DRIFTED, CONFIRM)
     assert list(ended.outcomes.values()) == ["lost_sidecar", "not_started", "not_started"]

@@ -146,7 +146,7 @@ def test_they_are_skipped_with_skip_downtime(cluster, run):
     }
     ended = run(cluster, "--evict", "--skip-downtime", CONFIRM)
     assert ended.outcomes == {"shop/two": "succeeded"}
-    reason = "its rollout is downtime: all its Pods may be away at once"
+    reason = "its rollout is downtime: all its Pods may be unavailable at once"
     assert {(r["name"], r["code"], r["message"]) for r in ended.of("skip")} == {
         ("lone", "has_downtime", reason),
         ("one", "has_downtime", reason),

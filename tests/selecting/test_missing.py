@@ -192,7 +192,7 @@ def test_the_sidecar_must_be_there_afterwards(late, run):
     ended = run(late, *MISSING, CONFIRM, "-n=late")
     assert ended.outcomes == {"late/web": "lost_sidecar", "late/zoo": "not_started"}
     (message, reason) = [r["message"] for r in ended.of("result")]
-    assert message.endswith("new Pods without sidecar istio-proxy; check what injects it")
+    assert message.endswith("new Pods without sidecar istio-proxy; check the injector")
     assert reason.startswith(f"new Pods of Deployment late/web{NEW_HAVE_NONE}")
     assert ended.code == 1
 

@@ -118,8 +118,8 @@ def test_what_does_not_exist_is_an_error(shop, run, options):
 def test_a_name_with_a_wildcard_may_match_nothing(shop, run, options):
     for words, warning in {
         ("-n=shop", "sts/x-*"): "no Pods of statefulset/x-* have istio-proxy",
-        ("-n=sh?p", "-n=x-*"): "no Pods in namespace x-*",
-        ("--exclude-namespace=istio-sytem*",): "no Pods in namespace istio-sytem*",
+        ("-n=sh?p", "-n=x-*"): "no Pods in namespaces that match x-*",
+        ("--exclude-namespace=istio-sytem*",): "no Pods in namespaces that match istio-sytem*",
         (
             "-n=shop",
             "--sidecar-container-name=linkerd-*",

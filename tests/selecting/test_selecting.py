@@ -485,7 +485,7 @@ def test_a_namespace_that_holds_no_pod_logs_a_warning(three_namespaces, run):
     assert "no Pods in namespace team-c" in named.stderr
     assert "namespace team-a" not in named.stderr
     excluded = run(three_namespaces, "--exclude-namespace=kube-sy*", "--exclude-namespace=team-*")
-    assert "no Pods in namespace kube-sy*" in excluded.stderr
+    assert "no Pods in namespaces that match kube-sy*" in excluded.stderr
     assert "namespace team-*" not in excluded.stderr
 
 

@@ -144,11 +144,11 @@ def test_an_invalid_value_is_reported_with_what_it_must_be(refused, option, valu
         ),
         (
             [NAME, "--confirm", "true"],
-            "--confirm takes a value after '=' alone: use --confirm=true",
+            "--confirm takes a value only after '=': use --confirm=true",
         ),
         (
             [NAME, "-A", "false", "--only-drifted"],
-            "-A takes a value after '=' alone: use -A=false",
+            "-A takes a value only after '=': use -A=false",
         ),
     ],
 )
