@@ -1608,22 +1608,27 @@ def parsed_json(text: str) -> Any:
     >>> parsed_json('{"a": null}')
     '{"a": null}'
     """
-    if text.strip()[:1] not in ("{", "["):
-        return text
-    depth = deepest = 0
-    for character in text:
-        if character in "{[":
-            depth += 1
-        elif character in "}]":
-            depth -= 1
-        deepest = max(deepest, depth)
     has_null = re.search(r"\bnull\b", text)  # which is not the same as nothing
-    if deepest > 10 or has_null:
+    if text.strip()[:1] not in ("{", "[") or has_null:
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return text
+    return text if is_deeper(value, 10) else value
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Return whether a value has more levels of objects and lists.
+
+    >>> is_deeper({"a": ["b"]}, 2), is_deeper({"a": ["b"]}, 1)
+    (False, True)
+    """
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if not isinstance(value, list):
+        return False
+    return levels == 0 or any(is_deeper(part, levels - 1) for part in value)
 
 
 def normal_volume(volume: Json) -> Json:
@@ -1670,7 +1675,7 @@ def image_changed_at(pod: Json) -> str:
     """
     has_creator = False
     for entry in nested(pod, "metadata.managedFields"):
-        written = entry.get("time", "")
+        written = entry.get("time") or ""
         is_creator = "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")  # it cannot change
         has_creator |= is_creator
         older = {}  # the images of containers that run since before, as the runtime names them
@@ -1692,6 +1697,14 @@ def image_changed_at(pod: Json) -> str:
             if is_running and is_another_tag(status.get("image", ""), image):
                 return str(pod["metadata"]["creationTimestamp"])
     return ""
+
+
+def annotated_later(pod: Json) -> Iterator[str]:
+    """Yield the annotations that were written after a Pod was created, by its managedFields."""
+    for entry in nested(pod, "metadata.managedFields"):
+        if (entry.get("time") or "") > nested(pod, "metadata").get("creationTimestamp", ""):
+            for key in nested(entry, "fieldsV1.f:metadata.f:annotations"):
+                yield key.removeprefix("f:")
 
 
 def is_another_tag(one: str, other: str) -> bool:
@@ -1720,7 +1733,7 @@ def changed_at(config: Json) -> datetime:
     last = created
     for entry in nested(config, "metadata.managedFields"):
         if nested(entry, "fieldsV1").keys() & {"f:data", "f:binaryData", "f:stringData"}:
-            last = max(last, entry.get("time", created))
+            last = max(last, entry.get("time") or created)
     return parse_time(last)
 
 
@@ -3444,6 +3457,8 @@ class Cluster:
             return changed_at(decode_object(body))
         except ApiError as error:
             return error
+        except Exception as error:  # whatever a tenant wrote
+            return ApiError(Reply.UNUSABLE, f"unexpected metadata: {error!r}")
 
     def namespace(self, name: str, or_forbidden: bool = False) -> Json:
         """Return a namespace with its metadata; empty if it is gone."""
@@ -3566,10 +3581,13 @@ def path_of(ref: ObjectRef) -> str:
 
 def decode_object(body: bytes | str) -> Json:
     """Return a JSON object. ApiError for anything else."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        value = None
+    text = body if isinstance(body, str) else body.decode("utf-8", "replace")
+    value = None
+    with suppress(ValueError):
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            value, _ = shallow_item(text, 0)
     if not isinstance(value, dict):
         text = f"unexpected response: not a JSON object: {body[:80]!r}"
         raise ApiError(Reply.UNUSABLE, text)
@@ -4093,7 +4111,7 @@ def read_pods(
                 continue
             scan.containers |= plain_names(live.noted)
             is_custom = "." in owner.group
-            if live.sidecars or has_template(owner) or is_custom:
+            if live.sidecars or live.noted or has_template(owner) or is_custom:
                 by_owner[owner].append(live)
                 if owner not in samples or (live.sidecars and not samples[owner].sidecars):
                     sample = packed({"metadata": without_keys(pod["metadata"], "managedFields")})
@@ -4109,12 +4127,15 @@ def read_pods(
 
 
 def note_odd_pod(scan: Scan, pod: Json, options: Options, error: Exception) -> None:
-    """Note a Pod that cannot be read, if it has a named container, or if even that is not known."""
+    """Note a Pod that cannot be read, if it has a named container, or was to have one, or if even
+    that is not known."""
+    noted: frozenset[str] = frozenset()
     try:
         sidecars = sidecars_in(pod, options.sidecars)
+        noted = noted_texts(annotations_of(pod))
     except Exception:
         sidecars = frozenset({Sidecar(options.sidecars[0], "", native=False)})
-    if sidecars:
+    if sidecars or named_texts(noted, options.sidecars):
         reason = f"cannot be read: {shorten(printable(str(error) or repr(error)), 200)}"
         unexpected = ("unknown", reason)
         live = LivePod(name_of(pod), NO_CUTOFF, False, sidecars, unexpected=unexpected)
@@ -4124,7 +4145,7 @@ def note_odd_pod(scan: Scan, pod: Json, options: Options, error: Exception) -> N
 
 def note_held_pod(scan: Scan, pod: LivePod, workload: ObjectRef, options: Options) -> None:
     """Note a Pod that terminates, but may run for long, if an audit counts it."""
-    if pod.sidecars and is_named(workload, options) and not is_job(workload):
+    if (pod.sidecars or pod.noted) and is_named(workload, options) and not is_job(workload):
         text = "was deleted more than 10 minutes ago, and still exists; see its finalizers and node"
         code = "not_restarted" if pod.unexpected[1] else "terminating"
         held = pod._replace(unexpected=(code, text))
@@ -4215,9 +4236,10 @@ def is_expected(image: str, patterns: Names) -> bool:
 def unexpected_part(pod: Json, options: Options) -> str:
     """Return an image or annotation of a Pod with a sidecar that is not as expected.
 
-    Only its spec counts: a runtime may have another name for the same image.
+    Only its spec counts: a runtime may have another name for the same image. An annotation that was
+    written after it was created says nothing about its sidecar.
     """
-    annotations = annotations_of(pod)
+    annotations = annotations_of(pod) | dict.fromkeys(annotated_later(pod), "<written later>")
     for _, container in named_containers(pod, options.sidecars):
         image = container.get("image") or "<none>"
         if options.expect_image and not is_expected(image, options.expect_image):
@@ -4747,8 +4769,9 @@ def values_in(everything: Sequence[Found]) -> Callable[[str], Ignored]:
     def namespaces_of() -> dict[Path, set[str]]:
         namespaces = defaultdict(set)
         for found in everything:
-            for path in values_made_anew(found):
-                namespaces[path].add(found.ref.namespace)
+            with suppress(Exception):  # whatever a tenant wrote
+                for path in values_made_anew(found):
+                    namespaces[path].add(found.ref.namespace)
         return namespaces
 
     def of(namespace: str) -> Ignored:
@@ -5450,16 +5473,20 @@ def another_sidecar(draft: Replacement, planned: Replacement | None, options: Op
     """New Pods would get another sidecar than in the plan."""
     # Whose change it is, the Pod template tells: an injector writes ports and probes of the
     # application into its sidecar. After a release, Pods that are right by its own answer need
-    # nothing: see nothing_to_replace, and up_to_date.
+    # nothing: see nothing_to_replace, and up_to_date; unless these have another image than in the
+    # plan, as from an injector that was rolled back meanwhile.
     today, row = draft.comparison.today, options.row_of(draft.ref)
-    text = ""
+    text, is_released, has_other_image = "", False, False
     if planned:
         is_released = template_hash(planned.found.obj) != template_hash(draft.found.obj)
-        text = "; ".join(map(difference_text, changes_since(planned, today)))
+        changes = changes_since(planned, today)
+        has_other_image = any(change.path[1:] == ("image",) for change in changes)
+        text = "; ".join(map(difference_text, changes))
     elif row and row.sidecar_hash not in ("", hash_of(today)):
         is_released = row.template_hash not in ("", template_hash(draft.found.obj))
         text = f"hash {row.sidecar_hash} -> {hash_of(today)}"
-    if not text or (is_released and not draft.comparison.drifted_pods):
+    is_excused = is_released and not has_other_image
+    if not text or (is_excused and not draft.comparison.drifted_pods):
         return ""
     if is_released:
         return "its Pod template was changed by its team since the plan; run this command again"
@@ -5720,10 +5747,10 @@ def why_never_completed(found: Found, options: Options) -> str:
         cause = f"no Pods: {cause}"
     if not cause or not (updated or is_never_complete(obj)):
         return ""
-    text = f"begun by this command on {began[:10]}"
+    state = "never complete"
     if is_in_progress(found, options):
-        return f"{text}, in progress until {until[11:16]} UTC: {cause}"
-    return f"{text}, never complete: {cause}; repair it, or run `kubectl rollout restart`"
+        state = f"in progress until {until[11:16]} UTC"
+    return f"begun by this command on {began[:10]}, {state}: {cause}"
 
 
 def is_in_progress(found: Found, options: Options) -> bool:
@@ -7328,22 +7355,29 @@ class Restart(Work):
         self.note_pods(self.planned.found)  # it may have had new Pods when they were read again
         return self.wait()[0] is Waited.COMPLETE and self.verify().outcome is Outcome.SUCCEEDED
 
-    def decide_now(self, obj: Json) -> Json:
+    def decide_now(self, obj: Json, has_conflict: bool = False) -> Json:
         """Decide again, by what is in the cluster now, and return the workload.
 
-        It is read again after a question that took long: the write has its resource version, and
-        its status may change all the time. If its spec changed meanwhile, it is asked about again.
+        It is read again after a question that took long, or a conflict: the write has its resource
+        version, and its status may change all the time. If its spec changed meanwhile, it is asked
+        about again. EndedError if nothing else may be begun, or it changes without end.
         """
         generation = None
-        while generation != nested(obj, "metadata.generation"):
+        for _ in range(CONFLICTS):
             generation = nested(obj, "metadata.generation")
             self.note_object(obj)
             early = decide_early(self.found, self.options, Known.OBJECT, self.planned)
             self.require_possible(early)
             began = time.monotonic()
             self.ask(self.found)
-            if time.monotonic() - began > READ_AGAIN_AFTER:
+            if has_conflict or time.monotonic() - began > READ_AGAIN_AFTER:
                 obj = self.cluster.workload(self.ref)
+            if generation == nested(obj, "metadata.generation"):
+                break
+            self.require_running()
+        else:
+            text = f"not patched: its spec changed {CONFLICTS} times while it was checked"
+            raise EndedError(Outcome.FAILED, text)
         self.found = replace(self.found, stored=packed_object(obj))
         own = not_ending(self.cluster.pods_of(self.ref, obj))
         decision = self.decide_again(self.selected(own))
@@ -7371,7 +7405,7 @@ class Restart(Work):
                 return
             if problem and obj:
                 self.require_repeatable(problem, conflicts, deadline)
-            obj = self.decide_now(obj)
+            obj = self.decide_now(obj, conflicts > 0)
             while self.wait_for_gate():  # it was closed: all else is old by now
                 obj = self.decide_now(self.cluster.workload(ref))
                 deadline = math.inf
@@ -7935,7 +7969,8 @@ class PodByPod(Work):
         may_be_taken = True
         if is_ready(pod):
             self.note_replicas()
-            if self.found.short_replica and name_of(pod) not in self.decision.lost:
+            is_held = self.found.short_replica and is_careful(self.decision)
+            if is_held and name_of(pod) not in self.decision.lost:
                 return f"waiting for a replica: {self.found.short_replica}"
             may_be_taken = self.away() < self.limit
         elif self.is_ordered:
@@ -8848,8 +8883,10 @@ class Totals:
             counted = counts_of(row.ref, row.found.obj)
             if answer_of(row) == "not_asked":
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
-            elif is_paused(row.found.obj) and counted.updated < counted.current:
-                counts["paused Deployment"] += 1  # its Pods' template was checked, not the next one
+            elif row.ref.kind == "Deployment" and counted.updated < counted.current:
+                # Of its two templates, one was checked
+                paused = is_paused(row.found.obj)
+                counts["paused Deployment" if paused else "unfinished rollout"] += 1
             elif not has_template(row.ref):  # the same
                 counts[CUSTOM] += 1
             counts[BELOW] += sum(is_below_partition(row.found.obj, p.name) for p in row.found.pods)
@@ -9504,16 +9541,18 @@ class Report:
         """
         found = replace(decision.found, pods=pods)
         code = self.why_left.get(decision.ref, decision.code)
-        comparison = decision.comparison
-        is_compared = self.options.only_drifted and comparison.today.view
+        today = decision.comparison.today
+        is_compared = self.options.only_drifted and today.view
         if is_compared and pods is not decision.found.pods:  # it was read again
-            drifted, _ = compare_pods(pods, comparison.today, self.options)
-            comparison = replace(comparison, drifted_pods=drifted)
+            again = compare(found, today, self.options)
+            decision = replace(decision, comparison=again)
+            if again.verdict is Verdict.UNKNOWN:
+                code = "unknown"
         if decision.ref in self.read_again:
             found = replace(found, stored=self.read_again[decision.ref])
-        lost = lost_pods(found, comparison.today, self.options, decision)
+        lost = lost_pods(found, today, self.options, decision)
         is_off = bool(lost) and self.is_turned_off(decision, found, set().union(*lost.values()))
-        for state in states_of(found, comparison, lost, self.options):
+        for state in states_of(found, decision.comparison, lost, self.options):
             left = why_left(state, decision, code, self.options)
             if not left and has_changed:
                 left = "another_sidecar"
@@ -9562,8 +9601,7 @@ class Report:
             lost = lost_pods(found, NOT_ASKED, self.options)
         for pod in found.pods:
             gone = lost.get(pod.name, frozenset())
-            is_old = bool(pod.sidecars) and pod.created < self.plan.scan.began
-            code = LOST if gone else "unknown" if is_old else ""
+            code = LOST if gone else "unknown" if pod.sidecars else ""
             yield PodState(pod, found.ref, lost=gone, code=code)
 
     def print_census(self) -> None:
@@ -9630,8 +9668,7 @@ class Report:
         seconds = seconds_since(self.began)
         if options.confirm and plan.workloads:  # else the plan has said it all
             self.print("")
-            if len(plan.workloads) > 1:  # else it stands above, or the result says the same
-                self.print_census()
+            self.print_census()
             self.print_unsuccessful()
             self.print_counts(seconds)
         elif not (options.confirm or options.is_question):
@@ -9682,6 +9719,7 @@ class Report:
         """
         options, plan, context = self.options, self.plan, self.connection.context
         lost = self.totals.lost if options.confirm else []
+        lost = [ref for ref in lost if ref.kind != "Pod"]  # nothing replaces a Pod of its own
         more = []
         if self.needs_evict and not options.evict:
             more.append("--evict")

@@ -105,7 +105,7 @@ REASONS = {
     "static_pod": "static Pod, managed by the kubelet of its node",
     "unhealthy": "unhealthy: .+",
     "unknown": "(not compared|cannot be read): .+",
-    "up_to_date": "needs no rollout( anymore)?",
+    "up_to_date": "(needs no|no longer needs a) rollout",
     "without_controller": "not managed by a controller; delete and recreate it manually",
     "without_pods": rf"({NEVER_COMPLETE}no Pods: |no Pods since its restart on ).+",
     "would_differ": "new Pods would (not )?have .+",

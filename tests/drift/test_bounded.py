@@ -46,6 +46,11 @@ def deep(size: int) -> dict:
     return with_env("[" * 9 + ",".join(["1"] * (size // 2)) + "]" * 9)
 
 
+def hidden(levels: int) -> dict:
+    """JSON whose depth does not show by counting brackets: some are in a text."""
+    return with_env('["' + "}" * levels + '",' + "[" * levels + "1" + "]" * levels + "]")
+
+
 def large_ones(tool) -> list[dict]:
     """What is compared of two Pods that differ in a variable of 17 kB."""
     return [tool.unpacked(view_of(tool, with_env(letter * 17_000), NAMES)) for letter in "ab"]
@@ -89,6 +94,15 @@ def test_comparing_takes_memory_in_proportion(tool, shape):
         tracemalloc.stop()
     assert peaks[1] <= 5 * peaks[0] + 1_000_000
     assert peaks[1] < 20 * 400_000
+
+
+def test_what_is_deep_stays_a_text(tool):
+    for found in (hidden(11), hidden(990), with_env("[" * 7_000 + "]" * 7_000)):
+        (value,) = tool.unpacked(view_of(tool, found, NAMES))["istio-proxy"]["env"].values()
+        assert value == found["spec"]["containers"][-1]["env"][0]["value"]
+    assert tool.unpacked(view_of(tool, with_env("[[1]]"), NAMES))["istio-proxy"]["env"]["V0"] == [
+        [1]
+    ]
 
 
 def test_pods_behind_many_services_take_time_in_proportion(tool):

@@ -214,7 +214,7 @@ def test_pods_of_jobs_are_as_they_should_be(cluster, run):
 
 @pytest.mark.embedded("deletes something between two requests")
 def test_pods_that_lose_their_owner_meanwhile_are_unknown(cluster, run):
-    """Nobody knows what they should be like; what was created since is not old."""
+    """Nobody knows what they should be like."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.create("shop", replicated("ReplicaSet", "left", replicas=2))
     cluster.settle()
@@ -327,3 +327,30 @@ def test_what_the_plan_did_not_show_is_left_and_named(cluster, start, image):
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "skipped"})
     assert [pod["code"] for pod in ended.summary["leftovers"]] == ["another_sidecar"]
+
+
+def test_a_run_of_one_workload_shows_what_its_last_list_saw(cluster, run):
+    for name in ("canary", "web"):
+        cluster.create("shop", workload("Deployment", name))
+    cluster.settle()
+    upgrade(cluster)
+    ended = run(cluster, DRIFTED, CONFIRM, TEXT, "deployment/canary")
+    assert (ended.code, sidecar_table(ended)) == (
+        0,
+        ["istio-proxy 1.26.2 1 0 0 1 (1 not named)", "istio-proxy 1.27.0 1 1 0 0"],
+    )
+
+
+def test_pods_of_a_workload_that_came_during_the_run_are_unknown(cluster, start):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    upgrade(cluster)
+    held = cluster.fault(method="PATCH", path="/deployments/", release=threading.Event())
+    running = start(cluster, DRIFTED, CONFIRM)
+    assert held.reached.wait(20)
+    cluster.create("shop", workload("Deployment", "late", pod_spec(container("app"), PROXY)))
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    (left,) = ended.summary["leftovers"]
+    assert (ended.code, left["code"], left["name"].startswith("late-")) == (0, "unknown", True)

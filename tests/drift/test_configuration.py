@@ -136,6 +136,8 @@ def test_when_configuration_changed_is_read_from_its_metadata(cluster, tool, kin
         ([{"manager": "helm", "time": "2026-11-21T16:35:52Z", "fieldsV1": {"f:type": {}}}], 48),
         ([{"manager": "helm", "time": "2026-11-21T16:35:52Z"}], 48),
         ([], 48),
+        # As the API server writes 0001-01-01T00:00:00Z
+        ([{"manager": "odd", "time": None, "fieldsV1": {"f:data": {}}}], 48),
         # The latest counts, wherever it stands
         (
             [

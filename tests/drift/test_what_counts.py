@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from clusters.embedded import is_ready
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
-from support import DRIFTED, NEW, TEXT, TOP
+from support import CONFIRM, DRIFTED, NEW, TEXT, TOP
 
 OLD = "docker.io/istio/proxyv2:1.26.2"
 AUDIT = (DRIFTED, "--fail-on-drift")
@@ -516,3 +516,71 @@ def test_pods_below_a_partition_and_custom_resources_are_named(web, run):
     code, sentence = last(run(web, EXPECT, TEXT))
     said = "not checked: 1 custom resource, 2 below a partition)."
     assert (code, sentence.partition("; ")[2].partition("; ")[2]) == (0, said)
+
+
+# What attacks have found
+
+
+NOTED = {"sidecarRollout.rollout.sidecars": "istio-proxy"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "code"),
+    [
+        ((), "lost_sidecar"),  # as after its labels were changed: its ReplicaSet lets it go
+        (("v1", "Pod", "driver"), "lost_sidecar"),
+        (("v1", "Node", "node-1"), "lost_sidecar"),
+        (("example/v1", "Foo", "x"), "lost_sidecar"),
+        (("x/v1", "No such kind", "x"), "unknown"),
+    ],
+)
+def test_a_pod_that_lost_its_sidecar_counts_whatever_owns_it(web, run, owner, code):
+    lacking = pod("odd", pod_spec(container("app")), *([owner] if owner else []))
+    lacking["metadata"]["annotations"] = NOTED
+    lacking["metadata"].setdefault("labels", {})["sidecar.istio.io/inject"] = "false"
+    web.create("shop", lacking)
+    web.settle()
+    ended = run(web, *AUDIT)
+    assert (ended.code, ended.summary["not_up_to_date"]) == (1, {code: 1})
+    ended = run(web, "--only-drifted", CONFIRM, TEXT)
+    is_red = code == "lost_sidecar"
+    assert (ended.code, "Repair the injector" in ended.stdout) == (
+        int(is_red),
+        bool(owner[1:2] == ("Foo",)),
+    )
+
+
+def test_a_pod_that_lost_its_sidecar_and_is_held_counts(web, run):
+    lacking = pod_spec(container("app"))
+    web.injector.state = "ignored"
+    terminating(web, lacking, 3600)
+    with web.store.lock:
+        found = web.get("Pod", "shop", "last")
+        web.store.change("pods", found, metadata={**found["metadata"], "annotations": NOTED})
+    web.injector.state = "works"
+    ended = run(web, *AUDIT)
+    assert (ended.code, ended.summary["not_up_to_date"]) == (1, {"terminating": 1})
+
+
+def test_a_deployment_that_is_not_rolled_out_is_named_paused_or_not(web, run):
+    """Its old ReplicaSet, which serves, may create old Pods again: it has a template of its own."""
+    bad = {"spec": {"containers": [{"name": "app", "image": "noprogram:1"}]}}
+    web.change("Deployment", "shop", "web", {"spec": {"template": bad}})
+    web.wait_for(lambda: len(web.pods("shop")) == 3)
+    code, sentence = last(run(web, EXPECT, TEXT))
+    assert (code, "not checked: 1 unfinished rollout)." in sentence) == (0, True)
+
+
+def test_an_annotation_that_was_written_later_is_no_proof(web, run):
+    question = ("--expect-annotation=istio.io/rev=1-27-0", TEXT)
+    template = {"metadata": {"annotations": {"istio.io/rev": "1-27-0"}}}
+    web.change("Deployment", "shop", "web", {"spec": {"template": template}})
+    web.settle()
+    web.wait_for(lambda: last(run(web, *question))[0] == 0)
+    for found in web.pods("shop"):
+        name = found["metadata"]["name"]
+        web.backdate(found, 3600)
+        rewritten = {"metadata": {"annotations": {"istio.io/rev": "1-27-1"}}}
+        web.change("Pod", "shop", name, rewritten, "kubectl-annotate")
+    code, sentence = last(run(web, "--expect-annotation=istio.io/rev=1-27-1", TEXT))
+    assert (code, "2 istio.io/rev=<written later>" in sentence) == (1, True)

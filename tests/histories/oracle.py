@@ -31,6 +31,8 @@ RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 OURS = r".*\.rollout\.(timestamp|reason|revision|sidecars|by|template)"
 NO_CUTOFF = "9999"  # later than the time of any Pod
 LATE = 0.5  # seconds until a signal is heeded: requests may be under way
+# How many Pods a rollout may stop before one of the new ones is ready, by strategy
+AT_ONCE = {"Recreate": 99, "surge 0, maxUnavailable 2": 2, "maxUnavailable 2": 2}
 KINDS_OF = {"Deployment": "deployment", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
 SHORT = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset"}
 PLURALS = {
@@ -384,16 +386,18 @@ class Oracle:
             wanted = min(wanted, 3 - len(self.world.tainted))
         if app.kind == "CloneSet":  # it is not read: it wants the Pods that the run began with
             wanted = min(wanted, len(pods_of(self.first_scene(run), app)))
-        most = self.options.values("--max-unavailable") or ["1"]
-        limit = int(most[0].rstrip("%"))
-        if most[0].endswith("%"):
-            limit = max(limit * wanted // 100, 1)
-        if obj["spec"].get("podManagementPolicy") == "OrderedReady":
-            limit = 1
+        limit = self.evicted_at_once(obj, wanted)
         pods = [p for p in pods_of(scene, app) if not self.is_unwanted(app, p)]
         ready = sum(map(is_ready, pods))
         if ready - 1 < wanted - limit:
             self.say(4, f"{place(pod)} was evicted while {ready} of {wanted} were ready: {limit}")
+
+    def evicted_at_once(self, obj: dict, wanted: int) -> int:
+        if obj["spec"].get("podManagementPolicy") == "OrderedReady":
+            return 1
+        most = (self.options.values("--max-unavailable") or ["1"])[0]
+        limit = int(most.rstrip("%"))
+        return max(limit * wanted // 100, 1) if most.endswith("%") else limit
 
     def is_unwanted(self, app: App, pod: dict) -> bool:
         """Whether a Pod of a DaemonSet is on a node that does not want it: it does not come back."""
@@ -1041,6 +1045,11 @@ class Oracle:
             or spec.get("paused")
             or spec.get("updateStrategy", {}).get("type") == "OnDelete"
         )
+        wanted = wanted_of(obj)
+        away = self.evicted_at_once(obj, wanted) if is_manual else AT_ONCE.get(app.strategy, 0)
+        is_careful = app.kind == "StatefulSet" or away >= wanted
+        if is_careful and any(map(is_ready, pods)) and self.is_replica_short(app, scene):
+            return False
         if is_manual:
             is_possible = app.budget != "blocks" and len(templates) == 1
             is_bare = app.kind in ("ReplicaSet", "ReplicationController")
@@ -1053,7 +1062,17 @@ class Oracle:
         if app.strategy == "partition" and len(templates) > 1:
             return False
         # With a controller of Pods that are unready for good, nothing is sure.
-        return all(map(is_ready, pods)) and len(pods) == wanted_of(obj)
+        return all(map(is_ready, pods)) and len(pods) == wanted
+
+    def is_replica_short(self, app: App, scene: Scene) -> bool:
+        """Whether another one of its kind behind the shared Service lacks Pods: it waits for that one."""
+        for other in self.history.apps:
+            is_replica = other.shared and app.shared and other.key != app.key
+            is_replica &= (other.kind, other.namespace) == (app.kind, app.namespace)
+            obj = scene.get((PLURALS.get(other.kind, ""), other.namespace, other.name))
+            if is_replica and obj and sum(map(is_ready, pods_of(scene, other))) < wanted_of(obj):
+                return True
+        return False
 
 
 def template_key(pod: dict) -> tuple[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
 from clusters.embedded.manifests import workload
-from support import CONFIRM, DRIFTED, NEW, messages, unchecked
+from support import CONFIRM, DRIFTED, NEW, messages, patched, unchecked
 from texts import RECHECK
 
 pytestmark = pytest.mark.both
@@ -55,6 +56,47 @@ def test_what_was_deleted_before_it_is_rechecked_is_skipped(cluster, start):
     ended = running.finish()
     assert ended.outcomes == {"shop/a": "skipped", "shop/b": "timed_out"}
     assert messages(ended)["a"].startswith("no longer exists")
+
+
+@pytest.mark.embedded("it changes a workload within each dry run")
+@pytest.mark.parametrize("options", [(), ("--max-duration=3s",)])
+def test_a_spec_that_changes_without_end_holds_no_worker(cluster, run, options):
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    cluster.injector.takes = 0.3
+    seconds = itertools.count(700)
+    inject = cluster.injector.inject
+
+    def inject_and_change(found: dict) -> None:
+        inject(found)
+        spec = {"progressDeadlineSeconds": next(seconds)}
+        cluster.change("Deployment", "shop", "web", {"spec": spec})
+
+    cluster.injector.inject = inject_and_change
+    ended = run(cluster, CONFIRM, *options)
+    expected = ("failed", "not patched: its spec changed 20 times while it was checked")
+    if options:
+        expected = ("not_started", "--max-duration reached")
+    assert (ended.outcomes["shop/web"], messages(ended)["web"]) == expected
+
+
+@pytest.mark.embedded("it changes a status within each dry run")
+def test_a_status_that_changes_all_the_time_is_one_conflict(cluster, run):
+    """As that of a large Deployment whose Pods come and go."""
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    inject = cluster.injector.inject
+
+    def inject_and_change(found: dict) -> None:
+        inject(found)
+        with cluster.store.lock:
+            obj = cluster.get("Deployment", "shop", "web")
+            cluster.store.change("deployments", obj, status={**obj["status"], "x": str(found)})
+
+    cluster.injector.inject = inject_and_change
+    ended = run(cluster, CONFIRM)
+    assert ended.outcomes == {"shop/web": "succeeded"}
+    assert patched(cluster) == ["web"] * 2
 
 
 def test_pods_are_left_for_the_reason_for_which_their_workload_was_skipped(cluster, start):

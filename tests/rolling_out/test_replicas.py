@@ -146,6 +146,16 @@ def test_a_deployment_that_keeps_pods_may_go_beside_a_broken_canary(cluster, run
     assert run(cluster, CONFIRM, DRIFTED, "deployment/web").outcomes == {"shop/web": "succeeded"}
 
 
+@pytest.mark.parametrize("option", ["--evict", "--in-place"])
+def test_so_it_may_where_its_pods_are_taken_one_by_one(cluster, run, option):
+    store(cluster, "web", "canary", kind="Deployment", replicas=2)
+    if option == "--evict":
+        cluster.change("Deployment", "shop", "web", {"spec": {"paused": True}})
+    make_unready(cluster, "canary")
+    ended = run(cluster, CONFIRM, DRIFTED, option, "--timeout=4s", "deployment/web")
+    assert ended.outcomes == {"shop/web": "succeeded"}
+
+
 def test_a_deployment_with_downtime_waits(cluster, run):
     store(cluster, "web", "other", kind="Deployment", strategy={"type": "Recreate"})
     make_unready(cluster, "other")

@@ -90,13 +90,19 @@ def test_an_item_that_is_too_deep_for_python_is_read_without_what_is_deep(tool):
     "text",
     [
         *("<html>no</html>", "", "[]", "   ", '{"kind":"Status"}'),
-        *('{"items":null,"metadata":{}}', '{"metadata":"continue","items":[]}'),
+        *('{"metadata":{}}', '{"metadata":"continue","items":[]}'),
     ],
 )
 def test_something_else_than_a_list_is_an_error(tool, text):
     with raises_api_error(tool, match="response: "):
         list(tool.items_of(text))
     assert tokens_of(tool, text) == [""]
+
+
+def test_an_empty_list_may_be_null(tool):
+    """As an API server writes one of metadata alone, seen with Kubernetes 1.37."""
+    text = '{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":null}'
+    assert list(tool.items_of(text)) == []
 
 
 RECORDED = exchanges("dry-run-pod-web")

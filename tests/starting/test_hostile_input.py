@@ -60,7 +60,7 @@ def test_hostile_names(cluster, run, owner):
         b'{"kind":"PodList","metadata":{},"items":[{"metadata":{"name":5,"namespace":[]},"spec":{"containers":"x"}}]}',
         b'{"kind":"PodList","metadata":{},"items":{"a":1}}',
         b'{"kind":"PodList","metadata":[],"items":[]}',
-        b'{"kind":"PodList","metadata":{"continue":7},"items":null}',
+        b'{"kind":"PodList","metadata":{"continue":7},"items":0}',
         b'{"kind":"PodList","metadata":{},"items":[',
         b"[" * 100_000,
         b" " * 10_000_000,
