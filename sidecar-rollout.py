@@ -453,8 +453,8 @@ TRIED_AGAIN = (TRY_AGAIN, MAY_HAVE_ARRIVED, UNAVAILABLE)
 class Reply(enum.Enum):
     """What came back other than success, and what it means: for a read, a dry run, and a write.
 
-    A dry run that a webhook lets wait, or fail, is not repeated: it may take 30 s each time. An API
-    server that has just started forbids for a moment what is allowed.
+    A dry run that a webhook lets wait is not repeated: it may take 30 s each time; see ask_today.
+    An API server that has just started forbids for a moment what is allowed.
     """
 
     NO_RESPONSE = "no response", UNAVAILABLE, UNAVAILABLE, MAY_HAVE_ARRIVED
@@ -1038,7 +1038,7 @@ def noted_texts(annotations: Labels) -> frozenset[str]:
     texts = []
     for key, value in annotations.items():
         if key.endswith(".rollout.sidecars"):
-            texts += re.findall(r"[a-z0-9-]+(?: \(init\))?", value)
+            texts += re.findall(r"\b[a-z0-9-]{1,63}\b(?: \(init\))?", value)
     return frozenset(texts[:100])
 
 
@@ -1082,7 +1082,7 @@ def container_ids(pod: Json) -> dict[str, str]:
     return {status["name"]: status.get("containerID", "") for status in container_statuses(pod)}
 
 
-CRASH_LOOP = "CrashLoopBackOff"
+CRASH_LOOP, UNSCHEDULABLE = "CrashLoopBackOff", "Unschedulable"
 STUCK = (
     CRASH_LOOP,
     "RunContainerError",
@@ -1165,8 +1165,8 @@ def waiting_reason(pod: Json) -> str:
     for stuck in stuck_containers(pod):
         return stuck.reason
     for condition in nested(pod, "status.conditions"):
-        if condition.get("reason") == "Unschedulable":
-            return "Unschedulable"
+        if condition.get("reason") == UNSCHEDULABLE:
+            return UNSCHEDULABLE
     return ""
 
 
@@ -1513,6 +1513,8 @@ def without_empty(fields: Json) -> Json:
     for key, value in fields.items():
         if isinstance(value, list):
             value = list(map(bounded, value))
+            if len(value) > 1000 and isinstance(value[0], str):  # arguments: nobody reads so many
+                value = bounded(json.dumps(value))
         if value not in (None, {}, [], ""):
             form[key] = bounded(value)
     return form
@@ -1621,8 +1623,12 @@ def parsed_json(text: str) -> Any:
 def is_deeper(value: Any, levels: int) -> bool:
     """Return whether a value has more levels of objects and lists.
 
-    >>> is_deeper({"a": ["b"]}, 2), is_deeper({"a": ["b"]}, 1)
-    (False, True)
+    >>> is_deeper({"a": ["b"]}, 2)
+    False
+    >>> is_deeper({"a": ["b"]}, 1)
+    True
+    >>> is_deeper("[[[", 1)
+    False
     """
     if isinstance(value, dict):
         value = [*value.values()]
@@ -1765,6 +1771,10 @@ class Found:
     def obj(self) -> Json:
         """Return the object in the cluster, not to be changed; empty if it does not exist."""
         return unpacked_object(self.stored or b"")
+
+    @property
+    def counts(self) -> Counts:
+        return counts_of(self.ref, self.obj)
 
     @property
     def subjects(self) -> list[ObjectRef]:
@@ -2802,6 +2812,11 @@ class TextFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+def about(workload: ObjectRef) -> Json:
+    """Return what a line of the log begins with; see TextFormatter."""
+    return {"workload": str(workload)}
+
+
 def error_columns() -> int:
     """Return how many columns the terminal of standard error has."""
     with suppress(OSError):  # it was closed
@@ -3090,8 +3105,10 @@ class Cluster:
 
     def check_connection(self) -> None:
         """Check that the API server responds within 10 s, else ApiError."""
+        glance = self.at_a_glance(10.0)
+        glance.retries = 1  # a load balancer may cut a connection
         try:
-            self.at_a_glance(10.0).find("/version")
+            glance.find("/version")
         except ApiError as error:
             if error.reply in (Reply.NO_RESPONSE, Reply.UNUSABLE, Reply.UNAUTHORIZED):
                 raise  # anything else is a response, too
@@ -3426,7 +3443,7 @@ class Cluster:
             return ""
         query = {"fieldSelector": f"involvedObject.uid={metadata['uid']},{selector}"}
         path = f"{CORE}/namespaces/{metadata.get('namespace')}/events"
-        events = nested(self.at_a_glance().find(path, query=query), "items")
+        events = nested(self.at_a_glance().find(path, query=query, largest=PAGE_SIZE), "items")
         latest: Json = max(events, key=time_of_event, default={})
         return said(latest.get("message", ""))
 
@@ -3525,7 +3542,7 @@ def api_error(response: Any, data: bytes, asked: Asked) -> ApiError:
         for cause in nested(status, "details.causes"):
             causes[cause.get("reason")] = str(cause.get("message"))
     words = str(status.get("message") or response.reason or "")
-    message = printable(message_text(words))
+    message = shorten(printable(message_text(words)), 1000)
     reply = reply_of(response.status, words, causes)
     if reply is Reply.UNAUTHORIZED:
         message = "Unauthorized: credentials were rejected or have expired; log in again"
@@ -4247,7 +4264,7 @@ def unexpected_part(pod: Json, options: Options) -> str:
         for key, _ in options.expect_annotation:
             wanted = [pair for pair in options.expect_annotation if pair[0] == key]
             if not has_any(wanted, annotations):
-                return f"{key}={annotations.get(key, '<none>')}"
+                return shorten(printable(f"{key}={annotations.get(key, '<none>')}"), 300)
     return ""
 
 
@@ -4552,7 +4569,7 @@ def compare(
             return Comparison(today=today)
         drifted, differences = compare_pods(found.pods, today, options)
     except Exception as error:  # the others can be compared all the same
-        log.debug("cannot compare", exc_info=True, extra={"workload": str(found.ref)})
+        log.debug("cannot compare", exc_info=True, extra=about(found.ref))
         unexpected = ApiError(Reply.UNUSABLE, f"unexpected error: {error!r}", Asked.DRY_RUN)
         return Comparison(Verdict.UNKNOWN, replace(today, error=unexpected))
     if differences:
@@ -4595,6 +4612,7 @@ def verdict_on(error: ApiError) -> Verdict:
 
 # Replies to a dry run after which a restart is unchecked, if the plan did not compare either
 UNCHECKED = (Reply.FORBIDDEN, Reply.NO_DRY_RUN)
+MOMENTARY = (Reply.ERROR, Reply.WEBHOOK_FAILED)  # replies after which it is sent once more
 ANSWERS_APART = 1.1  # seconds: an injector may write the time
 TOO_SLOW = 10.0  # seconds for an answer
 FEW = 3  # dry runs of a namespace that may time out, or be too slow
@@ -4787,7 +4805,7 @@ def known_today(
     """Return what would be created, by two answers, or why that is not known.
 
     What differs between them is ignored where two Pods of the workload differ, too, or have
-    nothing. If only one has the sidecar, those of other workloads tell: see `made_anew`.
+    nothing. If only one has something there, those of other workloads tell: see `made_anew`.
     """
     if second.error:
         return replace(first, error=second.error)
@@ -4796,10 +4814,11 @@ def known_today(
         return replace(first, unexpected=unexpected)
     running = [unpacked(view) for view in {pod.view for pod in found.pods}]
     ignored, doubtful = ignored_paths(unpacked(first.view), unpacked(second.view), running)
-    are_several = sum(bool(pod.sidecars) for pod in found.pods) > 1
-    for path in sorted(ignored - (values_made_anew(found) if are_several else made_anew())):
+    for path in sorted(ignored - values_made_anew(found)):
         where = path[:-1] if path[-1] == SHARED_NAMES else path
-        if any(value_at(view, where) is not None for view in running):
+        values = [value_at(unpacked_object(pod.view), where) for pod in found.pods]
+        having = len(values) - values.count(None)
+        if having > 1 or (having and path not in made_anew()):
             doubtful.append(path)
     if doubtful:
         places = []
@@ -4854,7 +4873,14 @@ def ask_today(
         sample = unpacked(found.sample)
         obj = template_source(cluster, found, or_forbidden)
         was_asked = True
-        pod = cluster.pod_today(found.ref, obj, sample, number)
+        try:
+            pod = cluster.pod_today(found.ref, obj, sample, number)
+        except ApiError as error:
+            was_allowed = error.reply is Reply.FORBIDDEN and options.only_drifted  # it was checked
+            if error.reply not in MOMENTARY and not was_allowed:
+                raise
+            time.sleep(ANSWERS_APART)
+            pod = cluster.pod_today(found.ref, obj, sample, number)
         configs = NOTHING
         if options.include_config:
             configs = configs_of(pod, found.ref.namespace, options)
@@ -4930,6 +4956,7 @@ def difference_text(difference: Difference) -> str:
     if section == ["image"]:
         repository, _, tag = new.rpartition(":")
         new = tag if old.startswith(f"{repository}:") else new
+        old, new = shorten(old, 300), shorten(new, 300)
     return f"{name}  {section_text(section)}  {old} -> {new}"
 
 
@@ -5131,7 +5158,7 @@ def draft_of(
         method = planned.method
     old = [state for state in states_of(found, comparison, lost, options) if state.is_old]
     replaced_pods = tuple(state.pod.name for state in old if not state.is_kept)
-    total = max(counts_of(found.ref, obj).current, len(found.pods))
+    total = max(found.counts.current, len(found.pods))
     replaced = len(replaced_pods)
     if method is Method.RESTART:  # also of Pods that --selector does not match
         replaced = max(total - partition_of(obj), 0)
@@ -5330,7 +5357,7 @@ def restarted_meanwhile(obj: Json, planned: Replacement | None) -> str:
 @rule(Known.OBJECT, place=2)
 def without_pods(found: Found, options: Options) -> str:
     """Has no Pods since its last rollout, which this command began."""
-    if found.sample or counts_of(found.ref, found.obj).current:
+    if found.sample or found.counts.current:
         return ""
     return why_never_completed(found, options) or why_left_without_pods(found)
 
@@ -5581,7 +5608,7 @@ def no_sidecar(draft: Replacement, options: Options) -> str:
     found = draft.found
     if draft.old_pods or options.selector:
         return ""
-    if not found.pods and counts_of(found.ref, found.obj).desired:
+    if not found.pods and found.counts.desired:
         return "it has no Pods now"
     if found.pods and not options.include_missing and not any(pod.sidecars for pod in found.pods):
         return "its Pods no longer have the sidecar"
@@ -5625,7 +5652,7 @@ def pending_template(draft: Replacement) -> str:
     is_pending = False
     if is_on_delete(obj):
         on_wanted_nodes = len(draft.found.pods) - misscheduled(obj)
-        is_pending = counts_of(ref, obj).updated < on_wanted_nodes or not is_observed(obj)
+        is_pending = draft.found.counts.updated < on_wanted_nodes or not is_observed(obj)
     elif has_template(ref) and not has_rollout(ref):
         # Its status counts no updated Pods: only a spec that was never changed is that of its Pods.
         is_pending = nested(obj, "metadata.generation") != 1
@@ -5704,7 +5731,7 @@ def why_incomplete(found: Found) -> str:
     obj = found.obj
     if is_on_delete(obj) or is_paused(obj):
         return ""
-    counts = counts_of(found.ref, obj)
+    counts = found.counts
     if not is_observed(obj):
         return "its rollout is not complete: its latest spec has not been observed"
     revision = nested(obj, "status.currentRevision")  # of a StatefulSet
@@ -5729,7 +5756,7 @@ def why_never_completed(found: Found, options: Options) -> str:
     was complete, its controller's record tells, or if it is paused, which replaces that record, the
     counts of its Pods.
     """
-    obj, counts = found.obj, counts_of(found.ref, found.obj)
+    obj, counts = found.obj, found.counts
     restarted, until = restarted_template(obj, options.annotation_prefix)
     if not restarted or restarted != template_hash(obj):
         return ""
@@ -5754,10 +5781,10 @@ def why_never_completed(found: Found, options: Options) -> str:
 
 
 def is_in_progress(found: Found, options: Options) -> bool:
-    """Return whether the run that began a rollout may still wait for it: no new Pod is stuck, and
-    its controller has not given up."""
+    """Return whether the run that began a rollout may still wait for it: no new Pod is stuck (but
+    for a node, which may come), and its controller has not given up."""
     until = restarted_template(found.obj, options.annotation_prefix)[1]
-    if found.read_at == NO_CUTOFF or why_not_healthy(found):
+    if found.read_at == NO_CUTOFF or why_not_healthy(found) not in ("", UNSCHEDULABLE):
         return False
     return format_time(found.read_at + CLOCKS_DIFFER) < until
 
@@ -5778,7 +5805,7 @@ def is_red(decision: Decision, options: Options) -> bool:
 def why_left_without_pods(found: Found) -> str:
     """Return why a workload of an operator has no Pods since a restart: what it keeps of that, it
     may have written itself."""
-    obj, counts = found.obj, counts_of(found.ref, found.obj)
+    obj, counts = found.obj, found.counts
     restarted = template_annotations(obj).get(RESTARTED_AT, "")
     is_short = counts.desired and not counts.current and is_observed(obj)
     if not (restarted and is_short and controller_reference(obj)):
@@ -5812,6 +5839,9 @@ def must_of(found: Found, today: Today, options: Options) -> frozenset[str]:
     stated, own = stated_texts(found.obj), new_pods(found)
     noted = noted_texts(template_annotations(found.obj))
     seen = set().union(*(pod.containers for pod in own or found.pods))
+    if found.pods and not has_template(found.owners[0]):  # it may have several, one without it
+        every = [pod.containers for pod in found.pods if not pod.may_end]
+        seen = seen.intersection(*every) if every else set()
     must = named_texts(seen | noted, options.sidecars)
     must |= injected_by_others(found, options)
     if today.view:
@@ -5992,7 +6022,7 @@ def is_degraded(found: Found) -> bool:
     With podManagementPolicy Parallel, a restart takes a second Pod, whatever its
     PodDisruptionBudget says.
     """
-    counts = counts_of(found.ref, found.obj)
+    counts = found.counts
     return found.ref.kind == "StatefulSet" and 0 < counts.available < counts.desired
 
 
@@ -6005,7 +6035,7 @@ def may_all_be_away(found: Found, method: Method, options: Options) -> bool:
     and daemon/util/daemonset_util.go.
     """
     obj = found.obj
-    desired = counts_of(found.ref, obj).desired or len(found.pods)
+    desired = found.counts.desired or len(found.pods)
     if partition_of(obj) or (found.ref.kind == "DaemonSet" and desired == 1):
         return False  # Pods below the partition stay; a DaemonSet has a Pod for each node
     if method is not Method.RESTART:
@@ -6328,7 +6358,7 @@ def decided_in_plan(
             return decide_early(found, options, Known.OBJECT)
         return decide(found, comparison, options)
     except Exception as error:  # whatever a tenant wrote
-        log.debug("cannot decide", exc_info=True, extra={"workload": str(found.ref)})
+        log.debug("cannot decide", exc_info=True, extra=about(found.ref))
         reason = f"cannot be read: {shorten(printable(repr(error)), 200)}"
         return Decision(found, comparison, reason, "unknown")
 
@@ -6661,7 +6691,7 @@ READ_AGAIN_AFTER = 0.25
 CONFLICTS = 20  # its status changes a workload's resource version, too
 
 INJECTOR_CHANGED = "the injector changed since the plan"
-RECREATED = "was deleted and recreated during its rollout"
+RECREATED = "was deleted and recreated during its rollout; run this command again"
 COMPLETE = re.compile("successfully rolled out|roll(ing update| out) complete")  # of kubectl
 STOPPED = "stopped waiting; it may go on"
 STUCK_FOR = 60.0  # seconds that a new Pod is not ready because of a named sidecar
@@ -6985,6 +7015,8 @@ class Work:
         error = today.error
         if error and error.meaning is UNAVAILABLE:
             raise error
+        if error and error.is_timeout:
+            self.rollouts.note_hanging(self.ref.namespace)
         if not (error and error.reply in UNCHECKED) or self.options.only_drifted:
             self.today = today
 
@@ -6992,13 +7024,14 @@ class Work:
         """Raise EndedError if a workload was deleted after its rollout has begun.
 
         Or if it was created again, for example by `kubectl replace --force`: it may have adopted
-        old Pods. Not by the other rules: the annotations of its template are our own by now.
+        old Pods, or have new ones. Not by the other rules: the annotations of its template are our
+        own by now.
         """
         decision = decide_early(self.found, self.options, Known.EXISTS)
         if decision.reason:
             raise EndedError(Outcome.SKIPPED, decision.reason, code=decision.code)
         if nested(self.obj, "metadata.uid") != uid:
-            raise EndedError(Outcome.INCOMPLETE, RECREATED)
+            raise EndedError(Outcome.SKIPPED, RECREATED, code="another_object")
 
     def write(self, send: Callable[..., Answer], *parts: Any) -> Answer:
         """Send a write once, unless something speaks against it by now.
@@ -7044,7 +7077,7 @@ class Work:
         if why_missing and not pods:
             reason = f"new Pods of {self.ref} are not created"
         for pod in pods:
-            if waiting_reason(pod) == "Unschedulable":
+            if waiting_reason(pod) == UNSCHEDULABLE:
                 reason = f"new Pods of {self.ref} fit on no node"
             if has_unready_sidecar(pod, self.options.sidecars):
                 reason = f"the sidecar is not ready in new Pods of {self.ref}"
@@ -7242,7 +7275,7 @@ class Work:
         4. a Pod that does not become ready within ten seconds: incomplete.
         """
         found = self.decision.found
-        enough = counts_of(found.ref, found.obj).desired or len(found.pods)
+        enough = found.counts.desired or len(found.pods)
         settle = SETTLE + min(ready_seconds(self.obj), self.options.timeout)
         settled_by = time.monotonic() + settle
         soak = self.options.soak or 0.0
@@ -7318,7 +7351,7 @@ class Work:
                 text += f": {REVERTED}"
             return Outcome.INCOMPLETE, text
         seconds = ready_seconds(self.obj)
-        if seconds and counts_of(self.ref, self.obj).available < needed:
+        if seconds and self.found.counts.available < needed:
             return Outcome.INCOMPLETE, f"{total} ready, but not yet for {seconds}s"
         if self.decision.kept_pods:
             return Outcome.SUCCEEDED, kept_by_partition(self.decision)
@@ -7418,7 +7451,7 @@ class Restart(Work):
                 conflicts += error.reply is Reply.CONFLICT
                 deadline = min(deadline, time.monotonic() + PATIENCE)
                 self.is_begun |= error.meaning is MAY_HAVE_ARRIVED
-                log.debug("patch: retrying: %s", error, extra={"workload": str(ref)})
+                log.debug("patch: retrying: %s", error, extra=about(ref))
             pause = max(min(pause, 1.0), min(problem.retry_after, 30.0))
             self.signals.wait(pause, self.why_stopped)
 
@@ -7498,7 +7531,7 @@ class Restart(Work):
             waited = kubectl_result(code, text)
             if waited is not Waited.NO_RESULT or code is None or remaining <= 1:
                 break
-            log.debug("kubectl ended without a result: %s", text, extra={"workload": str(self.ref)})
+            log.debug("kubectl ended without a result: %s", text, extra=about(self.ref))
             self.glance()  # it may have been deleted
             self.signals.wait(pause)
         return waited, text or f"kubectl exited with {code}"
@@ -7510,7 +7543,7 @@ class Restart(Work):
         words = [*KINDS[ref.kind].wait, ref.argument, "--namespace", ref.namespace]
         command = [*self.rollouts.kubectl, *words, "--timeout", f"{seconds:.3f}s"]
         command += self.cluster.connection.server_flags
-        log.debug("running kubectl rollout status", extra={"workload": str(ref)})
+        log.debug("running kubectl rollout status", extra=about(ref))
         return run_until(command, seconds + KUBECTL_GRACE, stop, self.signals.children)
 
     def is_over(self, last_line: str) -> bool:
@@ -7739,7 +7772,7 @@ class PodByPod(Work):
         except EndedError as ended:
             result = ended.result(self.planned)
             if ended.outcome is Outcome.SKIPPED:
-                if not self.done:
+                if not self.done or ended.code in ("gone", "being_deleted"):
                     raise
                 result = replace(result, outcome=Outcome.INCOMPLETE, code="")
             if ended.outcome is Outcome.NOT_STARTED:
@@ -8371,6 +8404,14 @@ class Rollouts:
     is_stated: bool = False  # whether each Pod template of the plan states the sidecar itself
     # Whether a new Pod was seen ready with the sidecar; until then, one workload is in progress
     proven: threading.Event = field(default_factory=threading.Event)
+    hung: Counter[str] = field(default_factory=Counter)  # dry runs, by namespace
+
+    def note_hanging(self, namespace: str) -> None:
+        """Begin nothing else in a namespace whose webhooks let a few dry runs hang."""
+        self.hung[namespace] += 1
+        if self.hung[namespace] >= FEW:
+            text = f"dry runs in namespace {namespace} hang"
+            self.signals.stop(Stop(text, "namespace_stopped"), namespace)
 
     def result_of(self, planned: Replacement, tell: Tell, earlier: Result | None = None) -> Result:
         """Return the result, whatever happens. `earlier` is one that timed out, to check again."""
@@ -8383,7 +8424,7 @@ class Rollouts:
             if earlier and ended.outcome is Outcome.INTERRUPTED:
                 result = earlier
         except Exception as error:
-            log.debug("rollout failed", exc_info=True, extra={"workload": str(planned.ref)})
+            log.debug("rollout failed", exc_info=True, extra=about(planned.ref))
             result = earlier or failure_of(planned, error, work.is_begun, self.cluster)
         if result.outcome in FAILURES and not earlier and planned.problem:
             before = f"(unhealthy before the rollout: {planned.problem})"
@@ -8412,7 +8453,7 @@ class Task:
     def tell(self, line: str) -> None:
         """Note a line of progress. Called by its worker."""
         self.line = line
-        log.debug("%s", line, extra={"workload": str(self.planned.ref)})
+        log.debug("%s", line, extra=about(self.planned.ref))
 
 
 class Scheduler:
@@ -8452,7 +8493,7 @@ class Scheduler:
             try:
                 result = self.rollouts.result_of(task.planned, task.tell, task.result)
             except Exception as error:  # else the main thread would wait for it forever
-                log.debug("worker failed", exc_info=True, extra={"workload": str(task.planned.ref)})
+                log.debug("worker failed", exc_info=True, extra=about(task.planned.ref))
                 result = failure_of(task.planned, error, True, self.rollouts.cluster)
                 result = replace(result, is_begun=True)
             self.ended.put((task, result))
@@ -8646,7 +8687,7 @@ class Scheduler:
             is_later = self.in_progress or self.has_next()
             text = "rollout not complete: %s; will recheck " + ("at the end" if is_later else "now")
             level = logging.INFO if is_later else logging.DEBUG
-            log.log(level, text, result.message, extra={"workload": str(ref)})
+            log.log(level, text, result.message, extra=about(ref))
 
     def note_limits(self) -> None:
         """Begin nothing else where a limit is reached: --max-failures, or a few in a row.
@@ -8874,14 +8915,21 @@ class Totals:
         return +counts
 
     @property
+    def present(self) -> set[ObjectRef]:
+        """Return the owners of the Pods that were read last."""
+        return {row.owner for row in self.pod_states}
+
+    @property
     def not_asked(self) -> Counter[str]:
         """Return what new Pods were not asked about, by noun; see noun_of."""
-        plan = self.plan
+        plan, present = self.plan, self.present
         asked = {row.ref for row in plan.decisions}
         counts = Counter(noun for ref, noun in plan.scan.nouns.items() if ref not in asked)
         for row in plan.decisions:
-            counted = counts_of(row.ref, row.found.obj)
-            if answer_of(row) == "not_asked":
+            counted, answer = row.found.counts, answer_of(row)
+            if answer == "no_answer" and row.ref not in present:  # deleted, perhaps
+                counts[WITHOUT_PODS] += 1
+            elif answer == "not_asked":
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
             elif row.ref.kind == "Deployment" and counted.updated < counted.current:
                 # Of its two templates, one was checked
@@ -8905,7 +8953,9 @@ class Totals:
         """Return the answer to --expect-image and --expect-annotation, as JSON has it."""
         options = self.options
         by_answer = group_by(self.plan.decisions, answer_of)
-        differing, silent = by_answer["would_differ"], by_answer["no_answer"]
+        differing = by_answer["would_differ"]
+        present = self.present
+        silent = [row for row in by_answer["no_answer"] if row.ref in present]
         created = {pod.workload for pod in self.leftovers if pod.code == "unknown"}  # since
         pods = [pod for pod in self.leftovers if pod.code != "unknown"]
         no_answer = len(silent) + len(created)
@@ -9215,8 +9265,11 @@ class Report:
             is_red = subject in plan.never_completed
             self.record("skip", subject, code=code, message=reason, of_an_earlier_run=is_red)
 
-    def show_plan(self, plan: Plan) -> None:
-        """Show the drift, the plan, what is skipped, and the totals."""
+    def show_plan(self, plan: Plan, list_again: Callable[[], tuple[list[Found], Scan]]) -> None:
+        """Show the drift, the plan, what is skipped, and the totals.
+
+        What makes an audit fail is looked for once more: it may have been deleted meanwhile.
+        """
         self.print("")
         self.plan = self.totals.plan = plan
         self.needs_evict = plan.needs_evict
@@ -9227,6 +9280,9 @@ class Report:
         self.record_plan(plan)
         self.print_differences()
         self.take_census([decision.found for decision in plan.decisions], plan.scan.odd_pods)
+        if self.options.fail_on_drift and self.totals.not_up_to_date():
+            owners, scan = list_again()
+            self.take_census(owners, scan.odd_pods)
         if plan.selected_count:
             lines = self.table(plan.selected)
             if plan.left_count:
@@ -9493,7 +9549,7 @@ class Report:
         level = LEVELS.get(outcome, logging.WARNING)
         if outcome is Outcome.SKIPPED and code_counts_as_applied(result.code):
             level = logging.INFO
-        log.log(level, "%s", text, extra={"workload": str(planned.ref)})
+        log.log(level, "%s", text, extra=about(planned.ref))
 
     # The census
 
@@ -9527,8 +9583,9 @@ class Report:
         for pod in found.pods:
             code, part = pod.unexpected
             if not part:
-                is_new = pod.sidecars and code != "terminating" and not is_known
-                code = "unknown" if is_new else ""
+                # One that came since tells itself what is injected today
+                is_old = pod.sidecars and pod.created < self.plan.scan.began
+                code = "unknown" if is_old and code != "terminating" and not is_known else ""
             differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
             yield PodState(pod, owner, differing, code=code)
 
@@ -9599,9 +9656,10 @@ class Report:
         lost = {}
         if is_named(found.ref, self.options):
             lost = lost_pods(found, NOT_ASKED, self.options)
+        left = decide_early(found, self.options, Known.OWNER).code or "unknown"
         for pod in found.pods:
             gone = lost.get(pod.name, frozenset())
-            code = LOST if gone else "unknown" if pod.sidecars else ""
+            code = LOST if gone else left if pod.sidecars else ""
             yield PodState(pod, found.ref, lost=gone, code=code)
 
     def print_census(self) -> None:
@@ -9967,7 +10025,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             if not options.confirm:
                 gate.is_open()  # to show whether it is
-            report.show_plan(plan)
+            report.show_plan(plan, partial(read_all_pods, cluster, options))
         if options.confirm and plan.is_injector_down:
             raise StartError(plan.injector)
         if options.confirm:

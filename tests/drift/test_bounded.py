@@ -46,6 +46,12 @@ def deep(size: int) -> dict:
     return with_env("[" * 9 + ",".join(["1"] * (size // 2)) + "]" * 9)
 
 
+def arguments(size: int) -> dict:
+    found = with_env("")
+    found["spec"]["containers"][-1]["args"] = ["a"] * (size // 5)
+    return found
+
+
 def hidden(levels: int) -> dict:
     """JSON whose depth does not show by counting brackets: some are in a text."""
     return with_env('["' + "}" * levels + '",' + "[" * levels + "1" + "]" * levels + "]")
@@ -76,13 +82,13 @@ def steps_of(tool, found: dict) -> int:
     return count
 
 
-@pytest.mark.parametrize("shape", [expansions, references, deep])
+@pytest.mark.parametrize("shape", [expansions, references, deep, arguments])
 def test_comparing_takes_time_in_proportion(tool, shape):
     small, large = steps_of(tool, shape(20_000)), steps_of(tool, shape(80_000))
     assert large <= 5 * small + 1000
 
 
-@pytest.mark.parametrize("shape", [expansions, references, deep])
+@pytest.mark.parametrize("shape", [expansions, references, deep, arguments])
 def test_comparing_takes_memory_in_proportion(tool, shape):
     peaks = []
     for size in (100_000, 400_000):
@@ -96,13 +102,15 @@ def test_comparing_takes_memory_in_proportion(tool, shape):
     assert peaks[1] < 20 * 400_000
 
 
+def env_of(tool, found: dict) -> object:
+    """What is compared of the only variable of a sidecar."""
+    return tool.unpacked(view_of(tool, found, NAMES))["istio-proxy"]["env"]["V0"]
+
+
 def test_what_is_deep_stays_a_text(tool):
     for found in (hidden(11), hidden(990), with_env("[" * 7_000 + "]" * 7_000)):
-        (value,) = tool.unpacked(view_of(tool, found, NAMES))["istio-proxy"]["env"].values()
-        assert value == found["spec"]["containers"][-1]["env"][0]["value"]
-    assert tool.unpacked(view_of(tool, with_env("[[1]]"), NAMES))["istio-proxy"]["env"]["V0"] == [
-        [1]
-    ]
+        assert env_of(tool, found) == found["spec"]["containers"][-1]["env"][0]["value"]
+    assert env_of(tool, with_env("[[1]]")) == [[1]]
 
 
 def test_pods_behind_many_services_take_time_in_proportion(tool):
@@ -190,3 +198,8 @@ def test_a_list_of_many_reasons_is_cut_by_namespace(a_report, tool, capsys):
     text = capsys.readouterr().out
     assert len(text.splitlines()) < 50
     assert "for other reasons, by namespace:\n    evil (" in text
+
+
+def test_many_arguments_are_compared_by_their_hash(tool):
+    one, same, other = (view_of(tool, arguments(size), NAMES) for size in (80_000, 80_000, 90_000))
+    assert (one == same, one == other, len(one) < 1000) == (True, False, True)

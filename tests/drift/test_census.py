@@ -213,7 +213,7 @@ def test_pods_of_jobs_are_as_they_should_be(cluster, run):
 
 
 @pytest.mark.embedded("deletes something between two requests")
-def test_pods_that_lose_their_owner_meanwhile_are_unknown(cluster, run):
+def test_pods_that_lose_their_owner_meanwhile_have_no_controller(cluster, run):
     """Nobody knows what they should be like."""
     cluster.create("shop", workload("Deployment", "web"))
     cluster.create("shop", replicated("ReplicaSet", "left", replicas=2))
@@ -229,7 +229,7 @@ def test_pods_that_lose_their_owner_meanwhile_are_unknown(cluster, run):
     cluster.server.after = after
     ended = run(cluster, CONFIRM, DRIFTED)
     assert ended.outcomes == {"shop/web": "succeeded"}
-    assert [found["code"] for found in ended.summary["leftovers"]] == ["unknown"] * 2
+    assert [found["code"] for found in ended.summary["leftovers"]] == ["without_controller"] * 2
 
 
 def test_it_is_left_out_if_pods_cannot_be_listed_again(company, start):

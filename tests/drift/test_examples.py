@@ -14,6 +14,7 @@ RULES = (
     "image_version",
     "human_duration",
     "lost_of",
+    "is_deeper",
     "is_held",
     "is_expected",
     "is_another_tag",

@@ -99,7 +99,8 @@ def test_an_injector_in_trouble(every_kind, run, state, verdict, message):
     assert done.records[-1]["error"] == headline
     assert patched(every_kind) == []
     assert done.planned == []
-    assert len(every_kind.injector.seen) == 8  # a webhook in trouble is not asked again
+    # Only one that is not reached for a moment is asked once more
+    assert len(every_kind.injector.seen) == (16 if state == "fails" else 8)
 
 
 @pytest.mark.embedded("the injector there is a process of the tests")

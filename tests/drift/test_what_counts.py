@@ -6,6 +6,7 @@ import copy
 import itertools
 import re
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -293,6 +294,22 @@ def test_a_value_that_all_pods_share_is_not_made_anew(cluster, run, replicas):
     found = {r["name"]: r["verdict"] for r in run(cluster, DRIFTED).of("drift")}
     # of one Pod, those of others tell; two that agree say more
     assert found == {"other": "up_to_date", "web": "up_to_date" if replicas == 1 else "unknown"}
+
+
+def test_of_the_only_pod_that_has_a_value_those_of_others_tell(web, run):
+    """As in the middle of an upgrade to an injector that writes one."""
+    inject, values = web.injector.inject, itertools.count()
+
+    def with_another(found: dict) -> None:
+        web.injector.container = env(f"b{next(values)}")
+        inject(found)
+
+    web.injector.inject = with_another
+    web.delete("Pod", "shop", web.pods("shop")[0]["metadata"]["name"])
+    web.create("shop", workload("Deployment", "other", replicas=2))
+    web.settle()
+    found = {r["name"]: r["verdict"] for r in run(web, DRIFTED).of("drift")}
+    assert found == {"other": "up_to_date", "web": "drifted"}
 
 
 # What was not asked
@@ -584,3 +601,66 @@ def test_an_annotation_that_was_written_later_is_no_proof(web, run):
         web.change("Pod", "shop", name, rewritten, "kubectl-annotate")
     code, sentence = last(run(web, "--expect-annotation=istio.io/rev=1-27-1", TEXT))
     assert (code, "2 istio.io/rev=<written later>" in sentence) == (1, True)
+
+
+# What happens while an audit or a question asks
+
+
+def delete_workload(cluster) -> None:
+    cluster.delete("Deployment", "preview", "web")
+    cluster.wait_for(lambda: not cluster.pods("preview"))
+
+
+def delete_namespace(cluster) -> None:
+    delete_workload(cluster)
+    with cluster.store.lock:
+        cluster.store.delete("namespaces", "", "preview")
+
+
+def create_another(cluster) -> None:
+    began = time.time()
+    cluster.wait_for(lambda: time.time() > began + 1.5)  # one of the same second may be from before
+    cluster.create("preview", workload("Deployment", "more"))
+    cluster.settle()
+
+
+@pytest.mark.parametrize("options", [AUDIT, (EXPECT,)], ids=["audit", "question"])
+@pytest.mark.parametrize(
+    ("happens", "before"),
+    [
+        (delete_workload, "/apis/apps/v1/deployments"),
+        (delete_namespace, "/endpointslices"),
+        (create_another, r"shop/pods\?.*dryRun"),
+    ],
+)
+def test_a_preview_that_comes_or_goes_meanwhile_is_no_reason(web, start, options, happens, before):
+    web.namespace("preview", inject=True)
+    web.create("preview", workload("Deployment", "web"))
+    web.settle()
+    held = web.fault(path=before, release=threading.Event())
+    running = start(web, *options)
+    assert held.reached.wait(20)
+    happens(web)
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["failed"]) == (0, {})
+
+
+@pytest.mark.parametrize("options", [AUDIT, (EXPECT,)], ids=["audit", "question"])
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (500, "etcdserver: leader changed"),
+        (
+            500,
+            'Internal error occurred: failed calling webhook "x": Post "https://istiod:443": '
+            "dial tcp 10.0.0.7:15017: connect: connection refused",
+        ),
+        (403, 'pods is forbidden: User "admin" cannot create resource "pods" in API group ""'),
+    ],
+)
+def test_a_dry_run_that_fails_for_a_moment_is_sent_once_more(web, run, options, status, message):
+    body = {"kind": "Status", "code": status, "message": message}
+    web.fault(method="POST", path=r"pods\?.*dryRun", status=status, body=body, times=1)
+    ended = run(web, *options)
+    assert (ended.code, ended.summary["failed"]) == (0, {})

@@ -1039,6 +1039,8 @@ class Oracle:
         if self.world.has_other_scc and options.has("--only-drifted"):
             return False  # nothing is known
         pods = pods_of(scene, app)
+        if self.history.change == "name of the Pod" or any(map(has_value_of_its_own, pods)):
+            return False  # two answers differ there, and nothing may prove that all do
         templates = set(map(template_key, [*pods, spec["template"]]))
         is_manual = (
             app.kind in NO_ROLLOUT
@@ -1073,6 +1075,11 @@ class Oracle:
             if is_replica and obj and sum(map(is_ready, pods_of(scene, other))) < wanted_of(obj):
                 return True
         return False
+
+
+def has_value_of_its_own(pod: dict) -> bool:
+    """Whether the injector wrote a value into a Pod that no other one has."""
+    return any(f'"{name}"' in json.dumps(pod) for name in ("START_TIME", "INSTANCE", "TICK"))
 
 
 def template_key(pod: dict) -> tuple[str, str]:

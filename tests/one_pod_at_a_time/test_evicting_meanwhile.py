@@ -442,3 +442,17 @@ def test_what_is_scaled_down_to_nothing_meanwhile_is_no_success(cluster, start):
     (result,) = running.finish().of("result")
     assert evictions(cluster) == []
     assert (result["outcome"], result["code"]) == ("skipped", "nothing_to_replace"), result
+
+
+def test_a_workload_that_is_deleted_after_its_first_pod_is_no_failure(cluster, start):
+    on_delete = {"updateStrategy": {"type": "OnDelete"}}
+    cluster.create("shop", workload("StatefulSet", "db", replicas=3, **on_delete))
+    cluster.settle()
+    upgrade(cluster)
+    held = cluster.fault(method="POST", path="db-1/eviction", release=threading.Event())
+    running = start(cluster, CONFIRM, DRIFTED, "--evict", "--include-statefulset")
+    assert held.reached.wait(30)
+    cluster.delete("StatefulSet", "shop", "db")
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/db": "skipped"})

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from clusters.embedded import is_ready
 from clusters.embedded.manifests import container, pod_spec, workload
 from support import (
     BOTH,
@@ -342,6 +343,22 @@ def test_until_its_run_waits_no_longer_it_is_in_progress(tool, cluster, run):
     cluster.wait_for(lambda: str(cluster.pods("shop", "bad")).count("PullBackOff") >= 2)
     stuck = run(cluster, CONFIRM, DRIFTED)
     assert (stuck.code, stuck.summary["failed"]) == (1, RED)
+
+
+def test_a_node_that_is_to_come_is_a_matter_of_time(tool, cluster, run):
+    begin(cluster, run, "Deployment", replicas=3)
+    restarted_by_us(tool, cluster, "Deployment", "web", until="2036-01-01T00:01:00Z")
+    observed(cluster, 3)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    with cluster.store.lock:
+        for found in cluster.pods("shop"):
+            if not is_ready(found):
+                status = {"phase": "Pending", "conditions": [condition]}
+                cluster.store.change("pods", found, status=status)
+    ended = run(cluster, CONFIRM, DRIFTED)
+    assert (ended.code, ended.skipped) == (0, LEFT)
+    said = ended.reasons["Deployment shop/web"]
+    assert "in progress until 00:01 UTC: Unschedulable" in said
 
 
 @pytest.mark.both

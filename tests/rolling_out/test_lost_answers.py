@@ -59,7 +59,7 @@ def test_a_patch_without_an_answer_may_have_restarted_it(
 
     found = a_workload(tool)
     rollout = a_rollout(tool, Lost())
-    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj: obj)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj, *_: obj)
     result = rollout.result_of(found, str)
     assert (result.outcome.name, result.message, result.cause.reason) == (
         "FAILED",
@@ -157,14 +157,14 @@ def test_a_signal_ends_the_pause_after_a_conflict(tool, monkeypatch):
             raise AssertionError("a write after a signal")
 
     object.__setattr__(rollout, "cluster", Cluster())
-    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj: obj)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj, *_: obj)
     with raises_ended(tool) as caught:
         a_restart(tool, rollout).patch()
     error = caught.value
     assert (error.outcome.name, str(error)) == ("NOT_STARTED", "interrupted")
 
 
-def test_a_workload_that_was_recreated_during_its_rollout_is_incomplete(web, start):
+def test_a_workload_that_was_recreated_during_its_rollout_is_skipped(web, start):
     """It keeps its Pods, as with `kubectl delete --cascade=orphan` and a new manifest."""
     web.kubelet.ready_after = 60
     running = start(web, CONFIRM, "--timeout=20s", "--log-level=debug")
@@ -179,7 +179,8 @@ def test_a_workload_that_was_recreated_during_its_rollout_is_incomplete(web, sta
     held.release.set()
     ended = running.finish()
     assert messages(ended) == {"web": RECREATED}
-    assert (ended.code, ended.outcomes) == (1, {"shop/web": "incomplete"})
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "skipped"})
+    assert ended.of("result")[0]["code"] == "another_object"
 
 
 def test_the_pods_of_a_workload_that_was_deleted_during_its_rollout_are_not_verified(web, start):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from clusters.embedded.admission import Refused
-from clusters.embedded.manifests import container, pod_spec, replicated, workload
+from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import CONFIRM, DRIFTED, NEW, TEXT, make_old, printed_command, upgrade
 
 LONG_AGO = "--only-started-before=2020-01-01"
@@ -445,3 +445,30 @@ def test_the_command_that_repairs_has_no_limit_and_names_what_was_lost(cluster, 
     cluster.injector.also = {"containers": [container("vault-agent", "vault:1")]}
     done = run(cluster, *printed_command(" ".join(words))[2:])
     assert (done.code, done.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+@pytest.mark.parametrize("options", [(), (DRIFTED,)], ids=["plain", "drift"])
+def test_pods_of_another_template_of_their_owner_have_lost_nothing(cluster, start, policy, options):
+    """A RayCluster has a template for its workers, and each step of a Workflow has its own."""
+    owner = ("ray.io/v1", "RayCluster", "job")
+
+    def create(name: str, labels: dict) -> None:
+        found = pod(name, pod_spec(container("app"), restartPolicy=policy), owner)
+        found["metadata"]["labels"] |= labels
+        cluster.create("shop", found)
+        cluster.settle()
+
+    create("head", {})
+    without = {"sidecar.istio.io/inject": "false"}
+    create("worker-1", without if policy == "Always" else {})
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    upgrade(cluster)
+    held = cluster.fault(method="PATCH", path="deployments/web", release=threading.Event())
+    running = start(cluster, CONFIRM, *options)
+    assert held.reached.wait(20)
+    create("worker-2", without)
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})

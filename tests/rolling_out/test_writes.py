@@ -91,7 +91,7 @@ def test_who_asks_for_an_hour_is_asked_again_after_half_a_minute(tool, monkeypat
     object.__setattr__(rollout, "cluster", Cluster())
     pauses: list[float] = []
     monkeypatch.setattr(rollout.signals, "wait", lambda seconds, *parts: pauses.append(seconds))
-    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj: obj)
+    monkeypatch.setattr(tool.Restart, "decide_now", lambda work, obj, *_: obj)
     with raises_api_error(tool, match="invalid"):
         a_restart(tool, rollout).patch()
     assert pauses[0] == 30

@@ -99,12 +99,6 @@ def test_something_else_than_a_list_is_an_error(tool, text):
     assert tokens_of(tool, text) == [""]
 
 
-def test_an_empty_list_may_be_null(tool):
-    """As an API server writes one of metadata alone, seen with Kubernetes 1.37."""
-    text = '{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":null}'
-    assert list(tool.items_of(text)) == []
-
-
 RECORDED = exchanges("dry-run-pod-web")
 REAL_POD = next(one["response"]["body"] for one in RECORDED if one["response"]["status"] == 201)
 REAL_NAME = REAL_POD["spec"]["containers"][-1]["name"]

@@ -90,6 +90,22 @@ def test_a_credential_plugin_that_hangs_in_mid_run_is_ended(client, tool, with_p
     assert client.connection.plugin.wait(10) == -9
 
 
+def test_a_first_connection_that_is_cut_is_made_once_more(cluster, run):
+    cluster.fault(path="/version", drop="before", times=1)
+    assert run(cluster).code == 0
+
+
+def test_events_that_are_too_many_are_not_read_to_their_end(client, cluster, tool):
+    """Who may write them in a namespace would exhaust the memory."""
+    event = b'{"message":"' + b"x" * 250_000 + b'"},'
+    body = b'{"metadata":{},"items":[' + event * 70 + b"{}]}"
+    cluster.fault(path="/events", status=200, body=body, times=1)
+    client.patience = 30
+    obj = {"metadata": {"uid": "u", "namespace": "shop"}}
+    with raises_api_error(tool, match="/events: more than"):
+        client.latest_event(obj, "reason=FailedCreate")
+
+
 def test_somebody_who_logs_in_has_longer_than_a_look(client, cluster, tool, with_plugin):
     """Else each look would end the plugin, and the next one would ask with another code."""
     plugin = with_plugin("echo x")
