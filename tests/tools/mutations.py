@@ -252,7 +252,7 @@ MUTATIONS = (
         "what_counts",
         "known_today",
         "never",
-        "value_at",
+        "having",
     ),
     Mutation(
         "Values of one other tenant make old Pods look up to date",
@@ -685,6 +685,50 @@ MUTATIONS = (
         "Cluster.services_of_pods",
         "sets",
         "own=frozenset()",
+    ),
+    # What one namespace writes
+    Mutation(
+        "JSON that hides its depth ends the run of everybody",
+        "bounded hostile_namespace",
+        "is_deeper",
+        "returns",
+        "False",
+    ),
+    Mutation(
+        "A spec that changes all the time holds a worker for good",
+        "changed_meanwhile",
+        "Restart.decide_now",
+        "omits",
+        "require_running",
+    ),
+    Mutation(
+        "Events of one namespace exhaust the memory of a run",
+        "requests",
+        "Cluster.latest_event",
+        "argument",
+        "largest=None",
+    ),
+    Mutation(
+        "A webhook that hangs takes a worker from everybody for each of its workloads",
+        "hostile_namespace",
+        "Rollouts.note_hanging",
+        "returns",
+        "None",
+    ),
+    # A yes
+    Mutation(
+        "Who annotates running Pods makes the answer yes, and the old control plane is removed",
+        "what_counts",
+        "annotated_later",
+        "returns",
+        "()",
+    ),
+    Mutation(
+        "An old Pod of a workload that came during the run counts as up to date",
+        "census",
+        "Report.unknown",
+        "sets",
+        'left=""',
     ),
 )
 
