@@ -1513,7 +1513,7 @@ def without_empty(fields: Json) -> Json:
     for key, value in fields.items():
         if isinstance(value, list):
             value = list(map(bounded, value))
-            if len(value) > 1000 and isinstance(value[0], str):  # arguments: nobody reads so many
+            if len(value) > 1000 and isinstance(value[0], str):  # arguments, by their hash
                 value = bounded(json.dumps(value))
         if value not in (None, {}, [], ""):
             form[key] = bounded(value)
@@ -1708,7 +1708,9 @@ def image_changed_at(pod: Json) -> str:
 def annotated_later(pod: Json) -> Iterator[str]:
     """Yield the annotations that were written after a Pod was created, by its managedFields."""
     for entry in nested(pod, "metadata.managedFields"):
-        if (entry.get("time") or "") > nested(pod, "metadata").get("creationTimestamp", ""):
+        is_creator = "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")  # see image_changed_at
+        is_later = (entry.get("time") or "") > pod["metadata"].get("creationTimestamp", "")
+        if is_later and not is_creator:
             for key in nested(entry, "fieldsV1.f:metadata.f:annotations"):
                 yield key.removeprefix("f:")
 
@@ -2980,6 +2982,7 @@ class Connection:
         may hang, or wait for somebody who logs in. What has expired is rejected first: not every
         token says when it does.
         """
+        deadline = time.monotonic() + self.patience
         with self.lock:
             if self.moved:
                 raise ApiError(Reply.ANOTHER_CLUSTER, self.moved)
@@ -2988,7 +2991,7 @@ class Connection:
                 with ThreadPool(1) as pool:
                     reading = pool.apply_async(self.read_token, [is_rejected])
                     try:
-                        self.token = reading.get(self.patience)
+                        self.token = reading.get(max(deadline - time.monotonic(), 0.1))
                     except TimeoutError:
                         if self.plugin:
                             self.plugin.kill()
@@ -3104,7 +3107,7 @@ class Cluster:
             self.request("GET", "/version")  # its Date sets the clock
 
     def check_connection(self) -> None:
-        """Check that the API server responds within 10 s, else ApiError."""
+        """Check that the API server responds within 10 s, without a login, else ApiError."""
         glance = self.at_a_glance(10.0)
         glance.retries = 1  # a load balancer may cut a connection
         try:
@@ -3875,7 +3878,7 @@ def parts_of(pipe: IO[str] | None) -> Iterator[str]:
     """Yield what comes out of a pipe, as soon as it does: a question need not end its line."""
     data = b"\n"
     while pipe and data:
-        data = os.read(pipe.fileno(), 4096)
+        data = os.read(pipe.fileno(), 65536)
         yield from filter(str.strip, data.decode("utf-8", "replace").splitlines())
 
 
@@ -4144,8 +4147,7 @@ def read_pods(
 
 
 def note_odd_pod(scan: Scan, pod: Json, options: Options, error: Exception) -> None:
-    """Note a Pod that cannot be read, if it has a named container, or was to have one, or if even
-    that is not known."""
+    """Note a Pod that cannot be read, if it has, should have or may have a named container."""
     noted: frozenset[str] = frozenset()
     try:
         sidecars = sidecars_in(pod, options.sidecars)
@@ -4162,7 +4164,8 @@ def note_odd_pod(scan: Scan, pod: Json, options: Options, error: Exception) -> N
 
 def note_held_pod(scan: Scan, pod: LivePod, workload: ObjectRef, options: Options) -> None:
     """Note a Pod that terminates, but may run for long, if an audit counts it."""
-    if (pod.sidecars or pod.noted) and is_named(workload, options) and not is_job(workload):
+    has_one = pod.sidecars or named_texts(pod.noted, options.sidecars)
+    if has_one and is_named(workload, options) and not is_job(workload):
         text = "was deleted more than 10 minutes ago, and still exists; see its finalizers and node"
         code = "not_restarted" if pod.unexpected[1] else "terminating"
         held = pod._replace(unexpected=(code, text))
@@ -4256,7 +4259,8 @@ def unexpected_part(pod: Json, options: Options) -> str:
     Only its spec counts: a runtime may have another name for the same image. An annotation that was
     written after it was created says nothing about its sidecar.
     """
-    annotations = annotations_of(pod) | dict.fromkeys(annotated_later(pod), "<written later>")
+    later = dict.fromkeys(annotated_later(pod), "<written later>")
+    annotations = without_keys(annotations_of(pod), *later)
     for _, container in named_containers(pod, options.sidecars):
         image = container.get("image") or "<none>"
         if options.expect_image and not is_expected(image, options.expect_image):
@@ -4264,7 +4268,7 @@ def unexpected_part(pod: Json, options: Options) -> str:
         for key, _ in options.expect_annotation:
             wanted = [pair for pair in options.expect_annotation if pair[0] == key]
             if not has_any(wanted, annotations):
-                return shorten(printable(f"{key}={annotations.get(key, '<none>')}"), 300)
+                return shorten(printable(f"{key}={(annotations | later).get(key, '<none>')}"), 300)
     return ""
 
 
@@ -4631,6 +4635,7 @@ class DryRuns:
         self.options = options
         self.sizes = Counter(found.ref.namespace for found in everything)
         self.hung: Counter[str] = Counter()  # dry runs that were too slow, by namespace
+        self.failed: Counter[str] = Counter()  # those that failed twice
         self.has_answer = False
         self.closed: dict[str, Today] = {}  # what those that are not asked get, by namespace
 
@@ -4653,7 +4658,9 @@ class DryRuns:
         if namespace in self.closed:
             return self.closed[namespace]
         began = time.monotonic()
-        today = ask_today(self.cluster, self.options, found, number)
+        is_patient = self.failed[namespace] < FEW
+        today = ask_today(self.cluster, self.options, found, number, is_patient=is_patient)
+        self.failed[namespace] += bool(today.error and today.error.reply in MOMENTARY)
         self.note(namespace, today, time.monotonic() - began)
         return today
 
@@ -4862,11 +4869,17 @@ def ask_as_planned(cluster: Cluster, options: Options, planned: Replacement, fou
 
 
 def ask_today(
-    cluster: Cluster, options: Options, found: Found, number: int = 0, or_forbidden: bool = True
+    cluster: Cluster,
+    options: Options,
+    found: Found,
+    number: int = 0,
+    or_forbidden: bool = True,
+    is_patient: bool = True,
 ) -> Today:
     """Return what would be created for a workload today, or why that is not known.
 
-    Of a StatefulSet, each number is about another Pod.
+    Of a StatefulSet, each number is about another Pod. `is_patient`: a dry run that failed for a
+    moment, perhaps, is sent once more.
     """
     was_asked = False
     try:
@@ -4877,7 +4890,7 @@ def ask_today(
             pod = cluster.pod_today(found.ref, obj, sample, number)
         except ApiError as error:
             was_allowed = error.reply is Reply.FORBIDDEN and options.only_drifted  # it was checked
-            if error.reply not in MOMENTARY and not was_allowed:
+            if not is_patient or (error.reply not in MOMENTARY and not was_allowed):
                 raise
             time.sleep(ANSWERS_APART)
             pod = cluster.pod_today(found.ref, obj, sample, number)
@@ -5512,8 +5525,7 @@ def another_sidecar(draft: Replacement, planned: Replacement | None, options: Op
     elif row and row.sidecar_hash not in ("", hash_of(today)):
         is_released = row.template_hash not in ("", template_hash(draft.found.obj))
         text = f"hash {row.sidecar_hash} -> {hash_of(today)}"
-    is_excused = is_released and not has_other_image
-    if not text or (is_excused and not draft.comparison.drifted_pods):
+    if not text or (is_released and not has_other_image and not draft.comparison.drifted_pods):
         return ""
     if is_released:
         return "its Pod template was changed by its team since the plan; run this command again"
@@ -5781,10 +5793,11 @@ def why_never_completed(found: Found, options: Options) -> str:
 
 
 def is_in_progress(found: Found, options: Options) -> bool:
-    """Return whether the run that began a rollout may still wait for it: no new Pod is stuck (but
-    for a node, which may come), and its controller has not given up."""
+    """Return whether the run that began a rollout may still wait for it: no new Pod is stuck
+    (one that waits for a node is not), and its controller has not given up."""
     until = restarted_template(found.obj, options.annotation_prefix)[1]
-    if found.read_at == NO_CUTOFF or why_not_healthy(found) not in ("", UNSCHEDULABLE):
+    pods = [pod._replace(problem=pod.problem.replace(UNSCHEDULABLE, "")) for pod in found.pods]
+    if found.read_at == NO_CUTOFF or why_not_healthy(replace(found, pods=pods)):
         return False
     return format_time(found.read_at + CLOCKS_DIFFER) < until
 
@@ -5839,7 +5852,9 @@ def must_of(found: Found, today: Today, options: Options) -> frozenset[str]:
     stated, own = stated_texts(found.obj), new_pods(found)
     noted = noted_texts(template_annotations(found.obj))
     seen = set().union(*(pod.containers for pod in own or found.pods))
-    if found.pods and not has_template(found.owners[0]):  # it may have several, one without it
+    may_end = any(pod.may_end for pod in found.pods)
+    if found.pods and not has_template(found.owners[0]) and (may_end or not options.evict):
+        # It may have several templates, one without the sidecar; what is evicted had it
         every = [pod.containers for pod in found.pods if not pod.may_end]
         seen = seen.intersection(*every) if every else set()
     must = named_texts(seen | noted, options.sidecars)
@@ -7023,9 +7038,9 @@ class Work:
     def require_exists(self, uid: str) -> None:
         """Raise EndedError if a workload was deleted after its rollout has begun.
 
-        Or if it was created again, for example by `kubectl replace --force`: it may have adopted
-        old Pods, or have new ones. Not by the other rules: the annotations of its template are our
-        own by now.
+        Or if it was created again, for example by `kubectl replace --force`: its Pods may be
+        old ones that it adopted, or new. Not by the other rules: the annotations of its template
+        are our own by now.
         """
         decision = decide_early(self.found, self.options, Known.EXISTS)
         if decision.reason:
@@ -7772,7 +7787,7 @@ class PodByPod(Work):
         except EndedError as ended:
             result = ended.result(self.planned)
             if ended.outcome is Outcome.SKIPPED:
-                if not self.done or ended.code in ("gone", "being_deleted"):
+                if not self.done or ended.code in ("gone", "being_deleted", "another_object"):
                     raise
                 result = replace(result, outcome=Outcome.INCOMPLETE, code="")
             if ended.outcome is Outcome.NOT_STARTED:
@@ -8915,19 +8930,25 @@ class Totals:
         return +counts
 
     @property
-    def present(self) -> set[ObjectRef]:
-        """Return the owners of the Pods that were read last."""
-        return {row.owner for row in self.pod_states}
+    def silent(self) -> list[Decision]:
+        """Return what gave no answer, without what was not found, and has no Pods by now."""
+        silent, present = [], {row.owner for row in self.pod_states}
+        for row in self.plan.decisions:
+            error = row.comparison.today.error
+            is_deleted = row.code == "gone" or (error and error.reply is Reply.NOT_FOUND)
+            if answer_of(row) == "no_answer" and not (is_deleted and row.ref not in present):
+                silent.append(row)
+        return silent
 
     @property
     def not_asked(self) -> Counter[str]:
         """Return what new Pods were not asked about, by noun; see noun_of."""
-        plan, present = self.plan, self.present
+        plan, silent = self.plan, {row.ref for row in self.silent}
         asked = {row.ref for row in plan.decisions}
         counts = Counter(noun for ref, noun in plan.scan.nouns.items() if ref not in asked)
         for row in plan.decisions:
             counted, answer = row.found.counts, answer_of(row)
-            if answer == "no_answer" and row.ref not in present:  # deleted, perhaps
+            if answer == "no_answer" and row.ref not in silent:  # deleted
                 counts[WITHOUT_PODS] += 1
             elif answer == "not_asked":
                 counts[noun_of(row.ref)] += len(row.found.pods) if row.ref.kind == "Node" else 1
@@ -8954,8 +8975,7 @@ class Totals:
         options = self.options
         by_answer = group_by(self.plan.decisions, answer_of)
         differing = by_answer["would_differ"]
-        present = self.present
-        silent = [row for row in by_answer["no_answer"] if row.ref in present]
+        silent = self.silent
         created = {pod.workload for pod in self.leftovers if pod.code == "unknown"}  # since
         pods = [pod for pod in self.leftovers if pod.code != "unknown"]
         no_answer = len(silent) + len(created)
@@ -9268,7 +9288,7 @@ class Report:
     def show_plan(self, plan: Plan, list_again: Callable[[], tuple[list[Found], Scan]]) -> None:
         """Show the drift, the plan, what is skipped, and the totals.
 
-        What makes an audit fail is looked for once more: it may have been deleted meanwhile.
+        If the audit would fail, list the Pods once more: some may have been deleted meanwhile.
         """
         self.print("")
         self.plan = self.totals.plan = plan
@@ -9281,8 +9301,9 @@ class Report:
         self.print_differences()
         self.take_census([decision.found for decision in plan.decisions], plan.scan.odd_pods)
         if self.options.fail_on_drift and self.totals.not_up_to_date():
-            owners, scan = list_again()
-            self.take_census(owners, scan.odd_pods)
+            with suppress(ApiError):  # then what was seen first counts
+                owners, scan = list_again()
+                self.take_census(owners, scan.odd_pods)
         if plan.selected_count:
             lines = self.table(plan.selected)
             if plan.left_count:
@@ -9583,7 +9604,7 @@ class Report:
         for pod in found.pods:
             code, part = pod.unexpected
             if not part:
-                # One that came since tells itself what is injected today
+                # A Pod created since then shows what is injected today
                 is_old = pod.sidecars and pod.created < self.plan.scan.began
                 code = "unknown" if is_old and code != "terminating" and not is_known else ""
             differing = [sidecar.name for sidecar in pod.sidecars if sidecar.image == part]
@@ -9657,9 +9678,12 @@ class Report:
         if is_named(found.ref, self.options):
             lost = lost_pods(found, NOT_ASKED, self.options)
         left = decide_early(found, self.options, Known.OWNER).code or "unknown"
+        # What came during an audit is for the next one
+        is_compared = self.options.only_drifted and self.options.confirm
         for pod in found.pods:
             gone = lost.get(pod.name, frozenset())
-            code = LOST if gone else left if pod.sidecars else ""
+            is_old = is_compared or pod.created < self.plan.scan.began
+            code = LOST if gone else left if pod.sidecars and is_old else ""
             yield PodState(pod, found.ref, lost=gone, code=code)
 
     def print_census(self) -> None:
@@ -9740,8 +9764,8 @@ class Report:
         elif exit_code == 1:
             self.print(f"Failed: {', '.join(self.failure_texts())}.")
         elif options.fail_on_drift and not exit_code:
-            texts = f"{count_of(self.totals.checked, 'Pod')} checked", self.without_sidecar_text()
-            self.print(f"Passed: all Pods that count are up to date ({join_texts('; ', *texts)}).")
+            texts = count_of(self.totals.checked, "Pod"), self.without_sidecar_text()
+            self.print(f"Passed: all checked Pods are up to date ({join_texts('; ', *texts)}).")
         self.record(
             "summary",
             version=VERSION,

@@ -599,8 +599,58 @@ def test_an_annotation_that_was_written_later_is_no_proof(web, run):
         web.backdate(found, 3600)
         rewritten = {"metadata": {"annotations": {"istio.io/rev": "1-27-1"}}}
         web.change("Pod", "shop", name, rewritten, "kubectl-annotate")
-    code, sentence = last(run(web, "--expect-annotation=istio.io/rev=1-27-1", TEXT))
-    assert (code, "2 istio.io/rev=<written later>" in sentence) == (1, True)
+    for wanted in ("1-27-1", "*"):
+        code, sentence = last(run(web, f"--expect-annotation=istio.io/rev={wanted}", TEXT))
+        assert (code, "2 istio.io/rev=<written later>" in sentence) == (1, True)
+
+
+def test_what_its_controller_wrote_later_is_from_its_creation(web, run):
+    """A controller that adopts a Pod renews the time of all that it owns there, as its creator."""
+    template = {"metadata": {"annotations": {"istio.io/rev": "1-27-0"}}}
+    web.change("Deployment", "shop", "web", {"spec": {"template": template}})
+    web.settle()
+    question = ("--expect-annotation=istio.io/rev=1-27-0", TEXT)
+    web.wait_for(lambda: last(run(web, *question))[0] == 0)
+    owned = {"f:metadata": {"f:annotations": {"f:istio.io/rev": {}}}}
+    owned["f:spec"] = {"f:restartPolicy": {}}
+    entry = {"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": owned}
+    managed = [{**entry, "time": "2036-01-01T00:00:00Z"}]
+    with web.store.lock:
+        for found in web.pods("shop"):
+            metadata = {**found["metadata"], "managedFields": managed}
+            web.store.change("pods", found, metadata=metadata)
+    assert last(run(web, *question))[0] == 0
+
+
+def test_a_workload_that_gave_no_answer_and_lost_its_pod_is_no_yes(web, start):
+    """Only what was deleted is no reason for a no."""
+    body = {
+        "kind": "Status",
+        "code": 403,
+        "message": 'admission webhook "x" denied the request: no',
+    }
+    web.create("shop", workload("Deployment", "api"))
+    web.settle()
+    fields = {"method": "POST", "path": r"pods\?.*dryRun", "status": 403, "body": body}
+    held = web.fault(**fields, release=threading.Event(), times=99)
+    running = start(web, EXPECT)
+    assert held.reached.wait(20)
+    web.change("Deployment", "shop", "api", {"spec": {"replicas": 0}})
+    web.wait_for(lambda: len(web.store.list("pods")) == 2)  # also none that terminates
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["expected"]["no_answer"]) == (1, 2)
+
+
+def test_a_held_pod_that_lost_another_sidecar_is_no_matter(web, run):
+    web.injector.state = "ignored"
+    terminating(web, pod_spec(container("app")), 3600)
+    other = {"sidecarRollout.rollout.sidecars": "vault-agent"}
+    with web.store.lock:
+        found = web.get("Pod", "shop", "last")
+        web.store.change("pods", found, metadata={**found["metadata"], "annotations": other})
+    web.injector.state = "works"
+    assert run(web, *AUDIT).code == 0
 
 
 # What happens while an audit or a question asks
@@ -608,7 +658,7 @@ def test_an_annotation_that_was_written_later_is_no_proof(web, run):
 
 def delete_workload(cluster) -> None:
     cluster.delete("Deployment", "preview", "web")
-    cluster.wait_for(lambda: not cluster.pods("preview"))
+    cluster.wait_for(lambda: not cluster.pods("preview", "web"))
 
 
 def delete_namespace(cluster) -> None:
@@ -624,10 +674,16 @@ def create_another(cluster) -> None:
     cluster.settle()
 
 
+def replace_one(cluster) -> None:
+    create_another(cluster)
+    delete_workload(cluster)
+
+
 @pytest.mark.parametrize("options", [AUDIT, (EXPECT,)], ids=["audit", "question"])
 @pytest.mark.parametrize(
     ("happens", "before"),
     [
+        (replace_one, "/apis/apps/v1/deployments"),
         (delete_workload, "/apis/apps/v1/deployments"),
         (delete_namespace, "/endpointslices"),
         (create_another, r"shop/pods\?.*dryRun"),

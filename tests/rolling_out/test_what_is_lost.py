@@ -472,3 +472,19 @@ def test_pods_of_another_template_of_their_owner_have_lost_nothing(cluster, star
     held.release.set()
     ended = running.finish()
     assert (ended.code, ended.outcomes) == (0, {"shop/web": "succeeded"})
+
+
+def test_what_is_evicted_must_have_what_any_of_its_pods_has(cluster, run):
+    """Else a CloneSet of which one Pod lost its sidecar would lose the others' while it is evicted."""
+    clones = {
+        **replicated("CloneSet", "clones", replicas=3),
+        "apiVersion": "apps.kruise.io/v1alpha1",
+    }
+    cluster.create("shop", clones)
+    cluster.settle()
+    cluster.injector.state = "ignored"
+    cluster.delete("Pod", "shop", cluster.pods("shop")[0]["metadata"]["name"])
+    cluster.settle()
+    ended = run(cluster, CONFIRM, "--evict")
+    assert (ended.code, ended.outcomes) == (1, {"shop/clones": "lost_sidecar"})
+    assert sum("istio-proxy" in str(found["spec"]) for found in cluster.pods("shop")) == 1
