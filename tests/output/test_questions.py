@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from clusters.embedded.manifests import container, pod, pod_spec, replicated, workload
 from support import NEW, upgrade
@@ -74,3 +76,10 @@ def test_an_annotation_is_expected_of_pods_and_of_new_ones(fleet, run):
     fleet.wait_for(lambda: run(fleet, *question).code == 0)  # what terminates counts, too
     found = said(run(fleet, *question))
     assert (found["reasons"], found["asked"]) == ([], 3)
+    began = time.time()
+    fleet.wait_for(lambda: time.time() > began + 1.1)  # managedFields have whole seconds
+    for pod_of in fleet.pods("shop"):
+        name = pod_of["metadata"]["name"]
+        fleet.change("Pod", "shop", name, {"metadata": {"annotations": {"team": "api"}}})
+    found = said(run(fleet, "--expect-annotation=team=api"))
+    assert set(found["others"]) == {"team=<written later>"}
