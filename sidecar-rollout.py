@@ -1707,8 +1707,14 @@ def image_changed_at(pod: Json) -> str:
 
 def annotated_later(pod: Json) -> Iterator[str]:
     """Yield the annotations that were written after a Pod was created, by its managedFields."""
+    owner = controller_of(pod)
+    is_built_in = bool(owner and has_template(owner))
     for entry in nested(pod, "metadata.managedFields"):
-        is_creator = "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")  # see image_changed_at
+        spec = nested(entry, "fieldsV1.f:spec")
+        # Who adopts a Pod renews the time of what it created: but an operator may have written, too
+        is_creator = (
+            is_built_in and entry.get("operation") == "Update" and "f:restartPolicy" in spec
+        )
         is_later = (entry.get("time") or "") > pod["metadata"].get("creationTimestamp", "")
         if is_later and not is_creator:
             for key in nested(entry, "fieldsV1.f:metadata.f:annotations"):
@@ -2983,19 +2989,22 @@ class Connection:
         token says when it does.
         """
         deadline = time.monotonic() + self.patience
+        text = "cannot renew the credentials: the credential plugin does not answer"
         with self.lock:
             if self.moved:
                 raise ApiError(Reply.ANOTHER_CLUSTER, self.moved)
             is_rejected = rejected == self.token
             if is_rejected or time.monotonic() >= self.valid_until:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:  # another thread has waited for it all the time
+                    raise ApiError(Reply.NO_RESPONSE, text)
                 with ThreadPool(1) as pool:
                     reading = pool.apply_async(self.read_token, [is_rejected])
                     try:
-                        self.token = reading.get(max(deadline - time.monotonic(), 0.1))
+                        self.token = reading.get(remaining)
                     except TimeoutError:
                         if self.plugin:
                             self.plugin.kill()
-                        text = "cannot renew the credentials: the credential plugin does not answer"
                         raise ApiError(Reply.NO_RESPONSE, text) from None
                 self.valid_until = time.monotonic() + 30
             return self.token
@@ -4619,6 +4628,7 @@ UNCHECKED = (Reply.FORBIDDEN, Reply.NO_DRY_RUN)
 MOMENTARY = (Reply.ERROR, Reply.WEBHOOK_FAILED)  # replies after which it is sent once more
 ANSWERS_APART = 1.1  # seconds: an injector may write the time
 TOO_SLOW = 10.0  # seconds for an answer
+PATIENT_FOR = 15.0  # seconds in which what fails for a moment is sent once more, by namespace
 FEW = 3  # dry runs of a namespace that may time out, or be too slow
 
 
@@ -4635,7 +4645,7 @@ class DryRuns:
         self.options = options
         self.sizes = Counter(found.ref.namespace for found in everything)
         self.hung: Counter[str] = Counter()  # dry runs that were too slow, by namespace
-        self.failed: Counter[str] = Counter()  # those that failed twice
+        self.failing: dict[str, float] = {}  # since when some fail twice, by namespace
         self.has_answer = False
         self.closed: dict[str, Today] = {}  # what those that are not asked get, by namespace
 
@@ -4658,9 +4668,10 @@ class DryRuns:
         if namespace in self.closed:
             return self.closed[namespace]
         began = time.monotonic()
-        is_patient = self.failed[namespace] < FEW
+        is_patient = began <= self.failing.get(namespace, began) + PATIENT_FOR
         today = ask_today(self.cluster, self.options, found, number, is_patient=is_patient)
-        self.failed[namespace] += bool(today.error and today.error.reply in MOMENTARY)
+        if today.error and today.error.reply in MOMENTARY:
+            self.failing.setdefault(namespace, began)
         self.note(namespace, today, time.monotonic() - began)
         return today
 
@@ -5796,7 +5807,9 @@ def is_in_progress(found: Found, options: Options) -> bool:
     """Return whether the run that began a rollout may still wait for it: no new Pod is stuck
     (one that waits for a node is not), and its controller has not given up."""
     until = restarted_template(found.obj, options.annotation_prefix)[1]
-    pods = [pod._replace(problem=pod.problem.replace(UNSCHEDULABLE, "")) for pod in found.pods]
+    pods = []
+    for pod in found.pods:
+        pods.append(pod._replace(problem="") if pod.problem == UNSCHEDULABLE else pod)
     if found.read_at == NO_CUTOFF or why_not_healthy(replace(found, pods=pods)):
         return False
     return format_time(found.read_at + CLOCKS_DIFFER) < until
@@ -5852,10 +5865,10 @@ def must_of(found: Found, today: Today, options: Options) -> frozenset[str]:
     stated, own = stated_texts(found.obj), new_pods(found)
     noted = noted_texts(template_annotations(found.obj))
     seen = set().union(*(pod.containers for pod in own or found.pods))
-    may_end = any(pod.may_end for pod in found.pods)
-    if found.pods and not has_template(found.owners[0]) and (may_end or not options.evict):
-        # It may have several templates, one without the sidecar; what is evicted had it
-        every = [pod.containers for pod in found.pods if not pod.may_end]
+    if found.pods and not has_template(found.owners[0]):
+        # It may have several templates; what a plain run evicts had the sidecar
+        evicts = options.evict and not options.only_drifted
+        every = [p.containers for p in found.pods if not p.may_end and (p.sidecars or not evicts)]
         seen = seen.intersection(*every) if every else set()
     must = named_texts(seen | noted, options.sidecars)
     must |= injected_by_others(found, options)
@@ -9301,9 +9314,11 @@ class Report:
         self.print_differences()
         self.take_census([decision.found for decision in plan.decisions], plan.scan.odd_pods)
         if self.options.fail_on_drift and self.totals.not_up_to_date():
-            with suppress(ApiError):  # then what was seen first counts
+            try:
                 owners, scan = list_again()
                 self.take_census(owners, scan.odd_pods)
+            except ApiError as error:
+                log.warning("cannot list Pods again; what was seen first counts: %s", error)
         if plan.selected_count:
             lines = self.table(plan.selected)
             if plan.left_count:
@@ -9678,12 +9693,13 @@ class Report:
         if is_named(found.ref, self.options):
             lost = lost_pods(found, NOT_ASKED, self.options)
         left = decide_early(found, self.options, Known.OWNER).code or "unknown"
-        # What came during an audit is for the next one
-        is_compared = self.options.only_drifted and self.options.confirm
         for pod in found.pods:
             gone = lost.get(pod.name, frozenset())
-            is_old = is_compared or pod.created < self.plan.scan.began
-            code = LOST if gone else left if pod.sidecars and is_old else ""
+            is_new = pod.created >= self.plan.scan.began
+            if is_new and self.options.fail_on_drift and not gone:
+                continue  # it came during an audit, and is for the next one
+            is_left = pod.sidecars and (self.options.only_drifted or not is_new)
+            code = LOST if gone else left if is_left else ""
             yield PodState(pod, found.ref, lost=gone, code=code)
 
     def print_census(self) -> None:

@@ -622,6 +622,44 @@ def test_what_its_controller_wrote_later_is_from_its_creation(web, run):
     assert last(run(web, *question))[0] == 0
 
 
+def test_what_an_operator_wrote_later_is_no_proof(web, run):
+    """Also if it created the Pod: it may have written again."""
+    web.create("shop", pod("clone", SPEC, ("apps.kruise.io/v1alpha1", "CloneSet", "clones")))
+    web.settle()
+    owned = {"f:metadata": {"f:annotations": {"f:istio.io/rev": {}}}}
+    owned["f:spec"] = {"f:restartPolicy": {}}
+    entry = {"manager": "kruise", "operation": "Update", "fieldsV1": owned}
+    managed = [{**entry, "time": "2036-01-01T00:00:00Z"}]
+    with web.store.lock:
+        found = web.get("Pod", "shop", "clone")
+        metadata = {**found["metadata"], "managedFields": managed}
+        metadata["annotations"] = {"istio.io/rev": "1-27-0"}
+        web.store.change("pods", found, metadata=metadata)
+    ended = run(web, "--expect-annotation=istio.io/rev=1-27-0")
+    others = ended.summary["expected"]["others"]
+    assert others["istio.io/rev=<written later>"] == 1
+
+
+def test_what_comes_during_an_audit_is_neither_checked_nor_up_to_date(cluster, start):
+    upgrade(cluster, OLD)
+    cluster.create("shop", workload("Deployment", "web"))
+    cluster.settle()
+    upgrade(cluster)
+    began = time.time()
+    cluster.wait_for(lambda: time.time() > began + 1.5)
+    held = cluster.fault(method="POST", path="dryRun", release=threading.Event())
+    running = start(cluster, *AUDIT)
+    assert held.reached.wait(20)
+    cluster.wait_for(lambda: time.time() > began + 3)
+    cluster.delete("Deployment", "shop", "web")
+    cluster.create_job("shop", "backup", SPEC)
+    cluster.wait_for(lambda: len(cluster.store.list("pods")) == 1)
+    cluster.settle()
+    held.release.set()
+    ended = running.finish()
+    assert (ended.code, ended.summary["failed"]) == (1, {"nothing_checked": 1})
+
+
 def test_a_workload_that_gave_no_answer_and_lost_its_pod_is_no_yes(web, start):
     """Only what was deleted is no reason for a no."""
     body = {

@@ -448,7 +448,9 @@ def test_the_command_that_repairs_has_no_limit_and_names_what_was_lost(cluster, 
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-@pytest.mark.parametrize("options", [(), (DRIFTED,)], ids=["plain", "drift"])
+@pytest.mark.parametrize(
+    "options", [(), (DRIFTED,), (DRIFTED, "--evict")], ids=["plain", "drift", "evict"]
+)
 def test_pods_of_another_template_of_their_owner_have_lost_nothing(cluster, start, policy, options):
     """A RayCluster has a template for its workers, and each step of a Workflow has its own."""
     owner = ("ray.io/v1", "RayCluster", "job")
