@@ -111,6 +111,7 @@ import math
 import queue
 import random
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -3052,7 +3053,7 @@ def tls_context(configuration: Any) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if own:
-        context.load_cert_chain(own, configuration.key_file)
+        context.load_cert_chain(own, configuration.key_file, "")  # asks for none
     return context
 
 
@@ -3200,6 +3201,7 @@ class Cluster:
         """Send a request once; return the body of a successful response, or the error."""
         import urllib3
 
+        left = max(deadline - time.monotonic(), 0.1)
         try:
             response = self.pool.request_encode_url(
                 method,
@@ -3207,7 +3209,7 @@ class Cluster:
                 query,
                 headers,
                 body=json.dumps(body) if body else None,
-                timeout=urllib3.Timeout(max(deadline - time.monotonic(), 0.1), connect=10),
+                timeout=urllib3.Timeout(left, connect=min(left / 2, 10)),  # for each address
                 retries=False,
                 preload_content=False,
             )
@@ -3773,6 +3775,8 @@ def connect(kubectl: str, kubeconfig: str | None, context: str | None) -> Connec
             load_incluster_config(connection.configuration)
         except ConfigException as error:
             raise StartError(f"cannot use the Pod's service account: {error}") from None
+        load_proxy(connection.configuration, "")
+        connection.reload = partial(load_incluster_config, connection.configuration)
         return connection
     cluster = cluster_of(config)
     user = user_of(config)
@@ -3846,7 +3850,8 @@ def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -
     output, error = run_command([*view, "--flatten", "--raw", "--output=json"])
     if output.startswith("{"):
         config = decode_object(output)
-        find_plugins(config, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
+        default = os.path.expanduser("~/.kube/config")
+        find_files(kubectl, config, kubeconfig or os.environ.get("KUBECONFIG") or default)
         return config
     is_default = not kubeconfig and not context
     if is_default and NO_CONTEXT in error and "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -3858,24 +3863,29 @@ def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -
         if contexts and context not in contexts:
             hint = f"--context must be one of {join_words(contexts[:5], 'or')}"
             hint += ", ..." if len(contexts) > 5 else ""
+    error = re.sub(r"(?s)\[\{.*\}", "...", error)  # whole entries, tokens included
     if not error:  # it is no kubectl
         hint += ", or kubectl with --kubectl"
     text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
     raise StartError(f"{text}; to reproduce: {shlex.join(view)}", error)
 
 
-def find_plugins(config: Json, paths: str) -> None:
-    """Make relative paths of credential plugins absolute; they start at their kubeconfig file."""
-    files = filter(None, paths.split(os.pathsep))
-    folders = [os.path.dirname(os.path.abspath(file)) for file in files]
-    for user in nested(config, "users"):
-        plugin = nested(user, "user.exec")
-        if not os.path.dirname(plugin.get("command", "")):  # it is on the PATH
+def find_files(kubectl: str, config: Json, paths: str) -> None:
+    """Make relative paths of a credential plugin and a token file absolute.
+
+    They start at the kubeconfig file that is the first to have this user.
+    """
+    user = user_of(config)
+    plugin = nested(user, "exec")
+    is_on_path = not os.path.dirname(plugin.get("command", ""))
+    for owner, key in ((user, "tokenFile"), *(() if is_on_path else ((plugin, "command"),))):
+        if os.path.isabs(owner.get(key) or "/"):
             continue
-        for folder in folders:
-            command = os.path.join(folder, plugin["command"])
-            if os.path.exists(command):
-                plugin["command"] = command
+        for file in filter(os.path.exists, paths.split(os.pathsep)):
+            view = [kubectl, "config", "view", "--kubeconfig", file, "--output=json"]
+            users = nested(decode_object(run_command(view)[0]), "users")
+            if any(row["name"] == config["users"][0]["name"] for row in users):
+                owner[key] = os.path.join(os.path.dirname(os.path.abspath(file)), owner[key])
                 break
 
 
@@ -3883,10 +3893,20 @@ def as_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def parts_of(pipe: IO[str] | None) -> Iterator[str]:
-    """Yield what comes out of a pipe, as soon as it does: a question need not end its line."""
+def parts_of(pipe: IO[str] | None, child: subprocess.Popen[str]) -> Iterator[str]:
+    """Yield what comes out of a pipe, as soon as it does: a question need not end its line.
+
+    What a child leaves behind may keep the pipe open: an `ssh` that others share.
+    """
+    ready = select.poll()
     data = b"\n"
     while pipe and data:
+        ready.register(pipe)
+        is_over = child.poll() is not None
+        if not ready.poll(0 if is_over else 100):
+            if is_over:
+                break
+            continue
         data = os.read(pipe.fileno(), 65536)
         yield from filter(str.strip, data.decode("utf-8", "replace").splitlines())
 
@@ -3914,6 +3934,7 @@ def run_plugin(config: Json, connection: Connection) -> Json:
             tempfile.TemporaryFile("w+", errors="replace") as output,
             subprocess.Popen(
                 [plugin["command"], *(plugin.get("args") or ())],
+                executable=shutil.which(plugin["command"]),  # by this PATH, not by one of `env`
                 stdin=None if is_interactive else subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if is_interactive else subprocess.PIPE,
@@ -3924,7 +3945,7 @@ def run_plugin(config: Json, connection: Connection) -> Json:
         ):
             connection.plugin = child
             try:
-                for text in parts_of(child.stderr):
+                for text in parts_of(child.stderr, child):
                     log.warning("%s: %s", name, message_text(text))
                 child.wait()
             finally:
@@ -3955,24 +3976,40 @@ def load_cluster_and_user(config: Json, connection: Connection) -> None:
     from kubernetes.config import ConfigException, load_kube_config_from_dict
 
     configuration = connection.configuration
-    if "exec" in user_of(config):
-        config["users"][0]["user"] = run_plugin(config, connection)
+    if not re.match("(?i)https:", cluster_of(config).get("server", "")):
+        config["users"] = []  # as kubectl, which sends credentials over TLS alone
+    user = user_of(config)
+    if "exec" in user:
+        user = run_plugin(config, connection) | without_keys(user, "exec")
+        config["users"][0]["user"] = user
+    if os.path.exists(user.get("tokenFile", "")):
+        user.pop("token", None)
     try:
         load_kube_config_from_dict(config, client_configuration=configuration)
     except (ConfigException, OSError, ValueError) as error:
         # The client quotes whole entries, tokens included.
         text = re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL)
         raise StartError(f"cannot use the kubeconfig: {printable(text)}") from None
-    # Go's net/http ignores ALL_PROXY, and for loopback addresses any proxy of the environment.
+    load_proxy(configuration, cluster_of(config).get("proxy-url", ""))
+
+
+def load_proxy(configuration: Any, proxy: str) -> None:
+    """Load the proxy of the kubeconfig, or else of the environment, as Go's net/http does.
+
+    NO_PROXY says nothing of the former. Of the latter, names in capitals come first, ALL_PROXY is
+    ignored, and so is any proxy for loopback addresses. The names of servers are a SOCKS proxy's.
+    """
     server = urllib.parse.urlsplit(configuration.host)
     host = server.hostname or ""
-    is_loopback = host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)
-    if "proxy-url" not in cluster_of(config):
-        proxy = urllib.request.getproxies_environment().get(server.scheme)
-        if proxy and "://" not in proxy:  # as Go's net/http reads it
+    no_proxy = ""
+    if not (proxy or host == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", host)):
+        names = f"{server.scheme}_proxy", "no_proxy"
+        proxy, no_proxy = (os.environ.get(n.upper()) or os.environ.get(n, "") for n in names)
+        if proxy and "://" not in proxy:
             proxy = f"http://{proxy}"
-        configuration.proxy = None if is_loopback else proxy
-    credentials = re.match("(?i)https?://([^/@]+)@", configuration.proxy or "")
+    configuration.no_proxy = re.sub(r"(^|,)\s*\*(?=\.)", r"\1", no_proxy)
+    configuration.proxy = re.sub("^socks5:", "socks5h:", proxy)
+    credentials = re.match("(?i)https?://([^/]+)@", proxy)
     if credentials:  # of a SOCKS proxy, the client takes them from the URL
         user, _, password = credentials[1].partition(":")
         words = f"{urllib.parse.unquote(user)}:{urllib.parse.unquote(password)}"

@@ -185,6 +185,16 @@ def test_a_question_of_a_plugin_that_ends_no_line_is_shown_at_once(cluster, star
     assert running.finish().code == 0
 
 
+def test_what_a_plugin_leaves_behind_is_not_waited_for(cluster, run, tmp_path):
+    """Such as an ssh that others share: it keeps standard error."""
+    cluster.server.tokens = Tokens(cluster.server.tokens, 60)
+    leave = "import subprocess\nsubprocess.Popen(['sleep', '30'])"
+    path = cluster.write_kubeconfig("exec", a_plugin(tmp_path / "plugin", 60, leave))
+    began = time.monotonic()
+    assert run(path).code == 0
+    assert time.monotonic() - began < 20
+
+
 def test_a_login_in_mid_run_is_asked_for_at_once(cluster, run, tmp_path):
     """What a plugin says on standard error is shown; what it prints, perhaps a token, is not."""
     for name in "abc":

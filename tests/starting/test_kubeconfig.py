@@ -10,6 +10,7 @@ import selectors
 import signal
 import socket
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
@@ -72,6 +73,86 @@ def test_a_relative_path_of_a_credential_plugin_starts_at_the_kubeconfig(shop, r
     plugin = {"apiVersion": version, "command": "bin/plugin", "interactiveMode": "Never"}
     path = write(tmp_path / "config", shop.kubeconfig_for({"exec": plugin}))
     assert run(f"/missing/config:{path}", CONFIRM).outcomes == {"shop/web": "succeeded"}
+
+
+def a_login(folder: Path, token: str) -> None:
+    """A plugin bin/login in a folder."""
+    version = "client.authentication.k8s.io/v1"
+    credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": token}}
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "login").write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    (folder / "bin" / "login").chmod(0o755)
+
+
+LOGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "bin/login"}
+
+
+def test_of_several_files_it_starts_at_the_one_that_has_the_user(shop, run, tmp_path):
+    """Else the token of one customer is sent to the cluster of another."""
+    one, two = (shop.kubeconfig_for({"exec": LOGIN | {"interactiveMode": "Never"}}) for _ in "ab")
+    one["users"][0]["name"] = one["clusters"][0]["name"] = "one"
+    one["contexts"] = [{"name": "one", "context": {"cluster": "one", "user": "one"}}]
+    one["current-context"] = two["current-context"]
+    a_login(tmp_path / "one", "token-of-one")
+    a_login(tmp_path / "two", "admin-token")
+    paths = [write(tmp_path / n / "config", c) for n, c in (("one", one), ("two", two))]
+    seen = set()
+    user_of = shop.server.user_of
+
+    def note(headers):
+        seen.add(headers.get("authorization"))
+        return user_of(headers)
+
+    shop.server.user_of = note
+    assert run(":".join(paths)).planned == ["shop/web"]
+    assert seen == {"Bearer admin-token"}
+
+
+def test_relative_paths_of_the_default_kubeconfig(shop, run, tmp_path):
+    a_login(tmp_path / ".kube", "admin-token")
+    config = shop.kubeconfig_for({"exec": LOGIN | {"interactiveMode": "Never"}})
+    write(tmp_path / ".kube" / "config", config)
+    assert run(None, HOME=str(tmp_path)).planned == ["shop/web"]
+    (tmp_path / ".kube" / "token").write_text("admin-token")
+    write(tmp_path / ".kube" / "config", shop.kubeconfig_for({"tokenFile": "token"}))
+    assert run(None, HOME=str(tmp_path)).planned == ["shop/web"]
+
+
+def test_an_error_of_kubectl_quotes_no_user(shop, run, tmp_path):
+    config = shop.kubeconfig_for({"token": "SECRET-1"})
+    config["users"].append(
+        {**config["users"][0], "user": {"username": "u", "password": "SECRET-2"}}
+    )
+    path = write(tmp_path / "config", config)
+    for form in ("text", "json"):
+        ended = run(path, f"--log-format={form}")
+        assert (ended.code, "SECRET" in ended.stdout + ended.stderr) == (3, False)
+
+
+def test_no_credentials_are_sent_without_tls(shop, run, tmp_path):
+    """As by kubectl; `kubectl proxy` has its own, and an old token does not matter there."""
+    words = [KUBECTL, f"--kubeconfig={shop.kubeconfig}", "proxy", "--port=0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as proxy:
+        port = proxy.stdout.readline().strip().rpartition(":")[2]
+        config = shop.kubeconfig_for({"token": "old"})
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
+        ended = run(write(tmp_path / "config", config))
+        proxy.kill()
+    assert ended.planned == ["shop/web"]
+
+
+def test_a_token_file_comes_before_a_token(shop, run, tmp_path):
+    (tmp_path / "token").write_text("admin-token")
+    user = {"token": "old", "tokenFile": str(tmp_path / "token")}
+    assert run(write(tmp_path / "config", shop.kubeconfig_for(user))).planned == ["shop/web"]
+
+
+def test_a_plugin_is_found_by_the_path_of_this_process(shop, run, tmp_path):
+    a_login(tmp_path, "admin-token")
+    plugin = LOGIN | {"command": "login", "env": [{"name": "PATH", "value": "/bin:/usr/bin"}]}
+    path = write(tmp_path / "config", shop.kubeconfig_for({"exec": plugin}))
+    ended = run(path, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert ended.planned == ["shop/web"]
 
 
 @pytest.mark.parametrize("is_option", [True, False])
@@ -161,6 +242,48 @@ def test_a_proxy_of_the_kubeconfig(shop, run, tmp_path):
         proxy.shutdown()
     assert ended.planned == ["shop/web"]
     assert set(Proxy.connects) == {f"127.0.0.1:{shop.port}"}
+
+
+def test_no_proxy_says_nothing_of_the_proxy_of_the_kubeconfig(shop, run, tmp_path):
+    """As for kubectl: without it, the same address may be another cluster."""
+    Proxy.connects = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        config = shop.kubeconfig_for()
+        config["clusters"][0]["cluster"]["proxy-url"] = f"http://127.0.0.1:{proxy.server_port}"
+        path = write(tmp_path / "config", config)
+        assert run(path, NO_PROXY="localhost,127.0.0.1,10.0.0.0/8").planned == ["shop/web"]
+        proxy.shutdown()
+    assert Proxy.connects
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HTTPS_PROXY": "URL", "https_proxy": "http://127.0.0.1:1"},
+        {"HTTPS_PROXY": "URL", "https_proxy": ""},
+        {"https_proxy": "URL", "NO_PROXY": "other.example"},
+        {"HTTPS_PROXY": "http://127.0.0.1:1", "NO_PROXY": "*.example"},
+    ],
+)
+def test_proxies_of_the_environment_are_read_as_by_go(shop, run, tmp_path, environment):
+    """Names in capitals come first, and *.example is .example."""
+    Proxy.connects = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        config, url = shop.kubeconfig_for(), f"http://127.0.0.1:{proxy.server_port}"
+        config["clusters"][0]["cluster"] |= {
+            "server": f"https://localhost.example:{shop.port}",
+            "tls-server-name": "127.0.0.1",
+        }
+        more = {name: value.replace("URL", url) for name, value in environment.items()}
+        path = write(tmp_path / "config", config)
+        ended = run(path, **more)
+        proxy.shutdown()
+    if environment.get("NO_PROXY") == "*.example":  # directly, where nobody knows the name
+        assert (ended.code, "refused" in ended.stderr) == (3, False)
+        return
+    assert (ended.planned, bool(Proxy.connects)) == (["shop/web"], True)
 
 
 @pytest.mark.parametrize("where", ["proxy-url", "HTTPS_PROXY", "without a scheme"])
