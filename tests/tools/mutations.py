@@ -626,7 +626,7 @@ MUTATIONS = (
     Mutation(
         "A proxy's password is not sent, and no run begins",
         "kubeconfig",
-        "load_cluster_and_user",
+        "load_proxy",
         "never",
         "credentials",
     ),
@@ -643,6 +643,13 @@ MUTATIONS = (
         "read_with_token",
         "omits",
         "check_kubectl",
+    ),
+    Mutation(
+        "The token of one cluster is sent to another, whose kubeconfig comes later",
+        "kubeconfig",
+        "find_files",
+        "returns",
+        "None",
     ),
     Mutation(
         "A login is waited for that nobody can see",
