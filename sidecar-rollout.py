@@ -1672,6 +1672,11 @@ def resized_fields(pod: Json) -> tuple[Path, ...]:
     return tuple(sorted(paths))
 
 
+def is_of_creation(entry: Json) -> bool:
+    """Return whether an entry of managedFields is of who created a Pod; this field is immutable."""
+    return "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")
+
+
 def image_changed_at(pod: Json) -> str:
     """Return when somebody changed an image of a Pod that was not restarted since.
 
@@ -1683,7 +1688,7 @@ def image_changed_at(pod: Json) -> str:
     has_creator = False
     for entry in nested(pod, "metadata.managedFields"):
         written = entry.get("time") or ""
-        is_creator = "f:restartPolicy" in nested(entry, "fieldsV1.f:spec")  # it cannot change
+        is_creator = is_of_creation(entry)
         has_creator |= is_creator
         older = {}  # the images of containers that run since before, as the runtime names them
         for status in container_statuses(pod):
@@ -1711,11 +1716,8 @@ def annotated_later(pod: Json) -> Iterator[str]:
     owner = controller_of(pod)
     is_built_in = bool(owner and has_template(owner))
     for entry in nested(pod, "metadata.managedFields"):
-        spec = nested(entry, "fieldsV1.f:spec")
-        # Who adopts a Pod renews the time of what it created: but an operator may have written, too
-        is_creator = (
-            is_built_in and entry.get("operation") == "Update" and "f:restartPolicy" in spec
-        )
+        # A controller that adopts a Pod renews the time of its entry; an operator may have written
+        is_creator = is_built_in and entry.get("operation") == "Update" and is_of_creation(entry)
         is_later = (entry.get("time") or "") > pod["metadata"].get("creationTimestamp", "")
         if is_later and not is_creator:
             for key in nested(entry, "fieldsV1.f:metadata.f:annotations"):
@@ -3053,7 +3055,7 @@ def tls_context(configuration: Any) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if own:
-        context.load_cert_chain(own, configuration.key_file, "")  # asks for none
+        context.load_cert_chain(own, configuration.key_file, "")  # else OpenSSL asks for a password
     return context
 
 
@@ -3117,7 +3119,7 @@ class Cluster:
             self.request("GET", "/version")  # its Date sets the clock
 
     def check_connection(self) -> None:
-        """Check that the API server responds within 10 s, without a login, else ApiError."""
+        """Check that the API server responds within 10 s, a login aside, else ApiError."""
         glance = self.at_a_glance(10.0)
         glance.retries = 1  # a load balancer may cut a connection
         try:
@@ -3863,7 +3865,7 @@ def read_kubeconfig(kubectl: str, kubeconfig: str | None, context: str | None) -
         if contexts and context not in contexts:
             hint = f"--context must be one of {join_words(contexts[:5], 'or')}"
             hint += ", ..." if len(contexts) > 5 else ""
-    error = re.sub(r"(?s)\[\{.*\}", "...", error)  # whole entries, tokens included
+    error = re.sub(r"(?s)\[\{.*\}", "...", error)  # kubectl quotes entries, tokens included
     if not error:  # it is no kubectl
         hint += ", or kubectl with --kubectl"
     text = f"kubectl cannot find a cluster in the kubeconfig; {hint}"
@@ -3876,16 +3878,16 @@ def find_files(kubectl: str, config: Json, paths: str) -> None:
     They start at the kubeconfig file that is the first to have this user.
     """
     user = user_of(config)
-    plugin = nested(user, "exec")
-    is_on_path = not os.path.dirname(plugin.get("command", ""))
-    for owner, key in ((user, "tokenFile"), *(() if is_on_path else ((plugin, "command"),))):
-        if os.path.isabs(owner.get(key) or "/"):
+    for owner, key in ((user, "tokenFile"), (nested(user, "exec"), "command")):
+        path = owner.get(key) or ""
+        is_on_path = key == "command" and not os.path.dirname(path)
+        if not path or is_on_path or os.path.isabs(path):
             continue
         for file in filter(os.path.exists, paths.split(os.pathsep)):
             view = [kubectl, "config", "view", "--kubeconfig", file, "--output=json"]
             users = nested(decode_object(run_command(view)[0]), "users")
             if any(row["name"] == config["users"][0]["name"] for row in users):
-                owner[key] = os.path.join(os.path.dirname(os.path.abspath(file)), owner[key])
+                owner[key] = os.path.join(os.path.dirname(os.path.abspath(file)), path)
                 break
 
 
@@ -3898,17 +3900,18 @@ def parts_of(pipe: IO[str] | None, child: subprocess.Popen[str]) -> Iterator[str
 
     What a child leaves behind may keep the pipe open: an `ssh` that others share.
     """
+    if not pipe:  # it has the terminal
+        return
     ready = select.poll()
-    data = b"\n"
-    while pipe and data:
-        ready.register(pipe)
+    ready.register(pipe)
+    is_over = False
+    while not is_over:
         is_over = child.poll() is not None
-        if not ready.poll(0 if is_over else 100):
-            if is_over:
-                break
-            continue
-        data = os.read(pipe.fileno(), 65536)
-        yield from filter(str.strip, data.decode("utf-8", "replace").splitlines())
+        while ready.poll(0 if is_over else 100):  # milliseconds
+            data = os.read(pipe.fileno(), 65536)
+            if not data:
+                return
+            yield from filter(str.strip, data.decode("utf-8", "replace").splitlines())
 
 
 def run_plugin(config: Json, connection: Connection) -> Json:
@@ -3996,8 +3999,8 @@ def load_cluster_and_user(config: Json, connection: Connection) -> None:
 def load_proxy(configuration: Any, proxy: str) -> None:
     """Load the proxy of the kubeconfig, or else of the environment, as Go's net/http does.
 
-    NO_PROXY says nothing of the former. Of the latter, names in capitals come first, ALL_PROXY is
-    ignored, and so is any proxy for loopback addresses. The names of servers are a SOCKS proxy's.
+    NO_PROXY does not apply to the former. Of the latter, names in capitals come first, ALL_PROXY is
+    ignored, and so is any proxy for loopback addresses. A SOCKS proxy resolves names itself.
     """
     server = urllib.parse.urlsplit(configuration.host)
     host = server.hostname or ""
@@ -4305,7 +4308,9 @@ def unexpected_part(pod: Json, options: Options) -> str:
     Only its spec counts: a runtime may have another name for the same image. An annotation that was
     written after it was created says nothing about its sidecar.
     """
-    later = dict.fromkeys(annotated_later(pod), "<written later>")
+    later = {}
+    if options.expect_annotation:
+        later = dict.fromkeys(annotated_later(pod), "<written later>")
     annotations = without_keys(annotations_of(pod), *later)
     for _, container in named_containers(pod, options.sidecars):
         image = container.get("image") or "<none>"
@@ -8981,7 +8986,7 @@ class Totals:
 
     @property
     def silent(self) -> list[Decision]:
-        """Return what gave no answer, without what was not found, and has no Pods by now."""
+        """Return the workloads that gave no answer, but not those that were deleted meanwhile."""
         silent, present = [], {row.owner for row in self.pod_states}
         for row in self.plan.decisions:
             error = row.comparison.today.error
